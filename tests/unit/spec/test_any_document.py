@@ -21,16 +21,8 @@ DOCUMENTS = list(valid_documents().values())
 FREE = {
     "types",
     *("inputs", "options", "properties", "factoryArgs", "constructorArgs", "callArgs", "fields"),
-    *(
-        "sampling",
-        "body",
-        "headersFrom",
-        "renameColumns",
-        "addColumns",
-        "constructorRefs",
-        "engine",
-    ),
-    *("jsonSchema", "chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
+    *("sampling", "body", "headersFrom", "renameColumns", "addColumns", "constructorRefs"),
+    *("engine", "jsonSchema", "chatTemplateArgs", "nodeSelector", "custom", "profiles", "onCause"),
     *("labels", "annotations", "matchLabels", "volumeAttributes"),
 }
 """Mappings with keys that the user chooses: `options` of a model, but not `options` of `read`."""

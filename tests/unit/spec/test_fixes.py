@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from batchinference.spec.value_fixes import duration_fix, length_fix, memory_fix, number_fix
+from batchinference.spec.value_fixes import (
+    cron_fix,
+    duration_fix,
+    label_name,
+    length_fix,
+    memory_fix,
+    number_fix,
+)
 from plugins.messages import Messages
 from support.documents.minimal import document, model_step, python_step
 from support.documents.refusals import refused, refused_at, short
@@ -46,6 +53,22 @@ def test_memory_is_written_with_a_unit(value: object, written: str) -> None:
 )
 def test_duration_is_written_with_a_unit(value: object, written: str) -> None:
     assert duration_fix(value) == f'. Write "{written}"'
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("every 10 minutes", "*/10 * * * *"),
+        ("@every 12hrs", "0 */12 * * *"),
+        *((period, "") for period in ("every 90m", "every 45m", "every 30h", "every 2months")),
+    ],
+)
+def test_schedule_is_written_only_with_the_same_times(value: str, written: str) -> None:
+    assert cron_fix(value) == (f'. Write "{written}"' if written else "")
+
+
+def test_name_is_not_corrected_to_one_that_is_too_long() -> None:
+    assert [label_name("9" * digits) for digits in (36, 37)] == ["run-" + "9" * 36, ""]
 
 
 def test_time_of_day_may_be_meant_by_a_number_of_seconds() -> None:

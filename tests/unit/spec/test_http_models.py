@@ -23,3 +23,8 @@ from support.documents.refusals import short
 )
 def test_endpoint_follows_from_url_and_api(model: Document, endpoint: str) -> None:
     assert HttpModel.model_validate(model).endpoint == endpoint
+
+
+def test_summary_names_the_model() -> None:
+    summary = HttpModel.model_validate(chat()).facts.summary
+    assert summary == "http, org/model, https://llm.example/v1"

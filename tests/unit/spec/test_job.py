@@ -8,29 +8,9 @@ import pydantic
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.cluster import Cluster
-from batchinference.spec.job import ErrorPolicy
 from plugins.messages import Messages
 from support.documents.minimal import document, model_step
 from support.documents.refusals import refused
-
-
-def test_optional_fields_have_defaults() -> None:
-    spec = parse(document()).spec
-    assert spec.steps == []
-    assert spec.errors == ErrorPolicy()
-    assert spec.cluster == Cluster()
-    assert spec.read.options.include_paths is False
-    assert spec.write.mode == "error"
-
-
-def test_cluster_has_defaults() -> None:
-    mounted = {"volumes": [{"name": "v", "hostPath": {"path": "/var"}}],
-               "volumeMounts": [{"name": "v", "mountPath": "/v"}]}  # fmt: skip
-    cluster = parse(document(cluster=mounted)).spec.cluster
-    assert (cluster.image, cluster.head.cpu, cluster.workers.max) == (None, None, None)
-    assert (cluster.env, cluster.tolerations) == ([], [])
-    assert cluster.volume_mounts[0].read_only is False
 
 
 def test_spec_is_frozen() -> None:

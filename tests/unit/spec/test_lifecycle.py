@@ -9,11 +9,9 @@ from pydantic import TypeAdapter
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import Duration, DurationOrZero, seconds_of
-from batchinference.spec.lifecycle import Backoff, Deadlines, Retry, Ttl
+from batchinference.spec.lifecycle import Backoff, Retry
 from batchinference.spec.status import ENDED_PHASES, Phase
 from generators.lifecycle import MEANINGS, TRANSITIONS, phases
-
-# --- durations --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -30,9 +28,6 @@ def test_duration_is_the_sum_of_its_parts(hours: int, minutes: int, seconds: int
     text = f"{hours}h{minutes}m{seconds}s"
     assert TypeAdapter(Duration).validate_python(text) == text
     assert seconds_of(text) == 3600 * hours + 60 * minutes + seconds
-
-
-# --- retry ------------------------------------------------------------------------------
 
 
 def test_retry_allows_three_attempts_by_default() -> None:
@@ -52,22 +47,6 @@ def test_retry_rule_of_the_job_overrides_the_default(cause: Cause) -> None:
     assert wanted.allows(cause, 1)
     assert not unwanted.allows(cause, 1)
     assert not wanted.allows(cause, 3)
-
-
-def test_retry_default_covers_infrastructure_causes() -> None:
-    assert {cause.value for cause in Cause if cause.retried} == {
-        *("NodeLost", "Preempted", "OutOfMemory", "OutOfDisk", "WorkerCrashed", "HeadLost"),
-        *("DeviceFailed", "NoCapacity"),
-        *("StorageUnavailable", "Stalled", "SubmissionFailed", "Incomplete", "Interrupted"),
-    }
-
-
-def test_deadlines_and_ttl_defaults() -> None:
-    assert Deadlines().model_dump(exclude_none=True) == {}
-    assert (Ttl().cluster, Ttl().ray_job) == ("0s", None)
-
-
-# --- phases -----------------------------------------------------------------------------
 
 
 def test_phases_and_transitions_have_a_description() -> None:

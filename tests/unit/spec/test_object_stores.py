@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
+from batchinference.spec.storage import FROM_ENVIRONMENT
 from support.documents.minimal import document
-from support.documents.parsed import job
 from support.documents.refusals import accepted_at
 
 SIDES = ["read", "write"]
-
-
-def test_storage_defaults_come_from_the_environment() -> None:
-    for side in SIDES:
-        assert getattr(job().spec, side).storage == FROM_ENVIRONMENT == Storage(), side
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -208,11 +208,6 @@ def test_yaml_random_unicode_loads_or_raises_spec_error(text: str) -> None:
         parse_one(text)
 
 
-def test_yaml_dump_is_loaded_unchanged() -> None:
-    (result,) = load_documents(yaml.safe_dump(document()))
-    assert result == document()
-
-
 LIST = "[{}]".format(",".join(["*a{0}"] * 9))
 MAPPING = "{{{{{}}}}}".format(",".join(f"k{number}: *a{{0}}" for number in range(9)))
 MERGED = "{{<<: " + LIST + ", k{0}: 1}}"

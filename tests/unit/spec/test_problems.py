@@ -20,11 +20,6 @@ from support.documents.v1alpha1 import as_v1alpha1, converted
 QUOTES = "Put it in quotes"
 
 
-def test_problem_is_shown_as_path_and_message() -> None:
-    assert str(Problem("spec.read", "required, but missing")) == "spec.read: required, but missing"
-    assert str(Problem("", "not valid YAML")) == "not valid YAML"
-
-
 def test_problems_are_reported_one_a_line(messages: Messages) -> None:
     with pytest.raises(SpecError) as caught:
         parse(document(read={"format": "text"}, write={"format": "json"}, error={}))

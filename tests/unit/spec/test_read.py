@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from batchinference.spec.read import FileOptions
 from plugins.messages import Messages
 from support.documents.minimal import document
 from support.documents.refusals import READ_OPTIONS, accepted_at, reading, refused, short
-from support.documents.yaml_files import read_yaml
 
 COMMON = [field.alias or name for name, field in FileOptions.model_fields.items()]
-DEFAULTS = read_yaml(Path(__file__).with_name("option_defaults.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -42,18 +39,6 @@ def test_format_refuses_options_of_other_formats() -> None:
             message = refused(reading(format_, **{option: every[option]}))
             unknown = f"spec.read.options.{option}: unknown option '{option}' for {format_}"
             assert message in {unknown + hint for hint in hints}
-
-
-@pytest.mark.parametrize(
-    ("format_", "defaults"),
-    DEFAULTS.items(),
-    ids=short,
-)
-def test_option_defaults(format_: str, defaults: dict[str, Any]) -> None:
-    read = parse(document(read={"format": format_, "paths": ["in"]})).spec.read
-    common = {"includePaths": False, "ignoreMissingPaths": False}
-    expected = {**dict.fromkeys(COMMON), **common, **defaults}
-    assert read.options.model_dump(by_alias=True) == expected
 
 
 def test_paths_up_to_256_are_accepted() -> None:

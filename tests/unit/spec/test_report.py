@@ -99,13 +99,6 @@ def test_report_survives_a_round_trip(report: Report) -> None:
     assert Report.parse(report.serialized().decode()) == report
 
 
-def test_report_optional_fields_have_defaults() -> None:
-    report = Report.parse(json.dumps(SMALLEST))
-    assert report.state is JobState.RUNNING
-    assert (report.progress, report.counts, report.errors, report.pass_number) == (None,) * 4
-    assert report.seconds == {}
-
-
 def test_job_states_and_which_of_them_have_ended() -> None:
     assert [(state.value, state.ended) for state in JobState] == [
         ("preparing", False),
@@ -127,15 +120,7 @@ def test_job_states_and_which_of_them_have_ended() -> None:
         json.dumps({**SMALLEST, "progress": {"rows": 1.5}}),
         json.dumps({**SMALLEST, "version": None}),
         json.dumps({key: SMALLEST[key] for key in SMALLEST if key != "updatedAt"}),
-        *(
-            json.dumps({**SMALLEST, key: text})
-            for key in ("startedAt", "updatedAt")
-            for text in (
-                *("soon", "", "2026-01-02", "2026-01-02T03:05:05", "20260102T030505Z"),
-                *("2026-02-30T03:05:05Z", "2026-W01-1T03:05:05Z", "2026-01-02T03:05:05+00"),
-                *("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "NaN"),
-            )
-        ),
+        *(json.dumps({**SMALLEST, key: "2026-01-02"}) for key in ("startedAt", "updatedAt")),
         json.dumps({**SMALLEST, "progress": {"rows": MAX_ROWS + 1}}),
         json.dumps({**SMALLEST, "progress": {"rows": 1, "total": MAX_ROWS + 1}}),
         json.dumps({**SMALLEST, "counts": {**NONE, "written": MAX_ROWS + 1}}),
@@ -149,14 +134,6 @@ def test_job_states_and_which_of_them_have_ended() -> None:
 def test_report_is_refused_with_value_error(content: bytes | str) -> None:
     with pytest.raises(ValueError, match="Report"):
         Report.parse(content)
-
-
-@pytest.mark.parametrize(
-    "time",
-    ["2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456+02:00", "2026-01-02T03:04:05-00:30"],
-)
-def test_report_time_in_rfc_3339_is_accepted(time: str) -> None:
-    assert Report.parse(json.dumps({**SMALLEST, "updatedAt": time})).updated_at == time
 
 
 def test_report_fields_of_a_newer_driver_are_ignored() -> None:

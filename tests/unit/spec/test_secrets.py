@@ -189,9 +189,6 @@ def test_variables_with_secrets_are_those_that_the_specification_names(
     assert secret_variables(spec).names == ("HEADER", "KEY", *of_cluster)
 
 
-# --- the specification that is stored with the output -----------------------------------
-
-
 def test_specification_without_secrets_is_stored_unchanged() -> None:
     job = document(steps=[model_step(batchSize=8)])
     assert without_secrets(parse(job).spec) == job["spec"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec import parse
-from batchinference.spec.steps import Replicas, Step
+from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.minimal import Document, document, model_step, python_step
 from support.documents.refusals import READ_OPTIONS, refused
@@ -109,13 +109,6 @@ def test_cascade_is_a_condition(messages: Messages) -> None:
 )
 def test_callable_in_capwords_is_a_class(callable_: str, is_class: bool) -> None:
     assert first_step(with_step(python={"callable": callable_})).python.is_class is is_class
-
-
-def test_replicas_and_resources_have_defaults() -> None:
-    step = first_step(with_step(python=KINDS["python"], replicas={}, resources={}))
-    assert step.replicas == Replicas(min=1, max=1)
-    assert step.resources
-    assert (step.resources.cpu, step.resources.gpu, step.resources.memory) == (1.0, 0, None)
 
 
 def test_columns_of_a_step_are_limited_to_256() -> None:

@@ -17,11 +17,6 @@ def written(format_: str, **fields: Any) -> Write:
     return parse(writing(format_, **fields)).spec.write
 
 
-def test_default_compression_of_a_format() -> None:
-    defaults = {"parquet": "snappy", "json": "none", "csv": "none"}
-    assert {name: written(name).compression for name in defaults} == defaults
-
-
 @pytest.mark.parametrize(
     ("format_", "fields", "locations"),
     [

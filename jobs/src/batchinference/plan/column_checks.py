@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import (
     CLOCKS,
+    code_of,
     columns_read_by,
     is_part_of_column,
     keys_of,
     names_compared_in,
     root_of,
-    written,
 )
 from batchinference.spec.expression_translation import ROWS, translated
 from batchinference.spec.job import BatchInferenceSpec
@@ -37,8 +37,8 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
         return
     reads_some = any({*step.facts.reads} & {*(columns or ())} for step in spec.steps)
     is_unknown = first.path.startswith("spec.steps") and _UNKNOWN in first.message
-    if is_unknown and not reads_some and (wrong := _wrong_read_option(spec.read.format, columns)):
-        yield wrong
+    if is_unknown and not reads_some and (wrong := spec.read.wrong_option(columns or [])):
+        yield Problem(f"spec.read.{wrong[0]}", wrong[1])
         return
     yield first
     yield from problems
@@ -55,7 +55,7 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     for index, step in enumerate(spec.steps):
         path = f"spec.steps[{index}].{to_alias(step.kind)}"
         fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
-        for message in _own_problems(step, columns, made):
+        for message in (*_reserved_names(step), *_name_conflicts(step, columns or (), made)):
             yield Problem(path, message)
         if columns is not None:
             yield from _missing_columns(path, step, columns, fields, selection)
@@ -89,7 +89,7 @@ def _missing_columns(
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
     """Yield a note for each result of a step that replaces a column of the input or of an earlier
-    step. `columns` are those of the input. A column that a step reads is also taken as one."""
+    step. `columns` are those of the input. A column that a step reads counts as one of them."""
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
@@ -116,30 +116,23 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
 def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
     """Return an expression such as `column.field` for each field of a struct, by its name."""
     return {
-        field: f"{written(name)}.{field}"
+        field: f"{code_of(name)}.{field}"
         for name, kind in types.items()
         for field in (kind if isinstance(kind, dict) else ())
     }
 
 
-def _own_problems(step: Step, columns: list[str] | None, made: list[str]) -> Iterator[str]:
-    """Yield the problems with the columns that a step adds. `made` are columns of earlier steps."""
-    yield from _reserved_names(step)
-    yield from _name_conflicts(step, columns or (), made)
-
-
 def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that the output uses."""
-    for field, named in write.column_fields.items():
-        for column in named if columns is not None else ():
-            is_part = isinstance(write, WriteDirectories) and field == "partitionBy"
-            known = {*(columns or ())}
-            is_part = is_part and is_part_of_column(column)
-            if column not in known and not (is_part and root_of(column) in known):
-                near, what = closest(column, columns or []), f"it names column '{column}'"
-                message = _unknown_column(what, column, columns or [], near)
-                yield Problem(f"spec.write.{field}", message)
-    if isinstance(write, WriteNumbered) and write.row_number in (columns or ()):
+    known = columns or []
+    for field, named in write.column_fields.items() if columns is not None else ():
+        takes_parts = field == "partitionBy" and isinstance(write, WriteDirectories)
+        for column in named:
+            is_part = takes_parts and is_part_of_column(column) and root_of(column) in known
+            if column not in known and not is_part:
+                near, what = closest(column, known), f"it names column '{column}'"
+                yield Problem(f"spec.write.{field}", _unknown_column(what, column, known, near))
+    if isinstance(write, WriteNumbered) and write.row_number in known:
         message = f"there is a column '{write.row_number}' already. Choose another name"
         yield Problem("spec.write.rowNumber", message)
     chosen = write.columns_needed or columns
@@ -153,9 +146,9 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
 def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield a problem for each column that a gate or cascade reads and the output files lack."""
     directories = spec.write.column_fields.get("partitionBy", ())
-    written = spec.write.columns_needed or columns
-    in_files = [name for name in written or () if name not in directories]
-    for field, needed in spec.first_rows_columns.items() if written is not None else ():
+    chosen = spec.write.columns_needed or columns
+    in_files = [name for name in chosen or () if name not in directories]
+    for field, needed in spec.first_rows_columns.items() if chosen is not None else ():
         for column in sorted(needed - set(in_files)):
             near, what = closest(column, in_files), f"it reads column '{column}' of the output"
             message = _unknown_column(what, column, in_files, near)
@@ -183,7 +176,7 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
             while isinstance(inner, list):
                 (inner,) = inner
             if isinstance(inner, dict):
-                value = _scalar_of(written(column) if column in types else column, kind)
+                value = _scalar_of(code_of(column) if column in types else column, kind)
                 fix = (
                     f"Add a column with a step addColumns, such as {{value: {value}}}, and name it"
                 )
@@ -249,6 +242,8 @@ def _reserved_names(step: Step) -> list[str]:
 
 
 def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> Iterator[str]:
+    """Yield a message for each column that a step adds beside one of the same name. `made` are the
+    columns that earlier steps have added."""
     facts, renamed = step.facts, step.facts.renames
     for old, new in renamed.items():
         if new in columns and new not in renamed:
@@ -273,6 +268,7 @@ def _missing_in_condition(step: Step, column: str, columns: list[str], near: str
 def _missing_column(
     step: Step, column: str, columns: list[str], fields: Mapping[str, str], near: str | None
 ) -> str:
+    """Return the message about a column that a step reads, but that does not exist there."""
     expressions, fix = list(step.facts.expressions), ""
     if expressions:
         has_results = bool(step.facts.adds)
@@ -301,7 +297,7 @@ def _fix_of_expression(
         return ". Write " + re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
     for name in columns:
         if not name.isidentifier() and column in re.findall(r"\w+", name):
-            return f". Write {written(name)} for that column"
+            return f". Write {code_of(name)} for that column"
     if column in ROWS or not near or column.lower() in _CONSTANTS:
         rows = (*ROWS, column)
         readers = [each for each in expressions if column in columns_read_by(each)]
@@ -319,31 +315,6 @@ def _reads_only(text: str, columns: list[str]) -> bool:
         return columns_read_by(text) <= {*columns}
     except ValueError:
         return False
-
-
-def _wrong_read_option(form: str, columns: list[str] | None) -> Problem | None:
-    """Return the problem with `read` if the columns look as if the file was read with wrong CSV
-    options or in the wrong format; None if they do not."""
-    columns = columns or []
-    if form == "openaiBatch":
-        what = f"requests have the columns {', '.join(columns)}, and steps read others"
-        return Problem("spec.read.format", f"{what}. Set read.format to json for lines of data")
-    if form != "csv":
-        return None
-    shown = ", ".join(columns)[:60]
-    line = f"the first line is '{shown}'"
-    if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
-        names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))
-        fix = f"which looks like a row and not like names. Write columnNames: [{names}]"
-        return Problem("spec.read.options.columnNames", f"{line}, {fix}")
-    if len(columns) != 1:
-        return None
-    if columns[0].startswith("#"):
-        return Problem("spec.read.options.comment", f"{line}, a comment. Set it to '#'")
-    if sign := next((sign for sign in ",;\t|" if sign in columns[0]), None):
-        fix = f"{line}, and the only column. Set it to {sign!r}"
-        return Problem("spec.read.options.delimiter", fix)
-    return None
 
 
 def _unknown_column(

@@ -20,7 +20,7 @@ from batchinference.spec.value_fixes import above_max
 
 CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
-"""The name of the group of the head, and its value of GROUP_LABEL."""
+"""The name of the group of the head, which is also the value of its GROUP_LABEL."""
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
@@ -54,6 +54,7 @@ class WorkerGroup:
 
     @property
     def shape(self) -> Shape:
+        """Return what the pods of pools must have in common to be in this group."""
         sizes = self.cpus, self.gpus, self.memory, self.custom
         return *sizes, self.accelerator, self.pods, self.per_pod, self.part
 
@@ -61,7 +62,7 @@ class WorkerGroup:
 Shape = tuple[float, int, str, Custom, str | None, int, int, float]
 """CPUs, GPUs, memory, custom resources and accelerator type of a pod, pods per replica, replicas
 per pod, and the fraction of a GPU of a replica. Pools with different fractions do not share pods,
-because each could leave a rest of a GPU that the other cannot use."""
+because one pool could leave a part of a GPU that is too small for a replica of another pool."""
 
 
 def is_cpu_stage(stage: Stage) -> bool:
@@ -114,6 +115,7 @@ def _shape(stage: Stage) -> Shape:
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
+    """Return the worker group of a pool, with pods for its minimum and maximum of replicas."""
     cpus, gpus, memory, custom, accelerator, pods, per_pod, part = _shape(stage)
     minimum, maximum = (math.ceil(count / per_pod) * pods for count in (replicas.min, replicas.max))
     name, minimum = stage.name[:MAX_GROUP_NAME].rstrip("-"), minimum if gang else 0
@@ -123,8 +125,8 @@ def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
-    """Return the groups with unique names: two truncated names may be equal, and the names of the
-    `cpu` group and of the head are taken."""
+    """Return the groups with unique names: two truncated names may be equal, or one may be the name
+    of the group `cpu` or of the head."""
     used = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
@@ -139,6 +141,7 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 def _cpu_group(
     stages: list[Stage], workers: Workers, *, single_segment: bool, gang: bool
 ) -> WorkerGroup:
+    """Return the worker group `cpu`. Raises SpecError if it is too small for the stages."""
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)
@@ -187,12 +190,13 @@ def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
     for stage in stages:
         if stage.cpus > cpus:
             message = (
-                f"step '{stage.name}' needs {stage.cpus:g} CPUs and a worker has {cpus:g}: "
-                "raise cluster.workers.cpu or lower the step's resources.cpu"
+                f"step '{stage.name}' needs {stage.cpus:g} CPUs and a worker has {cpus:g}. "
+                "Raise cluster.workers.cpu, or lower the step's resources.cpu"
             )
             raise SpecError([Problem("spec.cluster.workers.cpu", message)])
     if cpus < TASK_CPUS:
-        message = f"a worker needs at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
+        needs = f"at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
+        message = f"a worker needs {needs}. Write {TASK_CPUS:g} or more"
         raise SpecError([Problem("spec.cluster.workers.cpu", message)])
 
 

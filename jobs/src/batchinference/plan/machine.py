@@ -40,8 +40,8 @@ def fit_to_machine(
 
 
 def _requested(stages: Sequence[Stage]) -> dict[str, int]:
-    """Return the units of each resource that one replica of every pool needs. A fraction of a
-    device must fit on one device."""
+    """Return the units of each resource that all pools together need for one replica each. A
+    fraction of a device must fit on one device."""
     wanted: dict[str, list[float]] = {}
     for stage in stages:
         for name, count in stage.resources.items():

@@ -46,11 +46,13 @@ class Plan:
         return max([TASK_CPUS, *(stage.cpus for stage in self.stages)])
 
     def group_of(self, stage: Stage) -> str:
+        """Return the name of the worker group that a stage runs on."""
         return group_of(stage, list(self.groups))
 
     def disk_bytes(self, group: WorkerGroup) -> int:
-        """Return the bytes that the steps of a group request on the disk of a pod: the sum for the
-        group `cpu`, whose pods run all of its steps, or else the maximum."""
+        """Return the bytes that the steps of a group request on the disk of a pod. A pod of the
+        group `cpu` runs all steps of the group, so it gets the sum of their requests. A pod of
+        another group runs one of the steps, so it gets the highest request."""
         asked = [
             memory_bytes(step.resources.ephemeral_storage)
             for stage in self.stages

@@ -178,15 +178,16 @@ def drop_early(steps: list[Step]) -> list[Step]:
     """Return the steps with each column dropped right after the last step that needs it.
 
     The output is the same. A drop is never moved before a step with user code, because that code
-    may read every column.
+    may read every column. For example, if the model reads `image` and the filter does not:
+
+        [model, filter, {dropColumns: [image]}] becomes [model, {dropColumns: [image]}, filter]
     """
     result: list[_Placed] = []
     for step in steps:
-        if step.drop_columns is None:
-            result.append(_Placed(step, {*step.facts.reads, *step.facts.columns_added}))
-            continue
-        for column in step.drop_columns:
+        for column in step.facts.drops:
             _insert_drop(result, step, column)
+        if not step.facts.drops:
+            result.append(_Placed(step, {*step.facts.reads, *step.facts.columns_added}))
     return [placed.result for placed in result]
 
 
@@ -200,7 +201,7 @@ class _Placed:
 
     @property
     def result(self) -> Step:
-        update = {"drop_columns": self.dropped}
+        update = {self.step.kind: self.dropped}
         return self.step.model_copy(update=update) if self.dropped else self.step
 
 

@@ -13,7 +13,7 @@ _REFERENCE = re.compile(
 )
 """Matches a reference to a variable in the syntax of a shell, of Windows or of a template."""
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:[\\/](?!/)")
-"""The drive of a Windows path, also after a directory that was put before a relative path."""
+"""Matches the drive of a Windows path, also after a directory, as in `/jobs/C:\\data`."""
 
 
 def scheme_of(uri: str) -> str:
@@ -33,8 +33,8 @@ def local_path(uri: str) -> str:
 
 
 def expanded(uri: str) -> Path:
-    """Return the path of a local URI, in which ~ is the home directory. Without such a user, a path
-    that begins with ~ is an ordinary one."""
+    """Return the path of a local URI, with `~` or `~USER` at its beginning replaced by a home
+    directory. If there is no such user, the path is not changed."""
     return Path(os.path.expanduser(local_path(uri)))
 
 
@@ -45,8 +45,8 @@ def unexpanded_variable(path: str) -> str:
 
 
 def reference_in(path: str) -> str:
-    """Return the first reference to a variable in a path that does not exist, such as `{{ day }}`,
-    `$(day)` or `%day%`; empty if there is none."""
+    """Return the first reference to a variable in a path, such as `{{ day }}`, `$(day)` or `%day%`;
+    empty if there is none. It explains why a path does not exist."""
     match = _REFERENCE.search(path)
     return match[0] if match else ""
 
@@ -63,7 +63,7 @@ def fix_of_variable(variable: str) -> str:
 
 
 def is_windows_path(path: str) -> bool:
-    """Return whether a path begins with a Windows drive, also after a directory."""
+    """Return whether a path has a Windows drive, at its beginning or after a directory."""
     return _WINDOWS.search(path) is not None
 
 

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field
 from batchinference.spec.base import invalid
 
 USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Fields with arguments of user code, which may contain secrets. Other fields contain only the
-names of environment variables that hold secrets."""
+"""Fields with arguments of user code, which may contain secrets. Other fields contain no secrets,
+but the names of environment variables that hold them."""
 MAX_DEPTH = 32
 MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
@@ -29,16 +29,18 @@ def check_json_value(value: Any) -> Any:
     return value
 
 
-def _check_nested(value: Any, depth: int, numbers: Iterator[int]) -> None:
+def _check_nested(value: Any, depth: int, counter: Iterator[int]) -> None:
+    """Raise a validation error if JSON cannot represent a value, or if it is too deep or too large.
+    `counter` counts all nested values of an argument."""
     if depth > MAX_DEPTH:
         raise invalid(f"nested more than {MAX_DEPTH} levels deep")
-    if next(numbers) > MAX_BYTES:  # each value takes at least a byte
+    if next(counter) > MAX_BYTES:  # each value takes at least a byte
         raise invalid(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise invalid("a key must be a text. Put it in quotes")
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
-            _check_nested(child, depth + 1, numbers)
+            _check_nested(child, depth + 1, counter)
     elif isinstance(value, float) and not math.isfinite(value):
         raise invalid("JSON has no such number")
     elif not isinstance(value, str | int | float | None):

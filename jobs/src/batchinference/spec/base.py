@@ -1,9 +1,9 @@
 """The base class, patterns and types that all models of the spec share."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, LiteralString
+from typing import Annotated, Any, LiteralString, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
@@ -59,7 +59,7 @@ def invalid(message: str, kind: LiteralString = "refused") -> PydanticCustomErro
 
 
 def accepted_by(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator of texts, which are invalid if `parse` raises a ValueError."""
+    """Return a validator that refuses a text if `parse` raises ValueError for it."""
 
     def check(text: str) -> str:
         try:
@@ -72,7 +72,7 @@ def accepted_by(parse: Callable[[str], object]) -> AfterValidator:
 
 
 def required(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
-    """Return a validator of values, which are invalid, with this message, unless `is_valid`."""
+    """Return a validator that refuses a value, with this message, if `is_valid` is false for it."""
 
     def check(value: Any) -> Any:
         if not is_valid(value):
@@ -82,11 +82,11 @@ def required(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def without_credentials(pattern: str) -> dict[str, Any]:
-    """Return the CEL rule that a text does not match `pattern`, which addresses with credentials
-    do.
+def no_credentials_rule(pattern: str) -> dict[str, Any]:
+    """Return the schema of a text with the CEL rule that it does not match `pattern`. The pattern
+    matches addresses with credentials.
 
-    All other checks are in validators only. This one is also in the CRD, so that the API server
+    All other checks are in validators only. This rule is also in the CRD, so that the API server
     does not store a password.
     """
     escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
@@ -102,8 +102,9 @@ def _check_unique(names: list[str]) -> list[str]:
 
 
 def keyed(key: str, max_items: int, *more_keys: str) -> tuple[Any, Any]:
-    """Return the annotations of a list whose items differ in the fields `key` and `more_keys`.
-    Kubernetes merges the list by these keys, so that several owners can have items in it."""
+    """Return the annotations of a list in which no two items have the same values of the fields
+    `key` and `more_keys`. Kubernetes merges the list by these fields, so that several owners can
+    have items in it."""
     keys = [key, *more_keys]
 
     def check(items: list[Any]) -> list[Any]:
@@ -138,3 +139,12 @@ class SpecModel(BaseModel):
         frozen=True,
         strict=True,
     )
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self._check()
+        return self
+
+    def _check(self) -> None:
+        """Raise a validation error if the values of several fields do not fit together. A subclass
+        that extends this check calls it first."""

@@ -44,7 +44,7 @@ class Cause(StrEnum):
 
     @property
     def retried(self) -> bool:
-        """Return whether the job is retried by default, because it is not itself at fault."""
+        """Return whether the job is retried by default: the cause is no fault of the job."""
         return self in _RETRIED
 
     @property

@@ -1,12 +1,12 @@
 """The chunk step: divides long texts into rows."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from batchinference.spec.base import ColumnName, SpecModel, invalid
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.models.base import Revision, Source, check_revision
-from batchinference.spec.step_facts import NamedSource, StepFacts
+from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 INDEX, START, END = "chunk_index", "chunk_start", "chunk_end"
@@ -14,7 +14,7 @@ _TOO_MUCH = "overlap is more than half of size"
 _OWN_COLUMN = f"column: the step adds {INDEX}, {START} and {END}. Rename the column first"
 
 
-class Chunk(SpecModel):
+class Chunk(StepSettings):
     """Divides texts into chunks, each in its own row. All chunks of a text, joined without their
     overlaps, are the text. A chunk ends with a paragraph, a sentence or a word, if possible."""
 
@@ -49,8 +49,7 @@ class Chunk(SpecModel):
             storage=self.storage,
         )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if 2 * self.overlap > self.size:
             raise invalid(f"{_TOO_MUCH} ({self.overlap} of {self.size}). Use at most half")
         has_tokenizer = self.tokenizer is not None
@@ -60,4 +59,3 @@ class Chunk(SpecModel):
             raise invalid(_OWN_COLUMN)
         if self.tokenizer is not None:
             check_revision(self.tokenizer, self.revision)
-        return self

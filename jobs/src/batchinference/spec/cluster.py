@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from batchinference.spec.base import (
     DNS_SUBDOMAIN,
@@ -146,11 +146,9 @@ class Workers(SpecModel):
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
     """Maximum number of workers. By default, one more than all replicas need."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Workers:
+    def _check(self) -> None:
         if self.min is not None and self.max is not None and self.min > self.max:
             raise invalid(above_max(self.min, self.max))
-        return self
 
 
 class Fallback(SpecModel):
@@ -245,7 +243,5 @@ class Cluster(SpecModel):
     by its name. The profile `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU`
     (huawei.com/Ascend910) are built in. A profile of the same name overrides the fields it sets."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Cluster:
+    def _check(self) -> None:
         check_mounts(self.volumes, self.volume_mounts)
-        return self

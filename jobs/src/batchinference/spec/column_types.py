@@ -19,6 +19,7 @@ MAX_DIGITS = 76
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 SCALARS = ("bool", *INTEGERS, "float32", "float64", "string", "date", "json")
 OTHERS = ("decimal<DIGITS, SCALE>", "timestamp", "timestamp<ZONE>", "list<TYPE>")
+"""The types with parameters, except structs, for messages."""
 UNITS = ("s", "ms", "us", "ns")
 _SYNONYMS = {
     **dict.fromkeys(("int", "integer", "long", "bigint"), "int64"),
@@ -27,11 +28,12 @@ _SYNONYMS = {
     **{"boolean": "bool", "datetime": "timestamp", "array": "list<TYPE>", "map": "json"},
     **{"object": "struct<NAME: TYPE>", "any": "json"},
 }
+"""The types that users mean by names of other languages."""
 ColumnType: TypeAlias = "str | list[ColumnType] | dict[str, ColumnType]"
 """A scalar such as `int64`, `decimal<10,2>` or `timestamp<us,UTC>`, a list with its element type,
 or the types of the fields of a struct by name."""
 _TOKEN = re.compile(r'\s*([<>:,]|"[^"]*"|[^\s<>:,]+)')
-_OFFSET = re.compile(r"[+-]\d\d:\d\d")
+_OFFSET = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 def parse_type(text: str) -> ColumnType:
@@ -92,7 +94,7 @@ def _decimal(parameters: list[str]) -> str:
 
 
 def _timestamp(parameters: list[str]) -> str:
-    """Return a timestamp with its unit, the first parameter, or with microseconds by default."""
+    """Return a timestamp type. Its unit is the first parameter, or microseconds by default."""
     unit, zone = "us", parameters
     if parameters and parameters[0] in UNITS:
         unit, *zone = parameters
@@ -125,6 +127,8 @@ def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
 
 
 def _next(tokens: list[str], expected: str | None = None) -> str:
+    """Return the next token, and remove it. Raises ValueError unless it is `expected`, or a name if
+    `expected` is None."""
     text = tokens.pop() if tokens else "the end"
     if text != expected if expected else text in "<>:,":
         raise ValueError(f"expected {expected or 'a name'}, found {text}")

@@ -6,7 +6,6 @@ to which variant.
 """
 
 import ast
-import functools
 import inspect
 import json
 import sys
@@ -23,6 +22,7 @@ class WithDescriptions(GenerateJsonSchema):
     """Generates the JSON schema of a model with the description of each field."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
+        """Return the JSON schema of a model. The text below a field is its description."""
         result = super().model_schema(schema)
         model = schema["cls"]
         for name, text in descriptions(model).items():
@@ -67,8 +67,8 @@ _KEPT = (
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
 )
+"""The keywords of JSON Schema that structural schemas have too."""
 _MAX_DESCRIPTION = 1024
-_NESTED = ("items", "additionalProperties")
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
@@ -85,7 +85,7 @@ def expanded_schema(model: type[BaseModel]) -> Schema:
     return _expand(schema, schema.get("$defs", {}))
 
 
-@functools.cache  # slow: most of the time of `expanded_schema`
+@cache  # it takes most of the time of `expanded_schema`
 def _json_schema(model: type[BaseModel]) -> str:
     schema = model.model_json_schema(
         by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
@@ -94,6 +94,8 @@ def _json_schema(model: type[BaseModel]) -> str:
 
 
 def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    """Return a part of a JSON schema in the form of `expanded_schema`. `definitions` has the
+    schemas to which references lead, by name."""
     schema = _dereference(schema, definitions)
     if "oneOf" in schema:
         return _expand_union(schema, definitions)
@@ -187,7 +189,7 @@ def _merge_unions(schema: Schema, *, in_list: bool = False) -> Schema:
         result["properties"] = {
             name: _merge_unions(child, in_list=in_list) for name, child in children
         }
-    for key in _NESTED:
+    for key in ("items", "additionalProperties"):
         if key in schema:
             result[key] = _merge_unions(schema[key], in_list=in_list or key == "items")
     return result
@@ -224,7 +226,8 @@ def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
     """Return the schema of a field that allows what each of the schemas `fields` of its variants
     allows. Raises ValueError if they are incompatible."""
     first = {**fields[0], **_loosest_bounds(fields)}
-    if all(_shape({**other, **_loosest_bounds(fields)}) == _shape(first) for other in fields):
+    loosened = ({**other, **_loosest_bounds(fields)} for other in fields)
+    if all(_undescribed(other) == _undescribed(first) for other in loosened):
         return first
     if all("properties" in field for field in fields):
         merged = _merge_variants(tag, {str(number): field for number, field in enumerate(fields)})
@@ -245,5 +248,5 @@ def _loosest_bounds(fields: list[Schema]) -> Schema:
     }
 
 
-def _shape(schema: Schema) -> Schema:
+def _undescribed(schema: Schema) -> Schema:
     return {key: value for key, value in schema.items() if key != "description"}

@@ -34,8 +34,8 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def zone_like(name: str) -> str:
-    """Return the time zone of a city, or with another case; empty if there is none. In the zones
-    below Etc, the sign of a difference is reversed: Etc/GMT+1 is UTC-1."""
+    """Return the time zone with this name or city, in any case; empty if there is none. Zones below
+    Etc are left out, because their sign is reversed: Etc/GMT+1 is UTC-1."""
     word = name.strip().replace(" ", "_").lower()
     zones = (zone for zone in sorted(available_timezones()) if not zone.startswith("Etc/"))
     return next((zone for zone in zones if f"/{zone}".lower().endswith(f"/{word}")), "")
@@ -77,6 +77,7 @@ class Cron:
         times = list(islice(self._between(after, until), MAX_COUNTED))
         if len(times) < MAX_COUNTED:
             return (times[-1] if times else None), len(times)
+        # the last time is searched backwards, because there may be millions of times
         window, last = timedelta(hours=1), times[-1]
         while not (recent := list(self._between(max(last, until - window), until))):
             if until - window <= last:

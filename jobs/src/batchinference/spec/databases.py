@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Annotated, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from batchinference.credentials import is_query_credential
-from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid, without_credentials
+from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid, no_credentials_rule
 from batchinference.spec.uri_fields import HIDDEN
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
@@ -26,7 +26,7 @@ _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Names of properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
 """Matches `USER:PASSWORD@`. SQLAlchemy allows a slash in the password."""
-_NO_PASSWORD = without_credentials(_PASSWORD.pattern)
+_NO_PASSWORD = no_credentials_rule(_PASSWORD.pattern)
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
@@ -38,7 +38,7 @@ def sqlite_file(url: str) -> str | None:
 
 
 def map_sqlite_file(url: str, change: Callable[[str], str]) -> str:
-    """Return the URL with `change` applied to the path of a SQLite file, if it has one."""
+    """Return a URL with `change` applied to the path of a SQLite file, if it has one."""
     match = _SQLITE.match(url)
     if match is None or sqlite_file(url) is None:
         return url
@@ -88,11 +88,10 @@ class Addressed(SpecModel):
     """Instead of `url`: the environment variable with the URL. On a cluster, `cluster.env` can set
     it from a Secret."""
 
-    @model_validator(mode="after")
-    def _check_address(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if (self.url is None) == (self.url_env is None):
             raise invalid("give exactly one of url and urlEnv")
-        return self
 
 
 class Database(Addressed):
@@ -109,6 +108,7 @@ class Database(Addressed):
         return {"url": file} if file else {}
 
     def map_file(self, change: Callable[[str], str]) -> Self:
+        """Return a copy with `change` applied to the path of a SQLite file, if there is one."""
         url = self.url and map_sqlite_file(self.url, change)
         return self.model_copy(update={"url": url})
 
@@ -177,6 +177,7 @@ class CatalogTable(SpecModel):
         return {f"catalog.properties.{name}": path for name, path in self._paths.items()}
 
     def map_catalog(self, change: Callable[[str], str]) -> Self:
+        """Return a copy with `change` applied to the local paths of the catalog."""
         properties = self.catalog.properties
         changed = {
             name: map_sqlite_file(properties[name], change)
@@ -197,8 +198,8 @@ class CatalogTable(SpecModel):
         }
         return {name: path for name, path in paths.items() if path}
 
-    @model_validator(mode="after")
-    def _check_names(self) -> CatalogTable:
+    def _check(self) -> None:
+        super()._check()
         if "." not in self.table:
             raise invalid("table: Iceberg has namespaces. Write namespace.table")
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
@@ -206,4 +207,3 @@ class CatalogTable(SpecModel):
                 "catalog.properties.warehouse: Iceberg does not know az://. Write "
                 "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
             )
-        return self

@@ -1,18 +1,19 @@
 """Decode steps, which turn a column of bytes into images, audio, text or structs."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from batchinference.spec.base import ColumnName, SpecModel, invalid
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType, ColumnTypes, parse_types
 from batchinference.spec.media import Encoding, ImageFields, SoundFields
-from batchinference.spec.step_facts import StepFacts
+from batchinference.spec.step_facts import StepFacts, StepSettings
 
 SAMPLE_RATE = "sample_rate"
+_FIX_OF_WHEN = "Set output, because the rows that it skips keep their bytes"
 
 
-class DecodeModel(SpecModel):
+class DecodeModel(StepSettings):
     """The fields that all formats share."""
 
     format: str
@@ -30,14 +31,18 @@ class DecodeModel(SpecModel):
 
     @property
     def facts(self) -> StepFacts:
-        fixed = self.types.keys() - {self.made}
+        in_place = self.result_column == self.column
         return StepFacts(
-            reads={self.column}, adds=self.types, fixed_names=fixed, replaces_input=True
+            reads={self.column},
+            adds=self.types,
+            fixed_names=self.types.keys() - {self.result_column},
+            replaces_input=True,
+            fix_of_when=_FIX_OF_WHEN if in_place else "",
         )
 
     @property
-    def made(self) -> str:
-        """Return the column of the result."""
+    def result_column(self) -> str:
+        """Return `output`, or `column` by default."""
         return self.output or self.column
 
 
@@ -50,7 +55,7 @@ class DecodeImage(ImageFields, DecodeModel):
     @property
     def types(self) -> dict[str, ColumnType]:
         row: ColumnType = ["uint16" if self.mode == "I;16" else "uint8"]
-        return {self.made: [row] if self.mode in ("L", "I;16") else [[row]]}
+        return {self.result_column: [row] if self.mode in ("L", "I;16") else [[row]]}
 
 
 class DecodeAudio(SoundFields, DecodeModel):
@@ -61,16 +66,14 @@ class DecodeAudio(SoundFields, DecodeModel):
     @property
     def types(self) -> dict[str, ColumnType]:
         samples: ColumnType = ["float32"]
-        return {self.made: samples if self.mono else [samples], SAMPLE_RATE: "int64"}
+        return {self.result_column: samples if self.mono else [samples], SAMPLE_RATE: "int64"}
 
-    @model_validator(mode="after")
-    def _check_output(self) -> Self:
-        if self.made == SAMPLE_RATE:
+    def _check(self) -> None:
+        if self.result_column == SAMPLE_RATE:
             raise invalid(
                 "output: the sampling rate would replace the audio (sample_rate). Set output to "
                 "another name"
             )
-        return self
 
 
 class DecodeText(DecodeModel):
@@ -82,7 +85,7 @@ class DecodeText(DecodeModel):
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        return {self.made: "string"}
+        return {self.result_column: "string"}
 
 
 class DecodeJson(DecodeModel):
@@ -96,7 +99,7 @@ class DecodeJson(DecodeModel):
 
     @property
     def types(self) -> dict[str, ColumnType]:
-        return {self.made: parse_types(self.fields)}
+        return {self.result_column: parse_types(self.fields)}
 
 
 Decode = Annotated[

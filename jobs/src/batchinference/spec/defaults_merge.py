@@ -24,6 +24,7 @@ def with_defaults(settings: Model, defaults: Model) -> Model:
 
 
 def _merge(value: Any, default: Any) -> Any:
+    """Return the value of a field, merged with its default as `with_defaults` says."""
     if isinstance(value, BaseModel) and isinstance(default, BaseModel):
         return with_defaults(value, default)
     if isinstance(value, dict) and isinstance(default, dict):

@@ -72,8 +72,10 @@ _CHANGE = re.compile(
 _REFERENCE = re.compile(r"(?:\$\{?|\{\{) *([a-z]\w*)")
 """Matches a reference to a variable in the syntax of other tools, such as ${name}."""
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
+"""Matches a word that can be a column: one before a comparison, `)` or the end."""
 _KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
+"""Matches the errors of Python about a bracket or a quote that is not closed."""
 _CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
 _LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
@@ -87,22 +89,27 @@ def parse_expression(text: str) -> ast.expr:
     try:
         return _checked_tree(text)
     except ValueError as error:
-        apart = re.search("['\"] +['\"]", text) if "side by side" in str(error) else None
-        is_change = _CHANGE.fullmatch(text) or apart
-        problem = _FIX.split(str(error))[0]
-        translation = None if is_change else _translation(text)
-        if translation is None and "\n" in (joined := text.strip()):
-            joined = re.sub(r"\s*\n\s*", " ", joined)
-            translation = _translation(joined) or (joined if columns_in(joined) else None)
-            problem = (
-                "a line break ends an expression, except in brackets" if translation else problem
-            )
-        if translation is None and not _PLAIN_TEXT.fullmatch(text):
-            raise
-        written = translation or f'"{text!r}" for a text'
-        if translation == f"col({text!r})":
-            written = f'{translation} for a column, or "{text!r}" for a text'
-        raise ValueError(f"{problem}. Write {written}") from None
+        raise ValueError(_with_translation(text, str(error))) from None
+
+
+def _with_translation(text: str, message: str) -> str:
+    """Return the message about an invalid expression, with the translation of the text, if there is
+    one, as the fix."""
+    problem, translation = _FIX.split(message)[0], None
+    are_apart = "side by side" in message and re.search("['\"] +['\"]", text)
+    if not (_CHANGE.fullmatch(text) or are_apart):
+        translation = _translation(text)
+    if translation is None and "\n" in text.strip():
+        joined = re.sub(r"\s*\n\s*", " ", text.strip())
+        translation = _translation(joined) or (joined if columns_in(joined) else None)
+        if translation is not None:
+            problem = "a line break ends an expression, except in brackets"
+    if translation is None and not _PLAIN_TEXT.fullmatch(text):
+        return message
+    fix = translation or f'"{text!r}" for a text'
+    if translation == f"col({text!r})":
+        fix = f'{translation} for a column, or "{text!r}" for a text'
+    return f"{problem}. Write {fix}"
 
 
 def _check_reads_column(text: str) -> None:
@@ -115,7 +122,7 @@ def _check_reads_column(text: str) -> None:
                     left=ast.Constant(value=str(name)), comparators=[ast.Constant()]
                 ) as comparison
             ) if name:
-                comparison.left = syntax_tree(written(name))
+                comparison.left = syntax_tree(code_of(name))
                 raise ValueError(f"it reads no column. Write {ast.unparse(comparison)}")
         raise ValueError("it reads no column. Use a column name, or col('NAME')")
 
@@ -143,10 +150,8 @@ def syntax_tree(text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # about invalid escapes such as \d
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
-        where = _place(error, text)
-        raise ValueError(
-            f"not an expression: {error.msg} at {where}{_hint(text, error.msg)}"
-        ) from None
+        where, fix = _position(error, text), _fix_of_syntax(text, error.msg)
+        raise ValueError(f"not an expression: {error.msg} at {where}{fix}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
     if _has_adjacent_texts(text):
@@ -224,7 +229,7 @@ def _has_adjacent_texts(text: str) -> bool:
     return any(pair == (tokenize.STRING, tokenize.STRING) for pair in pairwise(kinds))
 
 
-def _hint(text: str, problem: str) -> str:
+def _fix_of_syntax(text: str, problem: str) -> str:
     """Return the fix for a missing bracket or quote, for `=` instead of `==`, or for a column whose
     name is a Python keyword; empty for other syntax errors."""
     if problem.startswith("unmatched"):
@@ -246,7 +251,7 @@ def _hint(text: str, problem: str) -> str:
     return ". Compare with '=='" if is_comparison else ""
 
 
-def _place(error: SyntaxError, text: str) -> str:
+def _position(error: SyntaxError, text: str) -> str:
     line, character = error.lineno or 0, error.offset or 0
     if line > 1:
         return f"line {line}"
@@ -315,8 +320,8 @@ def columns_with_items(tree: ast.expr) -> set[str]:
     return _columns(values)
 
 
-def written(column: str) -> str:
-    """Return a column as it is written in an expression."""
+def code_of(column: str) -> str:
+    """Return the expression that reads a column: NAME, or col('NAME') if it is no identifier."""
     plain = column.isidentifier() and not keyword.iskeyword(column)
     return column if plain else f"col({column!r})"
 
@@ -381,6 +386,7 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
 
 
 def _check_call(node: ast.Call) -> None:
+    """Raise ValueError if the function of a call is unknown, or its arguments are wrong."""
     name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
     word = name.lower().rpartition(".")[2]
     if name not in FUNCTIONS and word in (*CLOCKS, *_AGGREGATES):
@@ -430,7 +436,7 @@ def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
 
 
 def root_of(field: str) -> str:
-    """Return the name of the column in `name.field` or `name[0]`."""
+    """Return the name of the column, `name`, in `name.field` or `name[0]`."""
     return re.split(r"[.\[]", field, maxsplit=1)[0]
 
 

@@ -17,34 +17,35 @@ from copy import deepcopy
 ROWS = ("df", "row", "batch", "record", "r")
 """Usual names of tables and rows. `row.NAME` and `row['NAME']` become the column NAME."""
 _STRING = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
-_HIDDEN = "\u01c2"
-"""A letter around the numbers of the quoted texts of an expression, which `_SYNTAX` must not
-change."""
-_PLACEHOLDER = re.compile(rf"{_HIDDEN}(\d+){_HIDDEN}")
+_MARK = "\u01c2"
+"""A letter before and after the number that replaces a quoted text, because `_SYNTAX` must not
+change quoted texts. For example, `a = 'x'` becomes `a = \u01c20\u01c2`."""
+_PLACEHOLDER = re.compile(rf"{_MARK}(\d+){_MARK}")
 _SYMBOLS = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201c\u201d", "'"),
         **{"\u2265": ">=", "\u2264": "<=", "\u2260": "!="},
     }
 )
-"""Quotes and signs of word processors, and those of Python."""
+"""Replaces quotes and signs of word processors by those of Python."""
 _WORDS = {
     **{word: word for word in ("and", "or", "not", "in", "is", "if", "else")},
     **{"null": "None", "none": "None", "true": "True", "false": "False"},
 }
-"""Words in lower case, and the spelling of Python."""
+"""Words in lower case, with their spelling in Python."""
 _OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
+"""Matches a name, or a function with one argument, that is no part of a calculation."""
 _NO_NAMES = (
     *(*keyword.kwlist, *_WORDS, "like", "ilike", "between", "select", "where", "case", "when"),
     *("xor", "of", "mod", "div", "contains", "startswith", "endswith", "matches", "equals", "than"),
 )
 _SPACED = re.compile(
     r"(?<![\w.])(?!\d)WORD(?: WORD)+".replace(
-        "WORD", rf"(?!(?:{'|'.join(_NO_NAMES)})\b|{_HIDDEN})\w+"
+        "WORD", rf"(?!(?:{'|'.join(_NO_NAMES)})\b|{_MARK})\w+"
     ),
     re.IGNORECASE,
 )
-"""A name with spaces."""
+"""Matches a name with spaces."""
 _SYNTAX = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
@@ -68,18 +69,18 @@ _SYNTAX = tuple(
         (rf"\bcast\({_OPERAND} as (\w+)\)", r"cast(\1, '\2')"),
         (rf"{_OPERAND}::(\w+)", r"cast(\1, '\2')"),
         (rf"{_OPERAND} (not )?between ([\w.]+) and ([\w.]+)", r"\2between(\1, \3, \4)"),
-        (rf" =?~ ?(?={_HIDDEN})", " matches "),
+        (rf" =?~ ?(?={_MARK})", " matches "),
         (r"\b(starts|ends) with\b", r"\1with"),
         (
             rf"{_OPERAND} (not )?(i?like|rlike|regexp|matches|contains|startswith|endswith) "
-            rf"({_HIDDEN}\d+{_HIDDEN})",
+            rf"({_MARK}\d+{_MARK})",
             r"\2\3(\1, \4)",
         ),
         (r"\bcase (when .+ then .+?) end\b", lambda match: _choice(match[1])),
         (r"^if (.+) then (.+) else (.+?)(?: end)?$", r"iff(\1, \2, \3)"),
         (r"^(.+) if (?!.* else )(.+)$", r"\1 if \2 else None"),
         (rf"{_OPERAND} ?([<>]=?) ?([\w.]+) (and|or) (?=[<>=!])", r"\1 \2 \3 \4 \1 "),
-        (rf"\b(?:date|timestamp) (?={_HIDDEN})", ""),
+        (rf"\b(?:date|timestamp) (?={_MARK})", ""),
         (
             r"(?:\byear\(([^\W\d]\w*)\)|\b([^\W\d]\w*)(?:\.dt)?\.year) ?([<>=!]=?) ?(\d{4})\b",
             lambda match: _of_year(match[1] or match[2], match[3], int(match[4])),
@@ -128,7 +129,7 @@ def translated(text: str, rows: Sequence[str] = ROWS) -> str:
     guess = text if _STRING.search(text) else text.translate(_SYMBOLS)
     texts = {str(n): _quoted(literal) for n, literal in enumerate(_STRING.findall(guess))}
     numbers = iter(texts)
-    guess = _STRING.sub(lambda _: f"{_HIDDEN}{next(numbers)}{_HIDDEN}", guess)
+    guess = _STRING.sub(lambda _: f"{_MARK}{next(numbers)}{_MARK}", guess)
     for pattern, replacement in _SYNTAX:
         guess = pattern.sub(replacement, guess)
     guess = re.sub(r"(?<![.\w])\w+", lambda word: _WORDS.get(word[0].lower(), word[0]), guess)
@@ -181,6 +182,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
+    """Return the text with the replacements of `_Forms`; unchanged if the text is no Python."""
     tree = _parsed(text)
     if tree is None:
         return text
@@ -476,13 +478,13 @@ def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
 
 
 def _substring(value: ast.expr, start: ast.expr, size: ast.expr) -> ast.expr:
-    """Return `value[:size]` if `start` is the first character (1 in SQL); unknown otherwise."""
+    """Return `value[:size]` if `start` is the first character (1 in SQL), or else `_UNKNOWN`."""
     first = getattr(start, "value", None)
     return ast.Subscript(value, ast.Slice(None, size)) if first in (0, 1) else _UNKNOWN
 
 
 def _time(*parts: ast.expr) -> ast.expr:
-    """Return a constant date or time as a text; unknown if it is computed from a column."""
+    """Return a date or time as a text; `_UNKNOWN` if it is computed from a column."""
     values = [getattr(part, "value", None) for part in parts]
     match values:
         case [str(), *_]:

@@ -15,15 +15,15 @@ _EXTENSION = re.compile(r"[a-z0-9_-]{1,16}")
 
 
 def packed(*endings: str) -> tuple[str, ...]:
-    """Return these extensions, and each of them with each compression, such as `csv.gz`."""
-    return (*endings, *(f"{ending}.{packed}" for packed in COMPRESSIONS for ending in endings))
+    """Return the endings, and each ending with each compression, such as `csv.gz`."""
+    return (*endings, *(f"{ending}.{each}" for each in COMPRESSIONS for ending in endings))
 
 
 def extension_of(name: str) -> str:
     """Return the extension of a file name, such as `csv` or, with a compression, `csv.gz`; empty if
-    it has none, or one that names no kind of file."""
+    the name has none, or ends with a number or with another text that is no extension."""
     parts = name.lower().split(".")[1:]
     if not parts or parts[-1].isdigit() or not _EXTENSION.fullmatch(parts[-1]):
         return ""
-    packed = parts[-1] in (*COMPRESSIONS, "xz") and _EXTENSION.fullmatch(".".join(parts[-2:-1]))
-    return ".".join(parts[-2:]) if packed else parts[-1]
+    is_packed = parts[-1] in (*COMPRESSIONS, "xz") and _EXTENSION.fullmatch(".".join(parts[-2:-1]))
+    return ".".join(parts[-2:]) if is_packed else parts[-1]

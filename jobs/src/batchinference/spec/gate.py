@@ -4,9 +4,9 @@ import ast
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import SpecModel, accepted_by, invalid
 from batchinference.spec.expression import (
@@ -37,8 +37,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A condition on measures. `condition` reads each measure as a column, such as
-    `col('mean(score)') > 0.9`. `measures` has the measures by this name."""
+    """A condition on measures. `condition` reads each measure as a column that is named after it,
+    such as `col('mean(score)') > 0.9`. `measures` has the measures by these names."""
 
     measures: dict[str, Measure]
     condition: str
@@ -83,8 +83,10 @@ def parse_expectation(text: str) -> Expectation:
     except ValueError as error:
         fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
         fixed = re.sub(r"\b(\w+)\(", lambda match: f"{_OTHERS.get(match[1], match[1])}(", fixed)
-        problem = str(error).partition(". ")[0]
-        raise ValueError(f"{problem}. Write {fixed}" if fixed != text else str(error)) from None
+        if fixed == text:
+            raise
+        parse_expectation(fixed)  # raises ValueError if the fix is not complete
+        raise ValueError(f"{str(error).partition('. ')[0]}. Write {fixed}") from None
     condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.measures.keys()
     if others or not measures.measures:
@@ -110,8 +112,7 @@ class Gate(SpecModel):
     `mean(score) > 0.9`. `count` and `fraction` take a condition, and give the number or fraction of
     rows for which it is true. The others ignore nulls. If `expect` is null, the job fails too."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if self.rows is None and self.percent is None:
             raise invalid("a gate has rows or percent. Set one of them")
         if self.rows is not None and self.percent is not None:
@@ -119,4 +120,3 @@ class Gate(SpecModel):
             raise invalid(
                 f"a gate has rows or percent, and this one has {both}. Remove one of them"
             )
-        return self

@@ -31,7 +31,7 @@ class RunRecord(SpecModel):
 
     `kinds` says what the run did with the output: `start`, `restart`, `resume`, `append`, `merge`,
     `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
-    `updatedAt` is when it ended or last stored the record, `passNumber` the number of its last
+    `updatedAt` is when the run ended or last stored the record, `passNumber` the number of its last
     pass, and `job` the job and where it ran. `rayClusterName` is as in the status of a job."""
 
     started_at: Timestamp
@@ -54,6 +54,7 @@ class RunRecord(SpecModel):
 
     @property
     def ended(self) -> bool:
+        """Return whether the run has a final state: it has succeeded, failed or died."""
         return self.state in (JobState.SUCCEEDED, JobState.FAILED, DIED)
 
     @property

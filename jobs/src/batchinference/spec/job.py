@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from batchinference.spec.base import CONTROLLER, DNS_LABEL, SpecModel, invalid, keyed
 from batchinference.spec.cluster import Cluster
@@ -141,41 +141,41 @@ class BatchInferenceSpec(SpecModel):
     operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. It cannot be
     changed."""
 
-    @model_validator(mode="after")
-    def _check(self) -> BatchInferenceSpec:
+    def _check(self) -> None:
+        self._check_steps()
+        self._check_write()
+        if self.errors.retry_failed_rows and (why := self.why_not_retried):
+            raise invalid(f"errors.retryFailedRows: {why}")
+        if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
+            raise invalid(f"read.{field}: {why}. Remove it")
+
+    def _check_steps(self) -> None:
         for step in self.steps:
             if step.name in RESERVED_STEPS:
                 reserved = f"'{step.name}' is reserved as the name of a step"
                 raise invalid(f"{reserved}. Choose another name")
-            if step.label_from_path and self.read.path_name != "path":
-                fix = f": rows of {self.read.format} come from no file. Remove labelFromPath"
+            if step.facts.needs_paths and self.read.path_name != "path":
+                fix = f": rows of {self.read.format} come from no file. Remove the step"
                 if isinstance(self.read, ReadFiles):
                     fix = ". Set read.options.includePaths to true"
                 if self.read.path_name:
                     fix = f"{fix}, and remove pathColumn"
                 raise invalid(f"step '{step.name}' needs the paths{fix}")
-        return self
 
-    @model_validator(mode="after")
-    def _check_first_rows(self) -> BatchInferenceSpec:
+    def _check_write(self) -> None:
         for field in () if self.write.STORES_VALUES else self.first_rows_columns:
             problem = f"the values in files of {self.write.format} cannot be read"
             raise invalid(f"{field}: {problem}. Write another format")
-        return self
-
-    @model_validator(mode="after")
-    def _check_added_columns(self) -> BatchInferenceSpec:
         if self.write.mode == "addColumn" and getattr(self.read, "path", "") != self.write.path:
             raise invalid(
                 "write.mode: addColumn writes to the Lance dataset that the job reads. Set "
                 "read.format to lance, and read.path to write.path"
             )
-        return self
 
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
         """Return the output columns that the gate and cascades read in the first rows, by field;
-        empty if the job has none of both."""
+        empty if the job has neither a gate nor a cascade."""
         columns = {
             f"steps[{number}].cascade": {
                 *columns_read_by(step.cascade.score),
@@ -188,12 +188,6 @@ class BatchInferenceSpec(SpecModel):
             columns["gate.expect"] = parse_expectation(self.gate.expect).columns
         return columns
 
-    @model_validator(mode="after")
-    def _check_retry(self) -> BatchInferenceSpec:
-        if self.errors.retry_failed_rows and (why := self.why_not_retried):
-            raise invalid(f"errors.retryFailedRows: {why}")
-        return self
-
     @property
     def why_not_retried(self) -> str | None:
         """Return why failed rows cannot be retried alone, and the fix; None if they can."""
@@ -205,12 +199,6 @@ class BatchInferenceSpec(SpecModel):
             "commit, so the failed rows cannot be retried alone. Remove errors.retryFailedRows, or "
             f"process all rows again with {again}"
         )
-
-    @model_validator(mode="after")
-    def _check_replaced_rows(self) -> BatchInferenceSpec:
-        if (field := self.read.replaces_rows) and (why := self.why_not_replaced):
-            raise invalid(f"read.{field}: {why}. Remove it")
-        return self
 
     @property
     def why_not_replaced(self) -> str | None:
@@ -226,7 +214,7 @@ class BatchInferenceSpec(SpecModel):
 
 
 DEFAULT_NAME = "job"
-"""The name of a job of the Python API without a name."""
+"""The name of a job that the Python API makes without a name."""
 
 
 class Metadata(BaseModel):

@@ -60,8 +60,8 @@ class Retry(SpecModel):
         return on_cause
 
     def allows(self, cause: Cause, attempts: int) -> bool:
-        """Return whether another attempt follows after `attempts` attempts, of which the last one
-        failed with this cause."""
+        """Return whether another attempt follows `attempts` attempts, if the last of them failed
+        with this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
             cause.retried if action is None else action == "Retry"

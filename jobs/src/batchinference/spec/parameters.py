@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import USER_CODE_ARGUMENTS
@@ -62,11 +62,9 @@ class Parameter(SpecModel):
     description: Text = ""
     """The purpose of the parameter."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Parameter:
+    def _check(self) -> None:
         if self.value is not None:
             self.typed(self.value)
-        return self
 
     def typed(self, text: str) -> Value:
         """Return a value with the type of this parameter. Raises a validation error."""
@@ -195,7 +193,7 @@ class _Search:
 
 
 class _Substitution(_Search):
-    """Replaces the references in a part of a document."""
+    """Replaces the references in a part of a document, and reports those that it cannot replace."""
 
     def __init__(self, declared: Mapping[str, Parameter], values: ParameterValues) -> None:
         super().__init__()
@@ -219,7 +217,8 @@ class _Substitution(_Search):
         return REFERENCE.sub(lambda match: self._value_as_text(match[1], location), text)
 
     def _value(self, name: str, location: Location) -> Value:
-        """Return the value of a parameter; an empty string if it has none."""
+        """Return the value of a parameter. Without a valid value, record a problem, and return an
+        empty string."""
         parameter = self._declared.get(name)
         if parameter is None:
             add = "parameters: " if not self._declared else "to parameters: "

@@ -32,6 +32,7 @@ class Patch(SpecModel):
     """The changes."""
 
     def applies_to(self, group: str) -> bool:
+        """Return whether the patch changes the pods of a group."""
         return ALL_GROUPS in self.groups or group in self.groups
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import LABEL_KEY, SpecModel, invalid, keyed
 from batchinference.spec.pod_settings import LabelKey, LabelValue
@@ -24,13 +24,11 @@ class NodeRequirement(SpecModel):
     values: Annotated[list[LabelValue], Field(max_length=64)] = []
     """The values."""
 
-    @model_validator(mode="after")
-    def _check(self) -> NodeRequirement:
+    def _check(self) -> None:
         number = len(self.values) == 1 and re.fullmatch("[0-9]+", self.values[0]) is not None
         valid = {"In": bool(self.values), "NotIn": bool(self.values), "Gt": number, "Lt": number}
         if not valid.get(self.operator, not self.values):
             raise invalid(_WITH_VALUES)
-        return self
 
 
 class LabelSelector(SpecModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from batchinference.spec.base import (
     A_LABEL_KEY,
@@ -96,11 +96,9 @@ class EnvSource(SpecModel):
     config_map_key_ref: KeyRef | None = None
     """A key of a ConfigMap."""
 
-    @model_validator(mode="after")
-    def _check(self) -> EnvSource:
+    def _check(self) -> None:
         if (self.secret_key_ref is None) == (self.config_map_key_ref is None):
             raise invalid("give exactly one of secretKeyRef and configMapKeyRef")
-        return self
 
 
 class EnvVar(SpecModel):
@@ -111,13 +109,11 @@ class EnvVar(SpecModel):
     value_from: EnvSource | None = None
     """A Secret or ConfigMap with the value."""
 
-    @model_validator(mode="after")
-    def _check(self) -> EnvVar:
+    def _check(self) -> None:
         if (self.value is None) == (self.value_from is None):
             raise invalid("give exactly one of value and valueFrom")
         if re.match(RESERVED_NAMES, self.name):
             raise invalid(f"'{self.name}' {_RESERVED}")
-        return self
 
 
 Environment = Annotated[list[EnvVar], *keyed("name", 64)]
@@ -133,14 +129,12 @@ class EnvFrom(SpecModel):
     config_map_ref: NamedRef | None = None
     """A ConfigMap."""
 
-    @model_validator(mode="after")
-    def _check(self) -> EnvFrom:
+    def _check(self) -> None:
         if (self.secret_ref is None) == (self.config_map_ref is None):
             raise invalid("give exactly one of secretRef and configMapRef")
         prefix = self.prefix or "-"
         if any(each.startswith((prefix, prefix[: len(each)])) for each in _RESERVED_PREFIXES):
             raise invalid(_RESERVED_PREFIX.format(prefix=prefix))
-        return self
 
 
 class Toleration(SpecModel):
@@ -157,8 +151,7 @@ class Toleration(SpecModel):
     toleration_seconds: Annotated[int, Field(ge=0, le=10**9)] | None = None
     """How many seconds a NoExecute taint is tolerated. Without a limit by default."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Toleration:
+    def _check(self) -> None:
         # otherwise the API server would reject the pods, long after it accepted the job
         if not self.key and self.operator != "Exists":
             raise invalid("without a key, operator must be Exists")
@@ -166,4 +159,3 @@ class Toleration(SpecModel):
             raise invalid("'value' is for operator Equal")
         if self.toleration_seconds is not None and self.effect != "NoExecute":
             raise invalid("'tolerationSeconds' is for effect NoExecute")
-        return self

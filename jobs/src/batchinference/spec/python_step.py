@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.addresses import is_relative_path
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, SpecModel, invalid
-from batchinference.spec.step_facts import NamedSource, StepFacts
+from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
 """Matches the name at the end of a callable if it is a class (CapWords, PEP 8)."""
@@ -27,7 +27,7 @@ class PredictBatch(SpecModel):
     """The column for the results: a list, array or tensor with one result for each value."""
 
 
-class PythonStep(SpecModel):
+class PythonStep(StepSettings):
     """Your own code: a function, or a class whose instances are callable."""
 
     callable: ModulePath
@@ -65,6 +65,8 @@ class PythonStep(SpecModel):
             result=self.predict_batch.output if self.predict_batch else None,
             summary=self.callable,
             user_code=True,
+            fix_of_when="",
+            tunable=True,
             in_actors=self.is_class,
             why_in_tasks=f"'{self.callable}' is a function, which runs wherever a CPU is free (a "
             "class has a name in CapWords)",
@@ -72,19 +74,18 @@ class PythonStep(SpecModel):
             sources={field: NamedSource(path, may_be_of_hub=True) for field, path in paths.items()},
         )
 
-    @model_validator(mode="after")
-    def _check(self) -> PythonStep:
+    def _check(self) -> None:
         if duplicates := sorted(set(self.constructor_args) & set(self.constructor_refs)):
-            raise invalid(f"'{duplicates[0]}' is both in constructorArgs and constructorRefs")
+            both = "constructorArgs and constructorRefs"
+            raise invalid(f"'{duplicates[0]}' is both in {both}. Remove one of them")
         if self.predict_batch is not None:
             self._check_predict_batch()
-        return self
 
     def _check_predict_batch(self) -> None:
         if self.method != "mapBatches":
-            raise invalid(f"'predictBatch' takes batches, not method {self.method}")  # fmt: skip
+            raise invalid(f"'predictBatch' takes batches, not method {self.method}. Remove method")
         if not self.is_class:
             raise invalid(
                 f"'predictBatch' is for a class, and '{self.callable}' is a function (a class has "
-                "a name in CapWords)"
+                "a name in CapWords). Name a class, or remove predictBatch"
             )

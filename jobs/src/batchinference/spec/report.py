@@ -72,6 +72,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
+        """Return whether the driver has finished, so that the state is final."""
         return self in (JobState.SUCCEEDED, JobState.FAILED)
 
 
@@ -292,6 +293,7 @@ class Report(SpecModel):
         yield from ((name, value) for name, value in shown.items() if value is not None)
 
     def serialized(self) -> bytes:
+        """Return the report as the indented JSON of a file in UTF-8, without absent fields."""
         text = self.model_dump_json(by_alias=True, exclude_none=True, indent=2)
         return (text + "\n").encode()
 

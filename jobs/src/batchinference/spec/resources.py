@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from batchinference.spec.base import ACCELERATOR, SpecModel, Unique, invalid, required
 from batchinference.spec.quantities import Cpus, Devices, Memory, MemoryRequest
@@ -56,8 +56,8 @@ _NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with
 _NAME = Field(pattern=ACCELERATOR, max_length=63)
 
 
-def _open(schema: dict[str, Any]) -> None:
-    schema.clear()  # Kubernetes has no type for a text or a list of them
+def _leave_type_open(schema: dict[str, Any]) -> None:
+    schema.clear()  # Kubernetes has no type for a text or a list of texts
     schema.update({"type": ["string", "array"], "pattern": ACCELERATOR, "maxLength": 63})
 
 
@@ -66,9 +66,9 @@ AcceleratorTypes = Annotated[
     Unique,
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
-    Field(min_length=1, max_length=8, json_schema_extra=_open),
+    Field(min_length=1, max_length=8, json_schema_extra=_leave_type_open),
 ]
-"""A name, or a list of names. As for quantities, the CRD leaves its type open."""
+"""A name, or a list of names. The CRD leaves the type open, as for quantities."""
 
 
 class Resources(SpecModel):
@@ -97,13 +97,14 @@ class Resources(SpecModel):
     """Custom resources of Ray by name, such as `NPU: 1`. A cluster needs a profile for each. If a
     local machine has too few, the step runs without them: on the CPU if they are devices."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Resources:
+    def _check(self) -> None:
         for name in sorted(self.custom.keys() & _FIELDS.keys()):
             raise invalid(_NOT_CUSTOM.format(name, _FIELDS[name]))
+        if self.accelerator_types and not (self.gpu or self.custom):
+            raise invalid(_NO_DEVICE)
         for name in self.accelerator_types or ():
-            self._check_accelerator(name)
-        return self
+            if known := wrong_case_of(name):
+                raise invalid(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")
 
     @property
     def per_device(self) -> int:
@@ -119,9 +120,3 @@ class Resources(SpecModel):
     def accelerator_type(self) -> str | None:
         """Return the first type of the devices."""
         return self.accelerator_types[0] if self.accelerator_types else None
-
-    def _check_accelerator(self, name: str) -> None:
-        if not (self.gpu or self.custom):
-            raise invalid(_NO_DEVICE)
-        if known := wrong_case_of(name):
-            raise invalid(f"Ray knows no acceleratorType '{name}'; did you mean '{known}'?")

@@ -75,6 +75,7 @@ class ScheduleSpec(SpecModel):
 
     @property
     def cron(self) -> Cron:
+        """Return the schedule in its time zone, which computes times."""
         return Cron(self.schedule, self.time_zone)
 
 
@@ -129,7 +130,7 @@ class BatchInferenceSchedule(SpecModel):
 
     def run(self, time: datetime) -> dict[str, Any]:
         """Return the BatchInference for a scheduled time, as plain data. Its name depends only on
-        the schedule and the time, so that it is not created twice."""
+        the schedule and the time, so that no run is created twice."""
         metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
         values = time_values(time, self.spec.cron.zone)
         if "parameters" in spec:

@@ -1,5 +1,5 @@
 """Finds the environment variables with secrets that a spec names, and removes arguments of user
-code, which may be secret, from a spec before it is stored."""
+code, which may be secret, from a spec before the spec is stored."""
 
 import os
 from collections.abc import Mapping

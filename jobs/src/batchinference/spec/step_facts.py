@@ -1,20 +1,22 @@
 """The facts about a step that planning, checks and reports need.
 
-The class of each kind of step returns its facts, so that no other module lists the kinds."""
+The class of each kind of step returns the facts, so that no other module lists the kinds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from batchinference.spec.base import SpecModel
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A path or address that a step names. With `may_be_of_hub`, it may instead be the id of a
-    model of the Hub."""
+    """A path or address that a step names. With `may_be_of_hub`, the text may instead be the id of
+    a model of the Hub."""
 
     uri: str
     may_be_of_hub: bool = False
@@ -26,40 +28,46 @@ class StepFacts:
     nothing."""
 
     reads: Collection[str] = ()
-    """The columns that it reads; empty for user code, whose columns are unknown."""
+    """The columns that the step reads; empty for user code, whose columns are unknown."""
+    needs_paths: bool = False
+    """Whether the step reads the column `path`, which the input must add."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
-    """The columns that it adds or replaces, with their types; None for a type that is unknown
+    """The columns that the step adds or replaces, with their types. None is a type that is unknown
     before the run."""
     fixed_names: Collection[str] = ()
-    """Columns that it adds with fixed names, which must not be names of other columns."""
+    """Columns that the step adds with fixed names, which must not be names of other columns."""
     replaces_input: bool = False
     """Whether `fixed_names` may replace columns of the input, but not those of steps."""
     renames: Mapping[str, str] = field(default_factory=dict)
     drops: Collection[str] = ()
     selects: Sequence[str] | None = None
-    """The columns that it keeps; None for all."""
+    """The columns that the step keeps; None for all."""
     result: str | None = None
     """The column, named by the user, for the results of a model or a class."""
     expressions: Sequence[str] = ()
     summary: str | None = None
-    """The model, code or expression that it runs, to display. If None, all settings are
+    """The model, code or expression that the step runs, to display. If None, all settings are
     displayed."""
     user_code: bool = False
-    """Whether it passes rows to code of the user, which may read and return any columns."""
+    """Whether the step passes rows to code of the user, which may read and return any columns."""
+    fix_of_when: str = "Remove it: it is for steps that compute columns of single rows"
+    """The fix if the step has `when` or `cascade`; empty if the step may have one of them."""
+    tunable: bool = False
+    """Whether the step may have the fields about batches, replicas and resources."""
     in_actors: bool = False
-    """Whether it runs in actors, which keep what they load. Otherwise, it has no replicas."""
+    """Whether the step runs in actors, which keep what they load. Otherwise, it has no replicas."""
     why_in_tasks: str = ""
-    """Why it does not run in actors, for a message."""
+    """Why the step does not run in actors, for a message."""
     modules: Sequence[str] = ()
-    """The code of the user that it imports, as `module:name`."""
+    """The code of the user that the step imports, as `module:name`."""
     sources: Mapping[str, NamedSource] = field(default_factory=dict)
-    """The paths and addresses that it names, by field."""
+    """The paths and addresses that the step names, by field."""
     model_files: Sequence[str] = ()
     """Paths or URIs of files of a model, or ids of models of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the model files."""
     secrets: Sequence[str | None] = ()
-    """The environment variables with secrets that it names."""
+    """The environment variables with secrets that the step names."""
 
     @property
     def columns_added(self) -> list[str]:
@@ -74,3 +82,12 @@ class StepFacts:
             return None
         kept = [self.renames.get(name, name) for name in columns if name not in self.drops]
         return [*dict.fromkeys([*kept, *self.adds])]
+
+
+class StepSettings(SpecModel):
+    """Base class of the settings of a kind of step."""
+
+    @property
+    def facts(self) -> StepFacts:
+        """Return the facts about a step with these settings."""
+        raise NotImplementedError

@@ -26,7 +26,7 @@ from batchinference.spec.models import Model
 from batchinference.spec.python_step import PythonStep
 from batchinference.spec.quantities import Quantity
 from batchinference.spec.resources import Resources
-from batchinference.spec.step_facts import StepFacts
+from batchinference.spec.step_facts import StepFacts, StepSettings
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 from batchinference.spec.value_fixes import above_max, number_fix
@@ -109,7 +109,7 @@ BatchSize = Annotated[
 ]
 
 
-class LabelFromPath(SpecModel):
+class LabelFromPath(StepSettings):
     """Adds a column with a part of the path of the file of each row."""
 
     column: ColumnName
@@ -119,10 +119,12 @@ class LabelFromPath(SpecModel):
 
     @property
     def facts(self) -> StepFacts:
-        return StepFacts(reads={"path"}, adds={self.column: "string"})
+        return StepFacts(
+            reads={"path"}, needs_paths=True, adds={self.column: "string"}, fix_of_when=""
+        )
 
 
-class Explode(SpecModel):
+class Explode(StepSettings):
     """Creates one row for each element of a list."""
 
     column: ColumnName
@@ -141,11 +143,9 @@ class Replicas(SpecModel):
     max: Count = 1
     """Maximum number of replicas."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Replicas:
+    def _check(self) -> None:
         if self.min > self.max:
             raise invalid(above_max(self.min, self.max))
-        return self
 
 
 class Cache(SpecModel):
@@ -165,18 +165,18 @@ _SETTINGS = ("name", "when", "cascade", "dedupe", "cache", *_POOL)
 MAX_SHARING = 4
 """The maximum number of replicas of `replicasPerDevice: auto` without `replicasPerPod`."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
-_CONDITIONAL = ("model", "python", "add_columns", "decode", "label_from_path")
-"""The kinds of steps that may have a condition, because they add columns or change single rows."""
-TUNABLE = ("model", "python")
-"""The kinds of steps that may have the fields in _POOL."""
 _FACTS: dict[str, Callable[[Any], StepFacts]] = {
     "filter": lambda condition: StepFacts(
-        reads=columns_read_by(condition), expressions=[condition], summary=str(condition)
+        reads=columns_read_by(condition),
+        expressions=[condition],
+        summary=str(condition),
+        fix_of_when="Add its condition to the filter",
     ),
     "add_columns": lambda added: StepFacts(
         reads=set().union(*map(columns_read_by, added.values())),
         adds=dict.fromkeys(added),
         expressions=list(added.values()),
+        fix_of_when="",
     ),
     "select_columns": lambda names: StepFacts(reads=names, selects=names),
     "drop_columns": lambda names: StepFacts(reads=names, drops=names),
@@ -205,9 +205,10 @@ class Step(SpecModel):
     filter: Condition | None = None
     """Keep the rows for which this expression is true. Rows for which it is null are filtered. An
     expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
-    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, int, float, str,
-    startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a struct, and
-    `a[0]` an item of a list. Use col('NAME') for a column whose name is not an identifier."""
+    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, round, int,
+    float, str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a
+    struct, and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an
+    identifier."""
     add_columns: AddedColumns | None = None
     """Add or replace columns: `name: expression`, in the language of `filter`. An expression may be
     a constant, such as `"'web'"`. All expressions read the columns as they are before the step."""
@@ -300,15 +301,14 @@ class Step(SpecModel):
     def _check_divided(cls, value: object) -> object:
         return _refuse_divided(value)
 
-    @model_validator(mode="after")
-    def _check(self) -> Step:
+    def _check(self) -> None:
         given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
         if len(given) != 1:
             message = _number_of_actions(self.name, given)
             raise invalid(message)
         if self.condition is not None:
             self._check_when(given[0])
-        if self.kind not in TUNABLE:
+        if not self.facts.tunable:
             self._check_no_pool(given[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
@@ -321,21 +321,13 @@ class Step(SpecModel):
             self.model.check_pool(self.resources or Resources(), self.batch_size)
         if self.rename_columns is not None:
             _check_new_names(self.rename_columns)
-        return self
 
     def _check_when(self, kind: str) -> None:
         if self.when is not None and self.cascade is not None:
             raise invalid("a step has 'when' or 'cascade'. Remove one")
-        in_place = self.decode is not None and self.decode.made == self.decode.column
-        if self.kind in _CONDITIONAL and not in_place:
-            return
-        fix = f"It is for {', '.join(map(to_alias, _CONDITIONAL))}"
-        if self.kind == "filter":
-            fix = "Add its condition to the filter"
-        elif in_place:
-            fix = "Set output, because the rows that it skips keep their bytes"
-        field = "cascade" if self.cascade else "when"
-        raise invalid(f"'{field}' does not apply to this {kind} step. {fix}")
+        if fix := self.facts.fix_of_when:
+            field = "cascade" if self.cascade else "when"
+            raise invalid(f"'{field}' does not apply to this {kind} step. {fix}")
 
     def _check_sharing(self, resources: Resources, replicas: Replicas) -> None:
         """Raise a validation error if replicas cannot share a pod or a device as requested."""

@@ -1,5 +1,8 @@
-"""Names and values that users write although the API does not have them, and what to write: those
-of v1alpha1, of other tools, and synonyms. Messages about unknown names contain them."""
+"""Names and values that users write although the API does not have them, and what to write instead.
+
+They are names of v1alpha1, names of other tools, and synonyms. Messages about unknown names say
+what to write.
+"""
 
 from collections.abc import Collection
 
@@ -101,7 +104,7 @@ OF_OTHER_KINDS = {
         for name in ("read", "steps", "write")
     },
 }
-"""Unknown fields that belong to the other one of job and schedule, and the only problem to show."""
+"""Fields of a schedule in a job, and of a job in a schedule, with the only problem to show."""
 METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
     "steps.map_batches": "mapBatches",
     "steps.flat_map": "flatMap",

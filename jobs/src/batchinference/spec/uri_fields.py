@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
-from batchinference.spec.base import invalid, without_credentials
+from batchinference.spec.base import invalid, no_credentials_rule
 
 _INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
 HIDDEN = "uri_hidden"
@@ -37,7 +37,7 @@ _NO_ESCAPES = ", which '\\' makes in double quotes. Write '/' instead of '\\'"
 _URI_FIELD = Field(
     min_length=1,
     max_length=1024,
-    json_schema_extra=without_credentials(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
+    json_schema_extra=no_credentials_rule(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
 )
 
 

@@ -45,7 +45,7 @@ _MIN_SIMILARITY = 0.7
 """Minimum similarity of an unknown field and a suggestion. For `gpu` and `cpu`, it is lower."""
 PATTERNS = {
     base.MEMORY: A_QUANTITY,
-    base.MONEY: "an amount of money such as 3.90, with at most four decimal places",
+    base.MONEY: "an amount of money such as 3.90, with at most nine decimal places",
     base.DNS_LABEL: "lower-case letters, digits and '-', beginning with a letter",
     DURATION: A_DURATION,
     base.CRON: "five fields of a crontab such as 30 2 * * MON-FRI",
@@ -130,7 +130,7 @@ _BOUND_FIXES = {
 _SIGNS = {**dict.fromkeys(("tab", r"\t"), r"\t"), "comma": ",", "semicolon": ";", "pipe": "|"}
 """The delimiters for which users write words, as they are written in YAML."""
 _UNITS = {"too_long": "item", "too_short": "item", "string_too_long": "character"}
-"""The unit of the length, by the type of the pydantic error about a length."""
+"""What is counted, by the type of the pydantic error about a length."""
 _NO_SHUFFLE_OF_ROWS = (
     ": a shuffle of rows would need all rows in memory at once. Write shuffle: files"
 )
@@ -311,7 +311,7 @@ def _field_with(model: object, value: str | int) -> str | None:
 
 def _field_below(parent: object, name: str) -> str | None:
     """Return how to write a field of this name or meaning one level below `parent`, such as
-    `resources: {gpu: ...}`; None unless exactly one field of `parent` has it."""
+    `resources: {gpu: ...}`; None unless it is in exactly one field of `parent`."""
     fields = {
         f"{key}: {{{inner}: ...}}"
         for key, kind in _fields(parent).items()
@@ -398,7 +398,7 @@ def _with_numbers(expected: str, context: dict[str, Any]) -> str:
 
 
 def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
-    """Return the fix; empty if the description of the expected value is enough."""
+    """Return the fix for an invalid value; empty if the expected value says enough."""
     kind, context = details["type"], details.get("ctx", {})
     known = None if value.secret else value.value
     is_item = isinstance((None, *details["loc"])[-1], int)

@@ -108,14 +108,14 @@ def example_fix(verb: str, field: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a value as text; empty for lists and mappings, whose text can be very long, because
+    """Return a value as text; empty for a list or mapping, whose text can be very long, because
     aliases of YAML repeat items."""
     return "" if isinstance(value, list | dict) else str(value)
 
 
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
     """Return the fix for a value in place of a mapping: the mapping with this value in the field
-    that was meant, or an example. With `is_item`, the mapping is an item of the list `field`."""
+    that users mean, or an example. With `is_item`, the mapping is an item of the list `field`."""
     text = "" if isinstance(value, bool) else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
@@ -197,7 +197,9 @@ def label_name(value: object, sign: str = "-") -> str:
     if not re.fullmatch(r"[\w .@#%&*!/-]{1,40}", text, re.ASCII):
         return ""
     name = re.sub("[^a-z0-9]+", sign, text.lower()).strip(sign)
-    return name if name[:1].isalpha() else f"run{sign}{name}" if name else ""
+    if name and not name[0].isalpha():
+        name = f"run{sign}{name}"
+    return name if len(name) <= 40 else ""  # no job and no step has a longer name
 
 
 def memory_fix(value: object) -> str:
@@ -348,8 +350,10 @@ def _callable_fix(value: object) -> str:
 def cron_fix(value: object) -> str:
     """Return the fix for a word such as @daily, for six fields with seconds, or for a time."""
     text = _plain(value).strip().lower().removeprefix("@")
-    if every := re.fullmatch("every ([1-9][0-9]?)([hm])[a-z]*", text):
-        return _quoted(f"{'0 ' * (every[2] == 'h')}*/{every[1]}{' *' * (4 - (every[2] == 'h'))}")
+    if every := re.fullmatch("every ([1-9][0-9]?) ?(h(?:(?:ou)?rs?)?|m(?:in(?:ute)?s?)?)", text):
+        number, is_hours = int(every[1]), every[2][0] == "h"
+        if (24 if is_hours else 60) % number == 0:  # */45 would mean 45 and 15 minutes in turn
+            return _quoted(f"0 */{number} * * *" if is_hours else f"*/{number} * * * *")
     if text in _CRON_WORDS:
         return _quoted(_CRON_WORDS[text])
     if time := re.fullmatch("([01]?[0-9]|2[0-3]):([0-5][0-9])", text):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import (
     DIRECTORY,
@@ -137,12 +137,6 @@ class HostPathVolume(SpecModel):
     """The directory on the node."""
 
 
-_SOURCES = (
-    *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
-    *("nfs", "hostPath"),
-)
-
-
 class Volume(SpecModel):
     """A volume of all pods, which `volumeMounts` mounts. It has exactly one source."""
 
@@ -173,13 +167,12 @@ class Volume(SpecModel):
         writable = self.persistent_volume_claim or self.nfs or self.csi
         return self.host_path is not None or (writable is not None and not writable.read_only)
 
-    @model_validator(mode="after")
-    def _check(self) -> Volume:
+    def _check(self) -> None:
         if len(self.model_dump(exclude_none=True, exclude={"name"})) != 1:
-            raise invalid(f"give exactly one of {', '.join(_SOURCES[:-1])} and {_SOURCES[-1]}")
+            _, *sources, last = (str(each.alias) for each in type(self).model_fields.values())
+            raise invalid(f"give exactly one of {', '.join(sources)} and {last}")
         if re.match(RESERVED_VOLUMES, self.name):
             raise invalid(f"the name '{self.name}' {_RESERVED}. Choose another")
-        return self
 
 
 class VolumeMount(SpecModel):
@@ -194,12 +187,10 @@ class VolumeMount(SpecModel):
     read_only: bool = False
     """Whether the volume is mounted read-only."""
 
-    @model_validator(mode="after")
-    def _check(self) -> VolumeMount:
+    def _check(self) -> None:
         if re.match(RESERVED_PATHS, self.mount_path):
             problem = f"the mountPath '{self.mount_path}' {_RESERVED}"
             raise invalid(f"{problem}. Mount the volume elsewhere")
-        return self
 
 
 def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:

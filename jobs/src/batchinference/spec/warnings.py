@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import SpecModel, invalid
 from batchinference.spec.quantities import Quantity
@@ -45,8 +45,8 @@ class WarningName(StrEnum):
 
     @property
     def about_file(self) -> bool:
-        """Return whether the warning is about lines or members around the row, so that it is also
-        counted if the row fails."""
+        """Return whether the warning is about lines or members around a row, so that the warning is
+        also counted if the row fails."""
         return self in (
             WarningName.LINES_SKIPPED,
             WarningName.MEMBERS_IGNORED,
@@ -216,12 +216,10 @@ class WarningPolicy(SpecModel):
     """Maximum percentage of input rows with the warning in a step. If there are more, the job
     fails."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if self.max_percent is not None and self.name.unit == "file":
             problem = f"maxPercent is for warnings that count rows, and {self.name.value}"
             raise invalid(f"{problem} counts files. Use maxRows")
-        return self
 
 
 class WarningCount(SpecModel):

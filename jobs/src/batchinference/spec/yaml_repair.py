@@ -66,18 +66,19 @@ def repair(text: str, error: MarkedYAMLError, load: Load) -> str | None:
 
 
 def _is_deep(text: str) -> bool:
+    """Return whether brackets are nested more than MAX_DEPTH levels deep."""
     steps = (1 if sign in _CLOSING else -1 for sign in text if sign in "[]{}")
     return max(accumulate(steps), default=0) > MAX_DEPTH
 
 
 def _repairs(lines: list[str], numbers: list[int]) -> Iterator[tuple[int, str, str, str]]:
     """Yield the number of a line, what may be wrong in it, the repaired line, and the fix."""
-    for repairs in (_in_values, _in_brackets, _in_indentation):
-        for number in numbers[:1] if repairs is _in_indentation else numbers:
+    for repairs in (_repaired_values, _repaired_brackets, _repaired_indentation):
+        is_indentation = repairs is _repaired_indentation
+        for number in numbers[:1] if is_indentation else numbers:
             for problem, line in repairs(lines, number):
                 if line != lines[number]:
-                    fix = "" if repairs is _in_indentation else _written(line)
-                    yield number, problem, line, fix
+                    yield number, problem, line, "" if is_indentation else _fix_with(line)
 
 
 def _error_line(text: str, load: Load) -> float:
@@ -92,7 +93,7 @@ def _error_line(text: str, load: Load) -> float:
     return float("inf")
 
 
-def _written(line: str) -> str:
+def _fix_with(line: str) -> str:
     """Return the fix that shows the repaired line; empty if it may hold a password, or is long."""
     field = line.strip().removeprefix("- ")
     name, _, value = field.partition(": ")
@@ -102,7 +103,7 @@ def _written(line: str) -> str:
     return f". Write {field}" if is_shown else ""
 
 
-def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+def _repaired_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield what may be wrong in the name or value of a line, and the repaired line."""
     line = lines[number]
     match = _LINE.fullmatch(line)
@@ -123,7 +124,7 @@ def _in_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
             yield problem, f"{indent}{name}{colon}{fixed}"
 
 
-def _in_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+def _repaired_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield what may be wrong in a list or mapping in brackets, and the line with the missing
     bracket, or with one value in quotes."""
     match = _LINE.fullmatch(lines[number])
@@ -148,7 +149,7 @@ def _fixed(name: str, value: str) -> str:
     """Return a value in quotes, and corrected if possible; empty for an expression that cannot be
     corrected."""
     if name in ("filter", "when") or re.match("f?['\"]", value):
-        expression = _expression(value)
+        expression = _corrected_expression(value)
         if expression or name in ("filter", "when"):
             return json.dumps(expression, ensure_ascii=False) if expression else ""
     if name == "name" and (label := label_name(value)):
@@ -158,7 +159,8 @@ def _fixed(name: str, value: str) -> str:
     return json.dumps(value, ensure_ascii=False) if "'" in value else f"'{value}'"
 
 
-def _expression(text: str) -> str:
+def _corrected_expression(text: str) -> str:
+    """Return an expression, corrected if it is invalid; empty if it cannot be corrected."""
     if re.match(r"[<>=!]=? ", text):
         return f"COLUMN {text}"
     text = text.rstrip(" ;:,")
@@ -169,7 +171,7 @@ def _expression(text: str) -> str:
     return text
 
 
-def _in_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
+def _repaired_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
     """Yield the problem, and the line with the indentation of a line near it."""
     line = lines[number].lstrip(" ")
     begins, before = len(lines[number]) - len(line), "" if line.startswith("-") else "-"

@@ -31,12 +31,12 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
 from batchinference.pipeline.type_widening import is_list, is_text, may_be_hexadecimal, unify_types
 from batchinference.spec.expression import (
+    code_of,
     column_of,
     columns_of,
     columns_with_items,
     key_of,
     parse_expression,
-    written,
 )
 
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -126,7 +126,7 @@ def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if is_text(kind) or pa.types.is_null(kind):
         return
-    part = part_of(written(column), kind, [pa.string()]) or f"str({written(column)})"
+    part = part_of(code_of(column), kind, [pa.string()]) or f"str({code_of(column)})"
     raise UnsuitableTypes(
         f"step '{step}': column '{column}' holds {_shown(kind)}, and {reader} needs texts. Add a "
         f"column with a step addColumns, such as {{value: {part}}}, and name it"

@@ -11,7 +11,7 @@ from batchinference.pipeline.row_batch import READ_STEP, WRITE_STEP
 from batchinference.pipeline.step_time import preparation_of
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
-from batchinference.spec.steps import TUNABLE, Step
+from batchinference.spec.steps import Step
 from batchinference.text import counted
 
 BUSY = 0.7
@@ -140,7 +140,7 @@ def _server_advice(report: Report, spec: BatchInferenceSpec) -> str | None:
 def measured_load(report: Report, spec: BatchInferenceSpec) -> Load | None:
     """Return the load of a job; None if reading or a step was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
-    loaded = [step for step in spec.steps if step.kind in TUNABLE]
+    loaded = [step for step in spec.steps if step.facts.tunable]
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)
     if not (measured and capacity and seconds > 0 and capacity.cpus > 0 and capacity.writers > 0):
         return None

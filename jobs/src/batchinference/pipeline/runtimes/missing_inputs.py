@@ -15,7 +15,7 @@ from pyarrow import types as kinds
 from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.row_warnings import warn
 from batchinference.pipeline.type_widening import is_list, is_tensor
-from batchinference.spec.expression import root_of, written
+from batchinference.spec.expression import code_of, root_of
 from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
 
@@ -81,7 +81,7 @@ def nested_inputs(model: Model) -> dict[str, ColumnExpression]:
     return {
         field: ColumnExpression(
             f"'{{{field}}}'",
-            f"{written(model.inputs[root_of(field)])}{field.removeprefix(root_of(field))}",
+            f"{code_of(model.inputs[root_of(field)])}{field.removeprefix(root_of(field))}",
         )
         for template in model.templates
         for field in fields_in(template)

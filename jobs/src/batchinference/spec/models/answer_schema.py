@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -51,14 +51,12 @@ class AnswerField(SpecModel):
     description: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
     """What the field means, for the model."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if self.enum and self.type.strip() != "string":
             raise invalid("enum is for the type string. For other values, use jsonSchema")
         bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
         if not bounded and (self.minimum, self.maximum) != (None, None):
             raise invalid("minimum and maximum are for numbers. Remove them")
-        return self
 
     @property
     def document(self) -> dict[str, Any]:
@@ -105,14 +103,12 @@ class AnswerSchema(SpecModel):
             raise invalid(f"it has no fields. Write {{fields: [{fields[:200]}]}}")
         return value
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if (self.fields is None) == (self.json_schema is None):
             raise invalid("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
             _ColumnTypes(self.json_schema).of(self.json_schema)
-        return self
 
     @property
     def document(self) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from batchinference.spec.addresses import (
     scheme_of,
     unexpanded_variable,
 )
-from batchinference.spec.base import ColumnName, SpecModel, invalid
+from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
-from batchinference.spec.step_facts import NamedSource, StepFacts
+from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 from batchinference.spec.storage import FROM_ENVIRONMENT
 
 _HUB_ADDRESS = re.compile(
@@ -56,11 +56,11 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 MODEL_BATCH_SIZE = 32
 
 
-class RuntimeModel(SpecModel):
+class RuntimeModel(StepSettings):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
-    """Files of which a model of the Hub has at least one. If empty, `source` cannot be an id of the
+    """A model of the Hub has at least one of these files. If empty, `source` cannot be an id of the
     Hub."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
@@ -96,13 +96,15 @@ class RuntimeModel(SpecModel):
     def facts(self) -> StepFacts:
         inputs, output = (getattr(self, field) for field in ("inputs", "output"))
         source, factory = (getattr(self, field, None) for field in ("source", "factory"))
-        names = (getattr(self, name, None) for name in ("runtime", "task", "model", "url"))
-        runtime, task, *others = names
+        names = ("runtime", "task", "arch", "name", "url")
+        runtime, task, *others = (getattr(self, name, None) for name in names)
         return StepFacts(
             reads=set(inputs.values()),
             adds={output: self.output_type, **self.extra_outputs},
             result=output,
             summary=", ".join(filter(None, [runtime, task, source or factory, *others])),
+            fix_of_when="",
+            tunable=True,
             in_actors=True,
             modules=[factory] if factory else [],
             sources={"source": NamedSource(source, may_be_of_hub=bool(self.HUB_FILES))}

@@ -43,6 +43,7 @@ class GeneratingModel(TextModel):
 
     @property
     def generates_text(self) -> bool:
+        """Return whether the model generates text, so that it may have `details` and `schema`."""
         raise NotImplementedError
 
     @property

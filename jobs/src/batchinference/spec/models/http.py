@@ -6,7 +6,7 @@ import re
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
 from batchinference.credentials import is_query_credential
@@ -16,8 +16,8 @@ from batchinference.spec.base import (
     ColumnName,
     Variable,
     invalid,
+    no_credentials_rule,
     required,
-    without_credentials,
 )
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.durations import Duration, seconds_of
@@ -64,7 +64,7 @@ _NO_KEY = (
 )
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
-_NO_USER = without_credentials("^https?://[^/?#]*@")
+_NO_USER = no_credentials_rule("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
@@ -221,8 +221,7 @@ class HttpModel(RequestModel):
         if resources.gpu or resources.custom:
             raise invalid("the endpoint computes elsewhere. Leave out resources.gpu and custom")
 
-    @model_validator(mode="after")
-    def _check(self) -> HttpModel:
+    def _check(self) -> None:
         for field, apis in _FIELDS.items():
             # API servers add defaults to objects, so a default value does not count
             is_set = getattr(self, field) != type(self).model_fields[field].default
@@ -237,7 +236,6 @@ class HttpModel(RequestModel):
             self._check_body()
         else:
             self._check_openai()
-        return self
 
     def _check_inputs(self) -> None:
         if self.too_long is not None and self.max_input_tokens is None:

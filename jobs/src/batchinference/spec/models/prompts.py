@@ -87,17 +87,28 @@ class PromptSpec(Protocol):
     """The fields of a model that define its prompt."""
 
     @property
-    def inputs(self) -> dict[str, str]: ...
+    def inputs(self) -> dict[str, str]:
+        """The columns, by the names that templates use."""
+
     @property
-    def prompt(self) -> str | None: ...
+    def prompt(self) -> str | None:
+        """The template of the prompt; None if an input is sent unchanged."""
+
     @property
-    def system(self) -> str | None: ...
+    def system(self) -> str | None:
+        """The template of the system message."""
+
     @property
-    def messages(self) -> list[Message]: ...
+    def messages(self) -> list[Message]:
+        """The messages of the chat between `system` and `prompt`."""
+
     @property
-    def images(self) -> list[str]: ...
+    def images(self) -> list[str]:
+        """The inputs that are images."""
+
     @property
-    def parameter_inputs(self) -> tuple[str, ...]: ...
+    def parameter_inputs(self) -> tuple[str, ...]:
+        """The inputs that are settings of a row, and not parts of the prompt."""
 
 
 def columns_of_prompt(model: PromptSpec) -> tuple[str, ...]:
@@ -115,8 +126,9 @@ def check_prompt(
     """Raise a validation error if a template or `images` refers to an unknown input, or if an input
     is not used.
 
-    `other_inputs` are used by other fields. Without a prompt, exactly one other input must be left,
-    which is sent unchanged. With `images_suffice`, none may be left if there are images.
+    Other fields use `other_inputs`. A job without a prompt must have exactly one input that no
+    field uses: this input is sent unchanged. With `images_suffice`, it may have none if it has
+    images.
     """
     messages = [(f"messages[{at}]", each.content) for at, each in enumerate(model.messages)]
     others = [*messages, ("system", model.system or "")]
@@ -148,7 +160,7 @@ def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable
 def _check_image_placeholders(
     model: PromptSpec, others: Sequence[FieldText], prompt: Sequence[FieldText]
 ) -> None:
-    """Raise a validation error if a text would contain the pixels of an image as numbers."""
+    """Raise a validation error if a placeholder would put the pixels of an image into a text."""
     pixels = {model.inputs[name] for name in model.images}
     for name in _names_in(others, model.inputs):
         if model.inputs[name] in pixels:

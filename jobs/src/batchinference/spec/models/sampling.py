@@ -70,6 +70,7 @@ NULLABLE = {
     "logprobs",
     *EMBED,
 }
+"""The parameters that may be null."""
 _ONE_TEXT = "a row has one text, and the others would be lost"
 _ONLY_TEXT = "the output is a text, and other results would be lost"
 _NO_EFFECT = "it has no effect on the text of a row"
@@ -84,8 +85,8 @@ LOST: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("skip_clone", "output_text_buffer_length"), (None, _NO_EFFECT)),
     **dict.fromkeys(("logit_bias", "repetition_detection"), (None, _NEEDS_OBJECTS)),
 }
-"""SamplingParams of vLLM that a job cannot use: the value without an effect, and why others are
-refused."""
+"""SamplingParams of vLLM that a job cannot use: the value that changes nothing, and why all other
+values are refused."""
 _STRUCTURED = "structured_outputs: {%s: ...}"
 _CUT = {"truncate_prompt_tokens": "the model's field tooLong"}
 _INSTEAD = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import ColumnName, invalid
 from batchinference.spec.column_types import ColumnType
@@ -61,8 +61,7 @@ class SentenceTransformersModel(WindowedModel):
     def tokenized_inputs(self) -> tuple[str, ...]:
         return ("text",) if "text" in self.inputs and self.too_long != "windows" else ()
 
-    @model_validator(mode="after")
-    def _check(self) -> SentenceTransformersModel:
+    def _check(self) -> None:
         if set(self.inputs) not in ({"text"}, {"image"}):
             raise invalid(
                 "sentenceTransformers takes exactly one input: inputs: {text: COLUMN} or {image: "
@@ -76,4 +75,3 @@ class SentenceTransformersModel(WindowedModel):
         if "image" in self.inputs and self.too_long is not None:
             raise invalid("tooLong is for texts, not for images")
         self.check_overlap()
-        return self

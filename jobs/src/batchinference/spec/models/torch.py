@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import model_validator
-
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, ModulePath, invalid
 from batchinference.spec.models.base import Dtype, Inputs, OutputName, RuntimeModel, Source
@@ -45,8 +43,7 @@ class TorchModel(RuntimeModel):
     dtype: Dtype | None = None
     """The data type of the module. By default, the data type of its files."""
 
-    @model_validator(mode="after")
-    def _check(self) -> TorchModel:
+    def _check(self) -> None:
         if self.factory is None and self.source is None:
             raise invalid("give a 'factory' or a 'source' (or both)")
         if self.factory is None and self.factory_args is not None:
@@ -57,4 +54,3 @@ class TorchModel(RuntimeModel):
             raise invalid("trustSource: a state dict runs no code. Leave it out")
         if self.factory is None and self.dtype and str(self.source).endswith(".pt2"):
             raise invalid("an exported program keeps its own types. Leave out 'dtype'")
-        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import WEIGHTS, ColumnName, invalid
@@ -62,8 +62,7 @@ class TorchvisionModel(LabelModel):
         one: ColumnType = {"index": "int64", **LABELED}
         return [one] if self.top_k else one
 
-    @model_validator(mode="after")
-    def _check(self) -> TorchvisionModel:
+    def _check(self) -> None:
         if set(self.inputs) != {"image"}:
             raise invalid("torchvision takes exactly one input: inputs: {image: COLUMN}")
         for alias, given in (("topK", self.top_k), ("labels", self.labels)):
@@ -72,4 +71,3 @@ class TorchvisionModel(LabelModel):
         self.check_score()
         if self.labels and self.source is None:
             raise invalid("'labels' needs a 'source': the weights have their own")
-        return self

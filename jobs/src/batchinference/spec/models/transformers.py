@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.alias_generators import to_camel
 
 from batchinference.spec.arguments import Arguments
@@ -173,15 +173,12 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
             return [LABELED] if self.top_k else LABELED
         return tasks.TIMED if self.has_times else tasks.TYPES[self.task]
 
-    @model_validator(mode="after")
-    def _check(self) -> TransformersModel:
+    def _check(self) -> None:
         for field, suited in tasks.FIELDS.items():
             is_set = getattr(self, field) != type(self).model_fields[field].default
             if is_set and self.task not in suited:
-                description = tasks.describe_tasks(suited)
-                message = f"'{to_camel(field)}' is for {description}, not for '{self.task}'. "
-                message += "Remove it, or change task"
-                raise invalid(message)
+                wrong = f"{tasks.describe_tasks(suited)}, not for '{self.task}'"
+                raise invalid(f"'{to_camel(field)}' is for {wrong}. Remove it, or change task")
         if self.request is not None or self.request_url is not None:
             self._check_request()
         elif self.task in tasks.GENERATION:
@@ -202,14 +199,11 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
                 "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one "
                 "of them"
             )
-        return self
 
     def _check_request(self) -> None:
         if self.task not in tasks.ANSWERING:
-            message = (
-                f"'request' is for {tasks.describe_tasks(tasks.ANSWERING)}, not for '{self.task}'"
-            )
-            raise invalid(message)
+            suited = tasks.describe_tasks(tasks.ANSWERING)
+            raise invalid(f"'request' is for {suited}, not for '{self.task}'")
         self.check_request()
 
     def _check_inputs(self) -> None:

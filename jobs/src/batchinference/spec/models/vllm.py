@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.arguments import Arguments
 from batchinference.spec.base import ColumnName, SpecModel, invalid
@@ -37,7 +37,7 @@ from batchinference.spec.uri_fields import HttpPrefix
 
 Parts = Annotated[int, Field(ge=1, le=64)]
 _HUB_ID = r"^\w[\w.-]*(/\w[\w.-]*)?$"
-_PLACE = "^(/|[a-z0-9]+://)"
+_LOCATION = "^(/|[a-z0-9]+://)"
 _ENGINE_FIELDS = {
     "model": "source",
     "revision": "revision",
@@ -210,7 +210,6 @@ class VllmModel(RequestModel, LabelModel):
 
     @property
     def pods(self) -> int:
-        """Return the number of pods of a replica on a cluster."""
         return self.parallelism.pipeline
 
     @property
@@ -219,7 +218,6 @@ class VllmModel(RequestModel, LabelModel):
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
-        """Raise a validation error if the resources or the batch size do not fit the model."""
         needed = self.parallelism.tensor * self.parallelism.pipeline
         on_cpus = "gpu" in resources.model_fields_set and self.parallelism.pipeline == 1
         is_part = needed == 1 and 0 < resources.gpu < 1
@@ -235,8 +233,7 @@ class VllmModel(RequestModel, LabelModel):
         if batch_size == "auto":
             raise invalid("vllm makes its batches itself: batchSize is a number")
 
-    @model_validator(mode="after")
-    def _check(self) -> VllmModel:
+    def _check(self) -> None:
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
             raise invalid(f"engine: '{name}' has a field of its own: {_ENGINE_FIELDS[name]}")
         check_vllm(self.task, self.sampling)
@@ -248,7 +245,7 @@ class VllmModel(RequestModel, LabelModel):
             raise invalid("'toolCallParser' needs 'request'")
         if self.request is not None or self.request_url is not None:
             self._check_request()
-            return self
+            return
         if self.images and self.too_long not in (None, "fail"):
             raise invalid("tooLong: prompts with images are not cut. Use fail, or remove 'images'")
         if not self.is_chat:
@@ -260,7 +257,6 @@ class VllmModel(RequestModel, LabelModel):
         else:
             check_prompt(self, self._selecting)
         self._check_adapters()
-        return self
 
     def _check_request(self) -> None:
         if self.task not in ("generate", "embed"):
@@ -292,7 +288,7 @@ class VllmModel(RequestModel, LabelModel):
         if self.adapter is None and (unused := [name for name, value in given.items() if value]):
             raise invalid(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
         if self.lora_path is not None:
-            if not re.match(_PLACE, self.lora_path):
+            if not re.match(_LOCATION, self.lora_path):
                 raise invalid(
                     f"loraPath: expected an absolute path or an address, got '{self.lora_path}'"
                 )

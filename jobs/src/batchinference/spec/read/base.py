@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnTypes
@@ -62,8 +62,7 @@ class FileOptions(ReadOptions):
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The seed of the random order. Without it, the order is different in each run."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if self.shuffle_seed is not None and self.shuffle is None:
             raise invalid("'shuffleSeed' needs 'shuffle: files'")
         if self.types and not self.TYPES_OF_COLUMNS and self.partitioning is None:
@@ -71,7 +70,6 @@ class FileOptions(ReadOptions):
                 "types: these files define the types of their columns. Remove it, or set "
                 "partitioning: hive for the types of partition values"
             )
-        return self
 
     @property
     def path_name(self) -> str | None:
@@ -153,6 +151,11 @@ class ReadModel(SpecModel):
     @property
     def path_name(self) -> str | None:
         """Return the column with the path of the file of each row; None if there is none."""
+        return None
+
+    def wrong_option(self, columns: list[str]) -> tuple[str, str] | None:
+        """Return the field that is probably wrong, and the message about it, if steps read none of
+        these columns of the source; None if no field looks wrong."""
         return None
 
     @property

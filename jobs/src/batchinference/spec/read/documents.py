@@ -1,9 +1,9 @@
 """Documents such as PDF files, and their options."""
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import SpecModel, invalid
 from batchinference.spec.media import MAX_PIXELS, MaxPixels
@@ -32,14 +32,14 @@ class DocumentOptions(RowOptions):
     """Add a column `image` with the pixels of each page of PDF files, for vision models. It is null
     for other documents. Only with `rows: page`."""
 
-    @model_validator(mode="after")
-    def _check_render(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if self.render is not None and self.rows != "page":
             raise invalid("render is for pages, and rows is 'element'. Set rows: page")
-        return self
 
     @property
     def row_columns(self) -> list[str]:
+        """Return the columns of a page or element."""
         if self.rows == "element":
             return ["page", "element_index", "kind", "text", "box", "title", "attachments"]
         return ["page", "text", "title", "attachments", *["image"] * (self.render is not None)]

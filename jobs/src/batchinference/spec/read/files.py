@@ -1,9 +1,10 @@
 """Input formats that are files, and their options."""
 
 import math
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import DELIMITER, PUNCTUATION, ColumnName, Columns, Unique, invalid
 from batchinference.spec.column_types import TimeZone
@@ -109,6 +110,10 @@ class ReadOpenaiBatch(ReadFiles):
     format: Literal["openaiBatch"]
     options: RowOptions = RowOptions()
 
+    def wrong_option(self, columns: list[str]) -> tuple[str, str]:
+        what = f"requests have the columns {', '.join(columns)}, and steps read others"
+        return "format", f"{what}. Set read.format to json for lines of data"
+
 
 class CsvOptions(TableOptions, RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
@@ -138,8 +143,8 @@ class CsvOptions(TableOptions, RowOptions):
     """Texts that mean null in all columns. In columns that are not text, an empty field and texts
     such as `NA` and `null` always mean null."""
 
-    @model_validator(mode="after")
-    def _check_characters(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
         used = [character for character in characters if character]
         if len(used) > len(set(used)):
@@ -147,7 +152,6 @@ class CsvOptions(TableOptions, RowOptions):
                 "delimiter, quote, escape and comment: two of them are the same character. A "
                 "doubled quote is always a quote, so it needs no escape"
             )
-        return self
 
 
 class ReadCsv(ReadFiles):
@@ -161,6 +165,22 @@ class ReadCsv(ReadFiles):
     @property
     def own_columns(self) -> list[str] | None:
         return self.options.column_names
+
+    def wrong_option(self, columns: list[str]) -> tuple[str, str] | None:
+        shown = ", ".join(columns)[:60]
+        line = f"the first line is '{shown}'"
+        if any(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in columns):
+            names = ", ".join(f"NAME{number}" for number in range(1, len(columns) + 1))
+            fix = f"which looks like a row and not like names. Write columnNames: [{names}]"
+            return "options.columnNames", f"{line}, {fix}"
+        if len(columns) != 1:
+            return None
+        if columns[0].startswith("#"):
+            return "options.comment", f"{line}, a comment. Set it to '#'"
+        if sign := next((sign for sign in ",;\t|" if sign in columns[0]), None):
+            fix = f"{line}, and the only column. Set it to {sign!r}"
+            return "options.delimiter", fix
+        return None
 
 
 class NumpyOptions(RowOptions):

@@ -37,11 +37,9 @@ class SqlOptions(ReadOptions):
             )
         return options
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> None:
         if (self.shard_keys is None) != (self.override_num_blocks in (None, 1)):
             raise invalid("'shardKeys' and an 'overrideNumBlocks' above 1 need each other")
-        return self
 
 
 class ReadSql(ReadModel, Database):
@@ -86,6 +84,7 @@ class ReadHuggingface(ReadModel):
 
     @property
     def is_path(self) -> bool:
+        """Return whether `name` is the path of a folder, and not an id of the Hub."""
         return self.name.startswith(("/", ".", "~", "file://"))
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import ColumnName, Columns, SpecModel, Unique, invalid
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
@@ -13,6 +13,8 @@ KeyColumns = Annotated[list[ColumnName], Field(min_length=1, max_length=8), Uniq
 
 
 class WriteModel(SpecModel):
+    """Base class of outputs."""
+
     CASELESS: ClassVar[bool] = False
     """Whether the case of column names is ignored."""
     STORES_COLUMNS: ClassVar[bool] = True
@@ -120,8 +122,8 @@ class WriteKeyed(WriteModel):
     def column_fields(self) -> dict[str, list[str]]:
         return super().column_fields | {"key": self.key or []}
 
-    @model_validator(mode="after")
-    def _check_key(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if (self.mode == "merge") != (self.key is not None):
             problem = "mode: merge needs the columns that identify a row. Write key: [COLUMN]"
             if self.key is not None:
@@ -131,7 +133,6 @@ class WriteKeyed(WriteModel):
         for column in self.key or ():
             if column not in columns:
                 raise invalid(f"key: column '{column}' is not written. Add it to columns")
-        return self
 
 
 class WriteSized(WriteColumns):

@@ -1,8 +1,8 @@
 """Output formats that are files."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import WRITTEN_DELIMITER, ColumnName, invalid
 from batchinference.spec.reserved import OWN_PREFIX
@@ -15,8 +15,8 @@ _HIDDEN_PREFIXES = ("_", ".")
 class WriteDirectories(WritePartitioned):
     """Base class of formats that can write files to directories named after values of columns."""
 
-    @model_validator(mode="after")
-    def _check_partition_columns(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         for column in self.partition_by or []:
             if column.startswith(_HIDDEN_PREFIXES):
                 raise invalid(
@@ -24,7 +24,6 @@ class WriteDirectories(WritePartitioned):
                     f"'{column[0]}', as those of column '{column}' would. Rename it first, with a "
                     "step renameColumns"
                 )
-        return self
 
 
 class WriteNumbered(WriteRows, WriteDirectories):
@@ -40,13 +39,12 @@ class WriteNumbered(WriteRows, WriteDirectories):
     def number_column(self) -> str | None:
         return self.row_number
 
-    @model_validator(mode="after")
-    def _check_row_number(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         for field, columns in self.column_fields.items():
             if self.row_number in columns:
                 both = f"it adds column '{self.row_number}', which {field} names"
                 raise invalid(f"rowNumber: {both}. Choose another name")
-        return self
 
 
 class WriteParquet(WriteNumbered):

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from batchinference.spec.base import ENV_NAME, ColumnName, invalid
 from batchinference.spec.databases import CatalogTable, Database, Server, TableName
@@ -36,15 +36,14 @@ class WriteVectors(WriteColumns):
         names = [self.vector_column] if self.vector_column else []
         return super().column_fields | {"vectorColumn": names}
 
-    @model_validator(mode="after")
-    def _check_vectors(self) -> Self:
+    def _check(self) -> None:
+        super()._check()
         if self.dimensions and not self.vector_column:
             message = "dimensions: they are those of vectorColumn. Name it, or remove dimensions"
             raise invalid(message)
         if self.vector_column and self.vector_column not in (self.columns or [self.vector_column]):
             problem = f"vectorColumn: column '{self.vector_column}' is not written"
             raise invalid(f"{problem}. Add it to columns")
-        return self
 
 
 class WriteStore(WriteKeyed, WriteVectors, Server):
@@ -104,11 +103,9 @@ class WriteLance(WriteSized):
     def number_column(self) -> str | None:
         return f"{OWN_PREFIX}row" if self.mode == "addColumn" else None
 
-    @model_validator(mode="after")
-    def _check_new_columns(self) -> Self:
+    def _check(self) -> None:
         if self.mode == "addColumn" and not self.columns:
             raise invalid("mode: addColumn needs the new columns. Set columns")
-        return self
 
 
 class WriteDelta(WriteKeyed, WriteRows):

@@ -162,9 +162,10 @@ def test_outputs_below_a_directory_are_listed(output: str, messages: Messages) -
     assert (data["state"], data["rows"], data["failed"]) == ("complete", 4, 2)
     assert Path(data["output"]) == Path("deep/er/out").absolute()
     messages.check(invoke_without_ray("list", "in").stdout)
-    missing = invoke_without_ray("list", "nowhere/")
-    assert missing.exit_code == 2
-    messages.check(missing.stderr)
+    for command in ("list", "ui"):
+        missing = invoke_without_ray(command, "nowhere/")
+        assert missing.exit_code == 2
+        messages.check(missing.stderr)
 
 
 def test_run_prints_its_report_as_data(output: str) -> None:

@@ -112,6 +112,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """The name in the metadata of the job, DEFAULT_NAME if none was given."""
         return self.resource.metadata.name
 
     @property
@@ -133,7 +134,8 @@ class Job:
         return document
 
     def _only_here(self) -> Iterator[Problem]:
-        """Yield what exists only in this process, so that the job cannot be stored or submitted."""
+        """Yield a problem for each input or code that is only in this process, and not in a file,
+        so that the job cannot be stored or submitted."""
         if self.frame is not None:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
@@ -195,8 +197,9 @@ def _read_frame(fields: dict[str, Any]) -> Frame | None:
 
 
 def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue | None:
-    """Replace functions and classes in the field `steps` by `module:name`. Return those that other
-    processes cannot import, or None. They may import modules in `directory`. Raises SpecError."""
+    """Replace functions and classes in the field `steps` by `module:name`, and return those that
+    other processes cannot import; None if there are none. The code may import modules in
+    `directory`. Raises SpecError."""
     if not _holds_code(fields["steps"]):
         return None
     from batchinference.api.notebook_code import CodeByValue

@@ -75,7 +75,8 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
 
 
 def _is_path(source: NamedSource, directory: Path) -> bool:
-    """Return whether `source` is a path. The name of a Hub model may look like a path."""
+    """Return whether `source` is a path, and not the name of a model on the Hub. A name such as
+    `team/model`, which may be both, is a path if a file with it exists."""
     if not source.may_be_of_hub or source.uri.startswith(("./", "../", "~")):
         return True
     return is_local(source.uri) and (directory / local_path(source.uri)).exists()

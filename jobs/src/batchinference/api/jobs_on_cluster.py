@@ -13,8 +13,9 @@ from batchinference.api.kubernetes import Kubernetes, Object
 from batchinference.credentials import LineMasker
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL, RAY_CONTAINER
 from batchinference.rendering.rayjob import RAY_LOGS
-from batchinference.spec import SpecError, parse
+from batchinference.spec import parse
 from batchinference.spec.parameters import ParameterValues, substitute
+from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.status import ENDED_PHASES, Cost
 from batchinference.spec.warnings import WarningCount
@@ -71,6 +72,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
+        """Whether the job has succeeded or failed, so that its object never runs again."""
         return self.phase in ENDED_PHASES
 
 
@@ -130,12 +132,12 @@ def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> di
     document = substitute(document, values)
     job = parse(document)
     plan_for_cluster(job.spec)
-    if problems := check_paths(job.spec):
-        raise SpecError(problems)
+    raise_for_problems(check_paths(job.spec))
     return document
 
 
 _GONE = ("Succeeded", "Failed")
+"""The phases of pods that have ended."""
 
 
 @dataclass(frozen=True)
@@ -228,5 +230,4 @@ def _head(cluster: Kubernetes, ray_cluster: str) -> str | None:
 
 
 def _is_running(pod: Object) -> bool:
-    ends = "deletionTimestamp" in pod["metadata"]
-    return not ends and (pod.get("status") or {}).get("phase") == "Running"
+    return not _ends(pod) and (pod.get("status") or {}).get("phase") == "Running"

@@ -65,6 +65,7 @@ class Result(Rows):
 
     @property
     def output(self) -> str:
+        """The path or address of the output."""
         return self.report.output
 
     def to_arrow(self) -> pa.Table:

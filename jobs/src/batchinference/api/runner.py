@@ -51,7 +51,7 @@ class Runner:
 
     def run_here(self, requested: Plan | None = None) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report. `requested` is
-        its plan; by default, it is made here."""
+        the plan of the job; None to make it here."""
         from batchinference.pipeline.execution.ray_connection import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.steps.import_path import add_import_path
@@ -66,9 +66,9 @@ class Runner:
             )
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
-        return self._ended(report)
+        return self._end(report)
 
-    def _ended(self, report: Report) -> Report:
+    def _end(self, report: Report) -> Report:
         """Store the log, send the notifications, and return the report."""
         self.log.store(self.job, report)
         if self.job.spec.notifications:
@@ -157,7 +157,7 @@ class Runner:
             check_nodes(plan, nodes)
             report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()
-        return self._ended(report)
+        return self._end(report)
 
     def _say_for_job(self, text: str) -> None:
         self._say(f"{self.job.metadata.name}: {text}")

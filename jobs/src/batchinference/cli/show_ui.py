@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batchinference.api.cluster_error import ClusterError
+from batchinference.api.output_status import outputs_below
 from batchinference.api.targets import Target
 from batchinference.cli import exits
+from batchinference.cli.exit_on_error import read_output
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
+from batchinference.spec.addresses import is_local
 
 if TYPE_CHECKING:
     from batchinference.ui.site import Site
@@ -27,12 +30,12 @@ def show_ui(
     names: Sequence[str],
     namespace: str | None,
     context: str | None,
-    port: int | None,
+    ports: Sequence[int],
     *,
     browser: bool,
 ) -> int:
-    """Serve the page of outputs and jobs until the user interrupts the program, and return the exit
-    code. By default, the port is the first of DEFAULT_PORTS that is free."""
+    """Serve the page of outputs and jobs on the first of `ports` that is free until the user
+    interrupts the program, and return the exit code."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
@@ -48,7 +51,7 @@ def show_ui(
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
-    return _serve(Site(jobs), DEFAULT_PORTS if port is None else [port], browser=browser)
+    return _serve(Site(jobs), ports, browser=browser)
 
 
 def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
@@ -70,12 +73,11 @@ def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
 
 
 def _targets(target: Target) -> list[Target]:
-    """Return the outputs in and below a directory, or the target itself if it is no directory."""
-    from batchinference.api.output_status import outputs_below
-
-    if target.is_job or not Path(target.text).is_dir():
+    """Return the outputs in and below a local directory, or the target itself if it is a job or an
+    address. Exits with code 2 if there is no such directory."""
+    if target.is_job or not is_local(target.text):
         return [target]
-    return [Target(output) for output in outputs_below(target.text)]
+    return [Target(output) for output in read_output("ui", target, outputs_below)]
 
 
 @contextmanager

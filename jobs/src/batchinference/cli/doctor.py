@@ -35,6 +35,7 @@ MIN_PYTHON = (3, 11)
 MIN_DISK = 5 << 30
 """Free bytes in the directory to which Ray writes logs and spills objects."""
 MIN_MEMORY = 4 << 30
+"""Bytes of memory that other programs should leave available."""
 
 
 def examine(
@@ -120,8 +121,9 @@ def _memory() -> Finding:
     except (OSError, KeyError, ValueError):
         return Finding("memory", Result.NOTE, "unknown")
     text = f"{available / 2**30:.1f} Gi available"
-    low = available < MIN_MEMORY
-    return Finding("memory", Result.NOTE if low else Result.OK, text, "Close other programs" * low)
+    if available < MIN_MEMORY:
+        return Finding("memory", Result.NOTE, text, "Close other programs")
+    return Finding("memory", Result.OK, text)
 
 
 _ADVICE = "Check the path, the endpoint and the rights of the credentials"
@@ -167,18 +169,16 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
 
 
 def _check_access(location: Location) -> None:
-    """Write, list, read and delete a small file in a directory. Raises BadOutput, which names the
-    operation that failed. An object store may keep an object that marks the directory, as after
-    other deletions."""
+    """Write, list, read and delete a small file in a directory of an object store. Raises BadOutput,
+    which names the operation that failed. Some stores keep an object that marks the directory."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
     file = location / name
     with _named(f"'{location.uri}': no file can be written"):
         file.write(b"check")
     try:
         with _named(f"'{location.uri}': its files cannot be listed"):
-            (
-                location / f"{name}-list"
-            ).files()  # an empty directory: listing `location` may take long
+            empty = location / f"{name}-list"  # listing `location` itself may take long
+            empty.files()
         with _named(f"'{location.uri}': its files cannot be read"):
             file.read()
     finally:
@@ -188,6 +188,7 @@ def _check_access(location: Location) -> None:
 
 @contextmanager
 def _named(problem: str) -> Iterator[None]:
+    """Convert an OSError in the block into BadOutput with this problem."""
     try:
         yield
     except OSError as error:

@@ -38,8 +38,8 @@ class Defaults(NamedTuple):
 
     @property
     def of_files(self) -> bool:
-        """Return whether rows are whole files. The name of the kind is then also that of the format
-        that reads them."""
+        """Whether each row is a file. Then the format that reads the files has the same name as the
+        kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -68,8 +68,8 @@ STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The default name of a job file. The job is then named after the directory."""
 MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
-"""At most MAX_PERCENT of the rows may fail. If there are fewer than COUNTED rows or files, one in
-SHARE may fail instead."""
+"""At most MAX_PERCENT percent of the rows may fail. If there are fewer than COUNTED rows or files,
+one in SHARE rows may fail instead."""
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 """Values that need no quotes in YAML, unless YAML has another meaning for them (`no`, `null`)."""
@@ -77,8 +77,10 @@ _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Answers:
+    """The values of the options. None stands for the default answer of the kind of job."""
+
     name: str | None
-    """None to name the job after its file, or after the directory of a USUAL_FILE."""
+    """None to name the job after its file, or if that is USUAL_FILE after its directory."""
     read: str | None
     write: str
     model: str | None
@@ -146,7 +148,8 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 
 def _name_of(file: Path) -> str:
-    """Return a name for a job that is made of the name of its file or directory."""
+    """Return the name of a job that is written to this file: that of the file or its directory, in
+    lower case and without special characters."""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"
@@ -168,15 +171,15 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
 
 
 def _on_this_machine(model: str) -> str:
-    """Return the folder of a model if it is installed on this machine, or else the model itself,
-    which is a name on the Hub."""
+    """Return the directory of MINILM if its package is installed on this machine. Return any other
+    model unchanged."""
     package = find_spec(MINILM_PACKAGE) if model == MINILM else None
     return str(Path(package.origin).parent / "model") if package and package.origin else model
 
 
 def _limit(count: int | None) -> tuple[str, str]:
     """Return the setting of `errors` that limits failed rows, and a description of the limit.
-    `count` is the number of rows or files if it is small."""
+    `count` is the number of rows or files; None if it is large or unknown."""
     if count is None:
         return f"maxPercent: {MAX_PERCENT}", f"{MAX_PERCENT} %"
     rows = max(1, count // SHARE)

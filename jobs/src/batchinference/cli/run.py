@@ -42,6 +42,8 @@ Publish = Callable[[Report], None]
 
 @dataclass(frozen=True)
 class RunOptions:
+    """The options of `run`. See the help of the command."""
+
     address: str | None = None
     report_directory: Path | None = None
     sample: int = 0
@@ -107,13 +109,15 @@ def _mounted_plan(file: str) -> Plan | None:
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job: that for wrong input if no pass has begun."""
+    """Return the exit code of a failed job: BAD_INPUT if the job was refused before its first pass,
+    else that of the reason."""
     code = exits.code_of(report.reason)
     refused = code == exits.JOB_FAILED and report.pass_number is None
     return exits.BAD_INPUT if refused else code
 
 
 def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
+    """Return the exit code. On a cluster, print the reason as the line that the operator reads."""
     if options.report_directory is not None:  # this process is the driver of a job on a cluster
         echo(failure_line(reason, message), err=True)
     return code

@@ -38,25 +38,17 @@ def _outputs(target: Target) -> Iterator[Observation]:
 
 
 def _row(seen: Observation) -> tuple[str, ...]:
-    speed = ", ".join(seen.pace)
-    failed = seen.failed_rows
-    return (
-        in_one_line(seen.title[1]),
-        seen.activity,
-        ", ".join(seen.progress.figures),
-        str(failed or ""),
-        speed,
-    )
+    rows, speed = ", ".join(seen.progress.figures), ", ".join(seen.pace)
+    return in_one_line(seen.title[1]), seen.activity, rows, str(seen.failed_rows or ""), speed
 
 
 def _data_of(seen: Observation) -> dict[str, Any]:
     name, value = seen.title
-    progress = seen.progress
     return {
         name: value,
         "state": seen.state,
-        "rows": progress.rows,
-        "total": progress.total,
+        "rows": seen.progress.rows,
+        "total": seen.progress.total,
         "failed": seen.failed_rows,
         "output": seen.output,
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = Callable[[Observation], None]
-"""A function that shows what is known of a job."""
+"""A function that shows an observation of a job."""
 
 
 def watch_status(
@@ -32,7 +32,8 @@ def watch_status(
     *,
     form: Format = Format.TEXT,
 ) -> int:
-    """Show the progress until the job has ended, and return the exit code."""
+    """Show the progress every `interval` seconds until the job has ended, and return the exit
+    code."""
     meter = SpeedMeter()
     table = form is Format.TEXT and sys.stdout.isatty()
     with _table_view() if table else _line_view(form) as show:
@@ -56,7 +57,8 @@ def _observe(target: Target) -> Observation:
 
 @contextmanager
 def _line_view(form: Format) -> Iterator[View]:
-    """Yield a view that prints a line of text, or JSON or YAML, for each change."""
+    """Yield a view that prints an observation as a line of text, or as JSON or YAML, unless it is
+    equal to the last one."""
     shown: object = None
 
     def show(seen: Observation) -> None:
@@ -91,7 +93,7 @@ def _table(seen: Observation) -> Table:
 
 
 def line_of(seen: Observation) -> str:
-    """Return what is known of a job as one line."""
+    """Return an observation of a job as one line."""
     parts = [seen.activity, *seen.progress.figures, *seen.pace]
     parts += seen.counts.troubles if seen.counts else []
     if seen.stage:
@@ -102,7 +104,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return what is known of a job as plain data, with None for unknown values."""
+    """Return an observation of a job as plain data, with None for unknown values."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

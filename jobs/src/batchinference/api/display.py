@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from batchinference.spec import BatchInference
@@ -54,12 +53,7 @@ class Display:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:  # without a terminal, rich would print an empty line
             self._bar.stop()
 

@@ -63,13 +63,9 @@ class Job:
         fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
         frame = _read_frame(fields)
         code = _with_paths_of_code(fields, str(directory or Path.cwd()))
-        document = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": name},
-            "spec": fields,
-        }
-        self._set(parse(document), Path(directory) if directory else Path.cwd(), frame, code)
+        about = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}}
+        resource = parse({**about, "spec": fields})
+        self._set(resource, Path(directory) if directory else Path.cwd(), frame, code)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **parameters: str) -> Job:

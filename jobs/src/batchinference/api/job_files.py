@@ -31,8 +31,8 @@ def parameter_values(settings: Sequence[str] = ()) -> ParameterValues:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals or name in given:
-            problem = "is set twice" if equals else "is not written as NAME=VALUE"
-            raise SpecError([Problem("--set", f"'{name}' {problem}. Write --set NAME=VALUE once")])
+            problem = f"'{name}' is {'set twice' if equals else 'not written as NAME=VALUE'}"
+            raise SpecError([Problem("--set", f"{problem}. Write --set {name}=VALUE once")])
         given[name] = value
     return ParameterValues(given, os.environ)
 

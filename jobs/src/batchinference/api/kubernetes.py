@@ -148,7 +148,8 @@ class Kubernetes:
         other = {**metadata, "name": f"{metadata['name'][:MAX_DRY_RUN_NAME]}-replaced"}
         path, name, uid = self._path(KIND, self.namespace), metadata["name"], job["metadata"]["uid"]
         self.request("POST", f"{path}?dryRun=All", {**new, "metadata": other})
-        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", _delete_options(uid))
+        only_this = {"preconditions": {"uid": uid}}
+        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", only_this)
         file = _write_private_file(new)
         for pause in (*REPLACE_PAUSES, None):
             try:
@@ -172,7 +173,7 @@ class Kubernetes:
                 raise
         if job and job["metadata"]["uid"] == uid:
             if "deletionTimestamp" not in job["metadata"]:
-                self.request("DELETE", path, _delete_options(uid))
+                self.request("DELETE", path, {"preconditions": {"uid": uid}})
         elif job and job["spec"] == new["spec"]:
             return
         self.request("POST", self._path(KIND, self.namespace), new)
@@ -222,11 +223,6 @@ class Kubernetes:
             raise ClusterError(_refusal(response.status, content), response.status)
         parsed: Object = json.loads(content)
         return parsed
-
-
-def _delete_options(uid: str) -> Object:
-    """Return the options to delete an object only if it has this uid."""
-    return {"preconditions": {"uid": uid}}
 
 
 def _is_transient(error: ClusterError) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 REQUIRED = "pipeline"
 """The extra whose packages every job needs."""
-MIN_PYTHON = (3, 11)
 MIN_DISK = 5 << 30
 """Free bytes in the directory to which Ray writes logs and spills objects."""
 MIN_MEMORY = 4 << 30
@@ -54,7 +52,9 @@ def examine(
             image = job.spec.cluster.image
             findings += check_storage(job)
         except SpecError as error:
-            findings += findings_of_problems(file, error)
+            advice = "Correct the file, and check it with batchinference validate"
+            texts = (f"{file}: {problem}" for problem in error.problems)
+            findings += [Finding("job file", Result.FAILED, text, advice) for text in texts]
     findings += check_cluster(namespace, context, image)
     shown = [each for each in findings if each.result is not Result.OK or not is_quiet()]
     if form is not Format.TEXT:
@@ -67,10 +67,7 @@ def examine(
 
 
 def _check_machine() -> Iterator[Finding]:
-    version = platform.python_version()
-    good = sys.version_info[:2] >= MIN_PYTHON
-    advice = "" if good else "Install Python 3.11 or later"
-    yield Finding("Python", Result.OK if good else Result.FAILED, version, advice)
+    yield Finding("Python", Result.OK, platform.python_version())
     yield Finding("batchinference", Result.OK, __version__)
     for package, extra in EXTRAS.items():
         if extra is not None:
@@ -129,15 +126,6 @@ def _memory() -> Finding:
 _ADVICE = "Check the path, the endpoint and the rights of the credentials"
 
 
-def findings_of_problems(file: str, error: SpecError) -> list[Finding]:
-    """Return a finding for each problem of a job file."""
-    advice = "Correct the file, and check it with batchinference validate"
-    return [
-        Finding("job file", Result.FAILED, f"{file}: {problem}", advice)
-        for problem in error.problems
-    ]
-
-
 def check_storage(job: BatchInference) -> Iterator[Finding]:
     """Yield a finding for each location that a job writes to: whether files can be written, listed,
     read and deleted there."""
@@ -169,8 +157,8 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
 
 
 def _check_access(location: Location) -> None:
-    """Write, list, read and delete a small file in a directory of an object store. Raises BadOutput,
-    which names the operation that failed. Some stores keep an object that marks the directory."""
+    """Write, list, read and delete a small file in a directory of an object store. Some stores keep
+    an object that marks the directory. Raises BadOutput, which names the operation that failed."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
     file = location / name
     with _named(f"'{location.uri}': no file can be written"):

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
 from batchinference.cli.options import File, Form, ReportForm, Settings, TrustOutput
 from batchinference.cli.printing import Format
-from batchinference.cli.verbosity import is_quiet, is_verbose, with_verbosity
+from batchinference.cli.verbosity import with_verbosity
 from batchinference.version import __version__
 
 GROUPS = {
@@ -152,10 +152,8 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         address,
         report_directory,
         sample,
-        is_verbose(),
         restart=restart,
         retry_errors=retry_errors,
-        quiet=is_quiet(),
         form=form,
         settings=settings or (),
         limit=limit,

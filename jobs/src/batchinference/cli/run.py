@@ -21,6 +21,7 @@ from batchinference.cli import exits
 from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.validate_and_plan import print_problems
+from batchinference.cli.verbosity import is_quiet, is_verbose
 from batchinference.pipeline.errors import RUN, JobFailure
 from batchinference.plan import Plan, parse_plan, plan_for_cluster, requested_plan
 from batchinference.rendering.config_map import (
@@ -47,10 +48,8 @@ class RunOptions:
     address: str | None = None
     report_directory: Path | None = None
     sample: int = 0
-    verbose: bool = False
     retry_errors: bool = False
     restart: bool = False
-    quiet: bool = False
     form: Format = Format.TEXT
     """The format in which the report is printed to stdout; TEXT prints no report."""
     settings: Sequence[str] = ()
@@ -143,7 +142,7 @@ def _run(
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (
-        Display(verbose=options.verbose, silent=options.quiet) as display,
+        Display(verbose=is_verbose(), silent=is_quiet()) as display,
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         if options.limit is not None:
@@ -153,7 +152,7 @@ def _run(
             )
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
-        quiet = not options.verbose and not on_cluster
+        quiet = not is_verbose() and not on_cluster
         runner = Runner(
             job, directory_of(file), display.say, publish, stop, quiet=quiet, own_only=own_only,
             prices=PodPrices.of(os.environ),
@@ -163,7 +162,7 @@ def _run(
     report = report if address else _with_command(report, file, options)
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
-    if options.quiet and report.state == JobState.SUCCEEDED:
+    if is_quiet() and report.state == JobState.SUCCEEDED:
         return report
     resumes = options.limit is None and not job.spec.why_not_retried
     display.summarize(report, resumes=resumes, files=runner.files)

@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from batchinference.api.jobs_on_cluster import read_job
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
-from batchinference.api.output_status import OutputStatus, status_of
+from batchinference.api.output_status import status_of
 from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
@@ -50,9 +50,8 @@ def _observe(target: Target) -> Observation:
     if target.is_job:
         with exit_on_cluster_error("status"):
             return observed_job(*read_job(target.cluster(), target.text))
-    output = target.output()
-    outputs: list[OutputStatus] = read_output("status", target, status_of)
-    return observed_output(output, outputs)
+    observed = read_output("status", target, lambda path: observed_output(path, status_of(path)))
+    return cast(Observation, observed)
 
 
 @contextmanager

@@ -22,19 +22,19 @@ PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
 DIGEST_VARIABLES = {JOB_FILE: "BATCHINFERENCE_JOB_SHA256", PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256"}
 """Environment variables of the head with the SHA-256 of each file. The driver checks the files with
 them, so a user who can write only ConfigMaps cannot make the driver run another job."""
-_OPERATOR_FIELDS: dict[str, Any] = {
+_SETTINGS_OF_OPERATOR: dict[str, Any] = {
     **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
     **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
     **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
     "head": {"node_selector", "tolerations", "ephemeral_storage"},
     "profiles": {"__all__": {"idle_timeout"}},
 }
-"""Cluster settings that only the operator reads."""
-
+"""Settings in `spec.cluster` that only the operator reads."""
 _NOT_FOR_DRIVERS: dict[str, Any] = {
-    "cluster": _OPERATOR_FIELDS,
+    "cluster": _SETTINGS_OF_OPERATOR,
     "steps": {"__all__": {"resources": OF_PODS}},
 }
+"""All settings that the driver does not read, except for OPERATOR_FIELDS of the spec."""
 
 
 def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
@@ -82,8 +82,8 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
-    Empty settings, and settings that the driver does not read, are also omitted, because the image
-    may be older and not know new fields.
+    Empty settings, and settings that the driver does not read, are also omitted, because an older
+    driver would refuse fields that it does not know.
     """
     dumped = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS

@@ -26,7 +26,7 @@ ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
 """A registry or a repository. It contains a slash, because the prefix `registry.example` would also
 match `registry.example.attacker.example`."""
 WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
-"""A URL that ends with a slash, because `https://example.com` also begins other host names."""
+"""A URL that ends with a slash, because other host names may begin with `https://example.com`."""
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
 )
@@ -120,11 +120,11 @@ class Rule:
 
     @cached_property
     def steps(self) -> list[list[str]]:
-        """The parts of each path. A path that another path begins with is left out, because its
-        value is checked there."""
+        """The parts of each path. Of `volumes[].image` and `volumes[].image.reference`, only the
+        longer path is used."""
         steps = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
-        begins = [longer[:size] for longer in steps for size in range(len(longer))]
-        return [each for each in steps if each not in begins]
+        shorter = [longer[:size] for longer in steps for size in range(len(longer))]
+        return [each for each in steps if each not in shorter]
 
     def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""

@@ -73,11 +73,12 @@ class FileCheck(BaseModel):
 
 
 class LineChecker:
-    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line not yet ended."""
+    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line that has not ended
+    yet. A line may have `max_line` bytes."""
 
-    def __init__(self, max_lines: int) -> None:
+    def __init__(self, max_lines: int, max_line: int = MAX_LINE) -> None:
         self.check = FileCheck()
-        self._max_lines = max_lines
+        self._max_lines, self._max_line = max_lines, max_line
         self._rest = bytearray()
         self._too_long = False
         self._id_hashes = array("Q")
@@ -102,7 +103,7 @@ class LineChecker:
         return self.check
 
     def _append(self, part: bytes) -> None:
-        if self._too_long or len(self._rest) + len(part) > MAX_LINE:
+        if self._too_long or len(self._rest) + len(part) > self._max_line:
             self._too_long = True
             self._rest.clear()
         elif len(self._id_hashes) <= self._max_lines:
@@ -121,7 +122,7 @@ class LineChecker:
             message = f"The file has more than {self._max_lines} lines. Split it"
             self._error("too_many_tasks", message)
         elif too_long:
-            self._error("invalid_json_line", f"The line has more than {MAX_LINE} bytes")
+            self._error("invalid_json_line", f"The line has more than {self._max_line} bytes")
         elif line.strip():
             self.check.lines += 1
             self._check(line)
@@ -171,7 +172,7 @@ class LineChecker:
         self.check.add(LineError(code=code, message=message, line=number, param=param))
 
     def _repeated(self) -> list[int]:
-        """Return the numbers of the lines whose custom_id an earlier line already has."""
+        """Return the numbers of the lines whose custom_id is also in an earlier line."""
         ids = np.frombuffer(self._id_hashes, dtype=np.uint64)
         ordered = np.sort(ids)
         twice = ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]

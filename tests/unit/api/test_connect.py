@@ -49,7 +49,7 @@ def test_pod_without_kubeconfig_uses_its_service_account(pod: Path) -> None:
     headers = cluster._client.param_serialize("GET", "/", **options)[2]
     assert headers["authorization"] == "bearer secret"
     other = Kubernetes(namespace="other", account=pod)
-    assert other.namespace == "other", "that of the caller comes first"
+    assert other.namespace == "other", "an argument overrides the namespace of the pod"
 
 
 def test_kubeconfig_comes_before_the_service_account(home: Path, pod: Path) -> None:

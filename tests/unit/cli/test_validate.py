@@ -87,7 +87,7 @@ def test_validate_sets_parameters(invoke: Invoke, write_job: WriteJob) -> None:
     assert "'{{" not in invoke("plan", file, "--set", "date=2026-01-31").output
     assert "path: s3://out/a=b" in invoke("plan", file, "-o", "yaml", "--set", "date=a=b").stdout
     for settings, message in (
-        (["--set", "date"], "--set: 'date' is not written as NAME=VALUE"),
+        (["--set", "date"], "'date' is not written as NAME=VALUE. Write --set date=VALUE"),
         (["--set", "date=1", "--set", "date=2"], "--set: 'date' is set twice"),
     ):
         result = invoke("validate", "--fields-only", file, *settings)

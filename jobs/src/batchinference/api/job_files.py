@@ -25,14 +25,14 @@ def read_file_or_stdin(file: str) -> str:
 
 
 def parameter_values(settings: Sequence[str] = ()) -> ParameterValues:
-    """Return the values of parameters from `--set NAME=VALUE` and from the environment. Raises
-    SpecError if a setting is not NAME=VALUE, or if a name is set twice."""
+    """Return the values of parameters from settings such as `day=monday`, and from the environment.
+    Raises SpecError if a name is set twice."""
     given: dict[str, str] = {}
     for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or name in given:
-            problem = f"'{name}' is {'set twice' if equals else 'not written as NAME=VALUE'}"
-            raise SpecError([Problem("--set", f"{problem}. Write --set {name}=VALUE once")])
+        name, _, value = setting.partition("=")
+        if name in given:
+            problem = f"'{name}' is set twice. Write --set {name}=VALUE once"
+            raise SpecError([Problem("--set", problem)])
         given[name] = value
     return ParameterValues(given, os.environ)
 

@@ -18,11 +18,9 @@ from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
 
 FIELD_MANAGER = "batchinference"
-APPLY, MERGE_PATCH, JSON = (
-    "application/apply-patch+yaml",
-    "application/merge-patch+json",
-    "application/json",
-)
+APPLY = "application/apply-patch+yaml"
+MERGE_PATCH = "application/merge-patch+json"
+JSON = "application/json"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The directory with the token and the namespace of a pod. It exists only in pods."""
 TIMEOUT_SECONDS = 30

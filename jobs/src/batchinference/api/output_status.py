@@ -102,10 +102,9 @@ def _has_stopped(job: StoredJob, report: Report | None) -> bool:
     """Return whether the last run has reported its end or its process has died."""
     from batchinference.pipeline.commit.lease import is_dead
 
-    ended = (
-        report is not None and report.pass_number == job.lease.pass_number and report.state.ended
-    )
-    return ended or is_dead(job.lease.process)
+    if report and report.pass_number == job.lease.pass_number and report.state.ended:
+        return True
+    return is_dead(job.lease.process)
 
 
 def _counts(job: StoredJob) -> tuple[Counts, int]:

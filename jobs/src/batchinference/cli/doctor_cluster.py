@@ -12,7 +12,7 @@ import yaml
 from batchinference.api.cluster_error import ClusterError
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.cli.doctor_finding import Finding, Result
-from batchinference.rendering.rayjob import RAY_VERSION
+from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_VERSION
 from batchinference.spec.crd_schema import structural_schema
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.version import __version__
@@ -21,6 +21,7 @@ KUBERAY = ((1, 6), (1, 7))
 """The versions of KubeRay with which the end-to-end tests were run. They have all fields of
 rendered RayJobs, as tests check. Jobs need at least the first one."""
 SHOWN_FIELDS = 5
+"""Maximum number of fields that a finding names."""
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"
 
@@ -119,6 +120,7 @@ def check_local_ray(local: str, ray: str) -> Finding:
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 _INSTALL = "Install the chart: docs/cluster-install.md"
+_INSTALL_KUBERAY = "Install the chart, which contains KubeRay"
 _ASK = "Ask an administrator of the cluster"
 _VERSION_LABEL = "app.kubernetes.io/version"
 
@@ -137,7 +139,7 @@ def check_cluster(
     text = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
     yield Finding("cluster", Result.OK, text)
     yield _resources(cluster, "BatchInference", API_VERSION, _INSTALL)
-    yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
+    yield _resources(cluster, "KubeRay", RAY_API_VERSION, _INSTALL_KUBERAY)
     yield from _check_or_note("CRD version", lambda: [_fields(cluster)])
     yield from _check_or_note("operator", lambda: _operator(cluster, image))
     yield from _check_or_note("KubeRay", lambda: _kuberay(cluster))
@@ -208,8 +210,7 @@ def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
     # the names that the Helm chart and Kustomize give
     deployments = _deployments(cluster, "kuberay-operator", "kuberay")
     if not deployments:
-        advice = "Install the chart, which contains KubeRay"
-        yield Finding("KubeRay", Result.NOTE, "its operator was not found", advice)
+        yield Finding("KubeRay", Result.NOTE, "its operator was not found", _INSTALL_KUBERAY)
     for each in deployments:
         yield check_kuberay(each["spec"]["template"]["spec"]["containers"][0]["image"])
 

@@ -17,9 +17,26 @@ Form = Annotated[Format, typer.Option("--format", "-o", help="The format of the 
 ReportForm = Annotated[
     Format, typer.Option("--format", "-o", help="Also print the report to stdout.")
 ]
+
+
+def _check_settings(settings: list[str] | None) -> list[str] | None:
+    """Return the settings. Raises BadParameter for one without `=`, before an unexpected argument
+    such as `monday` in `--set day monday` is refused."""
+    for setting in settings or ():
+        if "=" not in setting:
+            problem = f"'{setting}' is not written as NAME=VALUE. Write --set {setting}=VALUE"
+            raise typer.BadParameter(problem)
+    return settings
+
+
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of the job. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Set a parameter of the job. Repeatable.",
+        callback=_check_settings,
+    ),
 ]
 TrustOutput = Annotated[
     bool,

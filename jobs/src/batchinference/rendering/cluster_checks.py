@@ -44,8 +44,7 @@ def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
     kinds = {name: profile.device for name, profile in devices.items() if profile.device}
     if len(kinds) > 1:
         message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
-        message += ". Request only one of them"
-        yield Problem(field, message)
+        yield Problem(field, f"{message}. Request only one of them")
 
 
 def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from batchinference.plan import Plan, serialize_plan
 from batchinference.rendering.names import Names, Owner, metadata
 from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
@@ -35,11 +34,6 @@ _NOT_FOR_DRIVERS: dict[str, Any] = {
     "steps": {"__all__": {"resources": OF_PODS}},
 }
 """All settings that the driver does not read, except for OPERATOR_FIELDS of the spec."""
-
-
-def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
-    """Return the files for the driver of an attempt by name: the effective spec and the plan."""
-    return {JOB_FILE: job_file(job, uid), PLAN_FILE: serialize_plan(plan)}
 
 
 def config_map(

@@ -9,10 +9,16 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple, Self
 
-from batchinference.plan import Plan, WorkerGroup, plan_for_cluster
+from batchinference.plan import Plan, WorkerGroup, plan_for_cluster, serialize_plan
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.cluster_checks import check_cluster
-from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
+from batchinference.rendering.config_map import (
+    JOB_FILE,
+    JOB_PATH,
+    PLAN_FILE,
+    config_map,
+    job_file,
+)
 from batchinference.rendering.devices import idle_seconds, start_parameters
 from batchinference.rendering.fallback import with_choice
 from batchinference.rendering.kueue import (
@@ -155,7 +161,7 @@ def attempt_objects(
     all_choices, job = job, with_choice(job, 1)
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(all_choices.spec, plan.groups))
-    files = files_of(job, plan, names.uid)
+    files = {JOB_FILE: job_file(job, names.uid), PLAN_FILE: serialize_plan(plan)}
     own = ray_cluster(job, names, files, plan)
     limit_disk_space(own, platform.limits.ephemeral_storage)
     cluster = patched(own, platform.patches)

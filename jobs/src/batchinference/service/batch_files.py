@@ -193,9 +193,8 @@ class Files:
     async def _find_upload(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return an uploaded file, even if it has expired; None if it does not exist."""
         objects = await self.objects(f"{namespace}/files/{identifier}")
-        return next(
-            (file for each in objects if (file := _as_uploaded_file(identifier, each))), None
-        )
+        files = (_as_uploaded_file(identifier, each) for each in objects)
+        return next(filter(None, files), None)
 
     async def check(self, file: StoredFile) -> FileCheck:
         """Return the stored result of checking the lines of an uploaded file. Raises ApiError."""

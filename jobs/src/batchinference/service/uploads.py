@@ -207,9 +207,8 @@ class Uploads:
     ) -> AsyncIterator[bytes]:
         """Yield the content of the parts. Raises ApiError at the beginning if the size differs from
         the announced one, and at the end if the checksum does."""
-        objects = {
-            each["path"].rpartition("/")[2]: each for each in await self._files.objects(directory)
-        }
+        stored = await self._files.objects(directory)
+        objects = {each["path"].rpartition("/")[2]: each for each in stored}
         for part in wanted.part_ids:
             if not _PART.fullmatch(part) or part not in objects:
                 raise bad_request(f"part_ids: there is no part {part[:64]}", "part_ids")

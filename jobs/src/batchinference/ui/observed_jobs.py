@@ -67,14 +67,6 @@ class ObservedJob:
     def _cluster(self) -> Kubernetes:
         return self.target.cluster()
 
-    def observe(self) -> Observation:
-        """Read and return the state of the job. Raises Unreadable."""
-        with readable():
-            if self.target.is_job:
-                return observed_job(*read_job(self._cluster, self.target.text))
-            output = self.target.output()
-            return observed_output(output, status_of(output))
-
     def output(self) -> str:
         """Return the path of the output. Raises Unreadable."""
         if not self.target.is_job:
@@ -92,7 +84,11 @@ class ObservedJob:
 
     def _read_entry(self) -> JobEntry:
         try:
-            return self.record(self.observe())
+            with readable():
+                if self.target.is_job:
+                    return self.record(observed_job(*read_job(self._cluster, self.target.text)))
+                output = self.target.output()
+                return self.record(observed_output(output, status_of(output)))
         except Unreadable as problem:
             return JobEntry(self.key, self.target.text, problem=str(problem))
 

@@ -1,4 +1,4 @@
-"""Defines the error of requests to a cluster, for commands that rarely make one."""
+"""The error of requests to a cluster, which commands can import without the client."""
 
 
 class ClusterError(Exception):

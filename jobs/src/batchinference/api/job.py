@@ -124,9 +124,7 @@ class Job:
         return self._document()
 
     def _document(self) -> dict[str, Any]:
-        document: dict[str, Any] = self.resource.model_dump(
-            mode="json", by_alias=True, exclude_unset=True
-        )
+        document: dict[str, Any] = _plain(self.resource)
         return document
 
     def _only_here(self) -> Iterator[Problem]:
@@ -152,7 +150,7 @@ class Job:
             return preflight(self.absolute.spec, identity_of(self.absolute))
 
     def preview(self, rows: int = 5, step: str | None = None) -> PreviewRows:
-        """Return the first rows after the step `step`, or as the job writes them if it is None. The
+        """Return the first rows after the step `step`; if it is None, as the job writes them. The
         steps run in this process over the first `rows` rows of the input. Nothing is written."""
         from batchinference.api.preview import preview_rows
 
@@ -161,8 +159,8 @@ class Job:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Store the input if it is a frame, and make the modules of the steps importable, as they
-        are now."""
+        """Store the input if it is a frame, and make the current version of the modules of the
+        steps importable in the block."""
         from batchinference.pipeline.steps.import_path import import_path, reload_modules
 
         if self.frame is not None:

@@ -109,8 +109,8 @@ class JobHandle:
     def resume(self) -> None:
         """Continue a suspended job, or start a failed job again.
 
-        A BatchInference object whose job has ended never runs again, so that of a failed job is
-        deleted and created again with its spec, labels and annotations. Raises ClusterError."""
+        A BatchInference that has ended never runs again, so this object is deleted, and created
+        again with the same spec, labels and annotations. Raises ClusterError."""
         job = self.cluster.get(self.name)
         if JobStatus.of(job).phase == "Failed":
             self.cluster.replace({**job, "spec": {**job["spec"], "suspend": False}})
@@ -192,7 +192,8 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 MAX_BYTES = 1_000_000
-"""Maximum number of bytes that are read from the end of the log, as many as stored logs have."""
+"""Maximum number of bytes that are read from the end of the log. Stored logs have the same limit.
+"""
 RUNNING_PHASES = ("Starting", "Running", "Finalizing")
 _COMMAND = ("sh", "-c", f"tail -c {MAX_BYTES} {RAY_LOGS}/job-driver-*.log")
 _PREVIOUS = "--previous prints the log of the last run that has ended"

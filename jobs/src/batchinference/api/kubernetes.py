@@ -1,5 +1,5 @@
-"""Client for the Kubernetes API, which uses the kubeconfig of the user, or in a pod without one the
-ServiceAccount of the pod."""
+"""Client for the Kubernetes API. Uses the kubeconfig of the user; in a pod without a kubeconfig,
+the ServiceAccount of the pod."""
 
 import json
 import logging

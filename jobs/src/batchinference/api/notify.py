@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SendLimits:
-    """SendLimits of the notifications of a run."""
+    """Limits of the notifications of a run."""
 
     tries: int = 4
     first_wait: float = 1.0

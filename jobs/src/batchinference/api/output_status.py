@@ -31,7 +31,7 @@ step turned it into several rows, of which more than one failed."""
 HEARTBEAT_SECONDS = 30.0
 """A run is considered dead if its last heartbeat is older than this."""
 SEARCH_DEPTH = 4
-"""Depth of the search for outputs below a directory."""
+"""Maximum depth below a directory in which outputs are searched."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 REQUIRED = "pipeline"
 """The extra whose packages every job needs."""
 MIN_DISK = 5 << 30
-"""Free bytes in the directory to which Ray writes logs and spills objects."""
+"""Minimum number of free bytes in the directory to which Ray writes logs and spills objects."""
 MIN_MEMORY = 4 << 30
 """Bytes of memory that other programs should leave available."""
 

@@ -18,8 +18,8 @@ from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.version import __version__
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay with which the end-to-end tests were run. They have all fields of
-rendered RayJobs, as tests check. Jobs need at least the first one."""
+"""The versions of KubeRay with which the end-to-end tests were run. Tests check that they have all
+fields of rendered RayJobs. Jobs need at least the first version."""
 SHOWN_FIELDS = 5
 """Maximum number of fields that a finding names."""
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchinference.api.job_files import (
     directory_of,
@@ -34,9 +33,6 @@ from batchinference.rendering.config_map import (
 from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.report import REPORT_FILE, JobState, PodPrices, Report, failure_line
-
-if TYPE_CHECKING:
-    from batchinference.api.display import Display
 
 Publish = Callable[[Report], None]
 
@@ -167,7 +163,10 @@ def _run(
     resumes = options.limit is None and not job.spec.why_not_retried
     display.summarize(report, resumes=resumes, files=runner.files)
     if report.state == JobState.SUCCEEDED and options.sample:
-        _show_sample(display, job, options.sample)
+        try:
+            display.show_sample(job, options.sample)
+        except (JobFailure, OSError) as error:  # only print it, because the job has succeeded
+            echo(f"--sample: {error}", err=True)
     return report
 
 
@@ -179,13 +178,6 @@ def _with_command(report: Report, file: str, options: RunOptions) -> Report:
     parameters = (f" --set {shlex.quote(setting)}" for setting in options.settings)
     command = RUN.replace("FILE", shlex.quote(file)) + "".join(parameters)
     return report.model_copy(update={"message": report.message.replace(RUN, command)})
-
-
-def _show_sample(display: Display, job: BatchInference, rows: int) -> None:
-    try:
-        display.show_sample(job, rows)
-    except (JobFailure, OSError) as error:  # only print it, because the job has succeeded
-        echo(f"--sample: {error}", err=True)
 
 
 def _publisher(show: Publish, directory: Path | None) -> Publish:

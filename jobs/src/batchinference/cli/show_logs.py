@@ -27,7 +27,10 @@ def list_logs(target: Target) -> None:
 
 def show_log(target: Target, *, previous: bool) -> None:
     """Print the log of the running driver of a job on a cluster, or else the stored log."""
-    running = None if previous or not target.is_job else _running_log(target)
+    running = None
+    if target.is_job and not previous:
+        with exit_on_cluster_error("logs"):
+            running = running_log(target.cluster(), target.text)
     echo(running if running is not None else _stored_log(target))
 
 
@@ -88,11 +91,6 @@ def _current_log(target: Target) -> tuple[bool, str | None, str]:
         return False, None, str(error)
     except (JobFailure, OSError, ImportError) as error:
         return False, None, redact(str(error))
-
-
-def _running_log(target: Target) -> str | None:
-    with exit_on_cluster_error("logs"):
-        return running_log(target.cluster(), target.text)
 
 
 def _stored_log(target: Target) -> str:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from batchinference.api.cluster_error import ClusterError
 from batchinference.api.output_status import outputs_below
-from batchinference.api.targets import Target
+from batchinference.api.targets import Target, check_address
 from batchinference.cli import exits
-from batchinference.cli.exit_on_error import read_output
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
 from batchinference.spec.addresses import is_local
@@ -74,8 +74,12 @@ def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
 
 def _targets(target: Target) -> list[Target]:
     """Return the outputs in and below a local directory, or the target itself if it is a job or an
-    address. Exits with code 2 if there is no such directory."""
-    if target.is_job or not is_local(target.text):
+    address. Exits with code 2 if there is no such directory, or if the address is invalid."""
+    if target.is_job:
+        return [target]
+    with exit_on_cluster_error("ui"):
+        check_address(target.text)
+    if not is_local(target.text):
         return [target]
     return [Target(output) for output in read_output("ui", target, outputs_below)]
 

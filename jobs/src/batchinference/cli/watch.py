@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from batchinference.api.jobs_on_cluster import read_job
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
@@ -50,8 +50,10 @@ def _observe(target: Target) -> Observation:
     if target.is_job:
         with exit_on_cluster_error("status"):
             return observed_job(*read_job(target.cluster(), target.text))
-    observed = read_output("status", target, lambda path: observed_output(path, status_of(path)))
-    return cast(Observation, observed)
+    observed: Observation = read_output(
+        "status", target, lambda output: observed_output(output, status_of(output))
+    )
+    return observed
 
 
 @contextmanager

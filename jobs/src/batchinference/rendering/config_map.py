@@ -21,19 +21,17 @@ PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
 DIGEST_VARIABLES = {JOB_FILE: "BATCHINFERENCE_JOB_SHA256", PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256"}
 """Environment variables of the head with the SHA-256 of each file. The driver checks the files with
 them, so a user who can write only ConfigMaps cannot make the driver run another job."""
-_SETTINGS_OF_OPERATOR: dict[str, Any] = {
-    **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
-    **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
-    **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
-    "head": {"node_selector", "tolerations", "ephemeral_storage"},
-    "profiles": {"__all__": {"idle_timeout"}},
-}
-"""Settings in `spec.cluster` that only the operator reads."""
 _NOT_FOR_DRIVERS: dict[str, Any] = {
-    "cluster": _SETTINGS_OF_OPERATOR,
+    "cluster": {
+        **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
+        **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
+        **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
+        "head": {"node_selector", "tolerations", "ephemeral_storage"},
+        "profiles": {"__all__": {"idle_timeout"}},
+    },
     "steps": {"__all__": {"resources": OF_PODS}},
 }
-"""All settings that the driver does not read, except for OPERATOR_FIELDS of the spec."""
+"""The settings that only the operator reads, in addition to OPERATOR_FIELDS."""
 
 
 def config_map(

@@ -112,7 +112,7 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
 
 def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dict[str, Any]:
     """Return the PodDisruptionBudget with which `kubectl drain` waits for the end of an attempt.
-    Its owner must be the RayJob. It allows the eviction of a head that is not ready."""
+    The `owner` must be the RayJob. A head that is not ready may be evicted."""
     head = {**names.labels, ATTEMPT_LABEL: str(names.attempt), NODE_TYPE_LABEL: "head"}
     return {
         "apiVersion": "policy/v1",

@@ -80,7 +80,11 @@ class PlatformPolicy(BaseModel):
 
     def check_spec(self, spec: BatchInferenceSpec) -> list[Problem]:
         """Return the problems with the spec of a job, before the defaults are merged."""
-        problems = [*self.check(spec.cluster), *self.check_priority(spec.priority)]
+        problems = self.check(spec.cluster)
+        if spec.priority > self.max_priority:
+            limit = f"policy.maxPriority ({self.max_priority})"
+            message = f"{spec.priority} is above {limit}. Lower it"
+            problems.append(Problem("spec.priority", message))
         if spec.notifications and not self.notifications:
             message = f"it {not_allowed('notifications', NONE)}"
             problems.append(Problem("spec.notifications", message))
@@ -90,13 +94,6 @@ class PlatformPolicy(BaseModel):
         """Return the problems with the cluster settings of a job, before defaults are merged."""
         settings = own.model_dump(by_alias=True, exclude_none=True)
         return [problem for rule in RULES for problem in rule.check(self, settings)]
-
-    def check_priority(self, priority: int) -> list[Problem]:
-        """Return a problem if the priority of a job is above the maximum."""
-        if priority <= self.max_priority:
-            return []
-        message = f"{priority} is above policy.maxPriority ({self.max_priority}). Lower it"
-        return [Problem("spec.priority", message)]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,7 @@ from typing import Any, NamedTuple, Self
 from batchinference.plan import Plan, WorkerGroup, plan_for_cluster, serialize_plan
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.cluster_checks import check_cluster
-from batchinference.rendering.config_map import (
-    JOB_FILE,
-    JOB_PATH,
-    PLAN_FILE,
-    config_map,
-    job_file,
-)
+from batchinference.rendering.config_map import JOB_FILE, JOB_PATH, PLAN_FILE, config_map, job_file
 from batchinference.rendering.devices import idle_seconds, start_parameters
 from batchinference.rendering.fallback import with_choice
 from batchinference.rendering.kueue import (

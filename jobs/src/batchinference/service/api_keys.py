@@ -1,6 +1,6 @@
 """Authenticates requests by API keys.
 
-A directory, which is a mounted Secret, has a file NAMESPACE.NAME for each key, which contains the
+A mounted Secret is a directory with a file NAMESPACE.NAME for each key. The file contains the
 SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere."""
 
 import hashlib

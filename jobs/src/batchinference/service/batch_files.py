@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PART_BYTES = 16 * 2**20
-"""Size of the parts of an upload. S3 accepts 10,000 parts, which allows files of 160 GB."""
+"""Bytes of a part of an upload. S3 accepts 10,000 parts, which allows files of 160 GB."""
 PARTS_AT_ONCE = 2
 """Number of parts of an upload that are sent to the store at the same time."""
 BLOCK = 4 * 2**20
@@ -261,8 +261,8 @@ class Files:
     async def write_error_file(
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
-        """Write the error file of a batch that has ended early, unless there is one. It has `error`
-        for each line that did not run, if the input file `source` still exists."""
+        """Write the error file of a batch that has ended early, unless it exists. The file has
+        `error` for each line that did not run, if the input file `source` still exists."""
         output = f"{namespace}/batches/{name}"
         if await self.has_error_file(namespace, name):
             return

@@ -13,7 +13,7 @@ from batchinference.spec.status import Phase
 
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
-"""The label of the BatchInferences of batches, and their annotation with the Record."""
+"""The key of a label of the BatchInferences of batches, and of their annotation with the Record."""
 NOT_RUN = {
     "expired": ("batch_expired", "before the completion window expired"),
     "cancelled": ("batch_cancelled", "before the batch was cancelled"),

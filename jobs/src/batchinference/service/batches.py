@@ -1,5 +1,5 @@
-"""Creates, reads, lists and cancels batches. Each is a BatchInference in the namespace of the API
-key of the request."""
+"""Creates, reads, lists and cancels batches. A batch is a BatchInference in the namespace of the
+API key of the request."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ ignores objects with it."""
 MAX_RUNS = 1000
 """Maximum number of batches for equal requests."""
 RETRY_SECONDS = 3600
-"""Maximum age of a batch that has ended and that a repeated request returns."""
+"""Maximum age in seconds of a batch that has ended and that a repeated request returns."""
 _NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]

@@ -60,8 +60,8 @@ class ServiceConfig(SpecModel):
 
 
 def parse_config(text: str) -> ServiceConfig:
-    """Return the configuration in a YAML text. Raises SpecError if it, or the job of a model, is
-    invalid."""
+    """Return the configuration in a YAML text. Raises SpecError for an invalid setting, also of the
+    job of a model."""
     config = parse_settings(text, ServiceConfig)
     for number, model in enumerate(config.models):
         field = f"models[{number}].spec"

@@ -69,9 +69,9 @@ class ObservedJob:
 
     def output(self) -> str:
         """Return the path of the output. Raises Unreadable."""
-        if not self.target.is_job:
-            return self.target.output()
         with readable():
+            if not self.target.is_job:
+                return self.target.output()
             return JobStatus.of(self._cluster.get(self.target.text)).output
 
     def entry(self) -> JobEntry:

@@ -79,6 +79,9 @@ def test_a_log_keeps_its_beginning_and_its_end() -> None:
     assert "line 0\n" in text
     assert " lines ...\n" in text
     assert text.endswith("line 999\n")
+    log = RunLog()
+    log.add("x" * (run_log.MAX_LINE + 1))
+    assert log.text().endswith("x...\n")
 
 
 def test_logs_of_the_last_runs_are_stored_next_to_the_output(tmp_path: Path) -> None:
@@ -237,11 +240,11 @@ def test_copy_has_the_output_of_a_driver_on_a_cluster(tmp_path: Path) -> None:
     job = job_document("demo", tmp_path / "in", tmp_path / "out")
     now = report(tmp_path / "out").serialized()
     code = f"""
-from batchinference.api import run_log
+from batchinference.api.run_log import RunLog
 from batchinference.spec import parse
 from batchinference.spec.report import Report
-run_log.FIRST_COPY_SECONDS = 0
-log = run_log.RunLog()
+seconds = iter([0, 60, 60])
+log = RunLog(clock=lambda: next(seconds))
 print("{SECRET}")
 print("the last line", flush=True)
 log.store_so_far(parse({job!r}), Report.parse({now!r}), own_output=True)

@@ -136,8 +136,7 @@ def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> di
     return document
 
 
-_GONE = ("Succeeded", "Failed")
-"""The phases of pods that have ended."""
+_ENDED_POD_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
 
 def _ends(pod: dict[str, Any]) -> bool:
     phase = (pod.get("status") or {}).get("phase")
-    return "deletionTimestamp" in pod["metadata"] or phase in _GONE
+    return "deletionTimestamp" in pod["metadata"] or phase in _ENDED_POD_PHASES
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

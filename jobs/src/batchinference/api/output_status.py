@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _SHOWN_FIELDS = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_VALUE = 50_000
-"""Maximum number of characters of a value in an error record, because it is untrusted."""
+"""Maximum number of characters of a value in an error record, because the value is untrusted. `...`
+replaces the rest."""
 MAX_RECORDS = 20
 """Maximum number of error records that are shown of one input row. A row has several records if a
 step turned it into several rows, of which more than one failed."""
@@ -248,4 +249,7 @@ def _error_rows(output: str) -> Iterator[dict[str, Any]]:
 
 
 def _short(value: Any) -> Any:
-    return value if value is None or isinstance(value, int) else str(value)[:MAX_VALUE]
+    if value is None or isinstance(value, int):
+        return value
+    text = str(value)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."

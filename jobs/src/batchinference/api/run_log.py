@@ -26,7 +26,7 @@ LOG_DIRECTORY = "logs"
 MAX_BEGINNING, MAX_END = 100_000, 900_000
 """Maximum number of characters of the beginning and of the end of a log. The rest is dropped."""
 MAX_LINE = 4000
-"""Maximum number of characters of a line. The rest is dropped."""
+"""Maximum number of characters of a line. `...` replaces the rest."""
 KEPT_LOGS = 20
 """Maximum number of logs per output. Older logs are deleted."""
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
@@ -52,8 +52,8 @@ class RunLog:
         self._max_end, self._max_copy, self._clock = max_end, max_copy, clock
         self._beginning: list[str] = []
         self._end: deque[str] = deque()
-        self._left = max_beginning
-        self._size = self._dropped = 0
+        self._room = max_beginning
+        self._end_size = self._dropped = 0
         self._state = ""
         self._stdout_start = _stdout_size()
         self._next_copy = clock() + FIRST_COPY_SECONDS
@@ -73,15 +73,15 @@ class RunLog:
             self.add(f"{report.name}: {report.state.value}{reason}")
 
     def _append(self, line: str) -> None:
-        line = in_one_line(line)[:MAX_LINE]
-        if self._left >= len(line) and not self._end:
-            self._left -= len(line)
+        line = _shortened(line)
+        if self._room >= len(line) and not self._end:
+            self._room -= len(line)
             self._beginning.append(line)
             return
         self._end.append(line)
-        self._size += len(line)
-        while self._size > self._max_end:
-            self._size -= len(self._end.popleft())
+        self._end_size += len(line)
+        while self._end_size > self._max_end:
+            self._end_size -= len(self._end.popleft())
             self._dropped += 1
 
     def add_own_output(self) -> None:
@@ -117,7 +117,7 @@ class RunLog:
         self._next_copy = self._clock() + COPY_SECONDS
         with suppress(Exception):
             own = self._own_output(self._max_copy) if own_output else []
-            lines = "".join(f"{in_one_line(line)[:MAX_LINE]}\n" for line in own)
+            lines = "".join(f"{_shortened(line)}\n" for line in own)
             text, now = self.text(), f"{datetime.now(UTC):{_TIME}}"
             if len(text) > self._max_copy:
                 text = text[-self._max_copy :].partition("\n")[2]  # without a partial first line
@@ -140,6 +140,11 @@ class RunLog:
         if self._file is not None and self._file != file:
             self._file.delete()
         self._file, self.uri = file, file.uri
+
+
+def _shortened(line: str) -> str:
+    text = in_one_line(line)
+    return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
 
 
 def _has_begun(report: Report) -> bool:

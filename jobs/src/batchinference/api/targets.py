@@ -69,7 +69,7 @@ class Target:
 
         return JobStatus.of(self.cluster().get(self.text)).output
 
-    def unset_endpoint(self) -> str:
+    def missing_endpoint(self) -> str:
         """Return the setting NAME=VALUE by which a job finds its object store, if this environment
         lacks it; else, and for a path, an empty text. Raises ClusterError."""
         if not self.is_job:

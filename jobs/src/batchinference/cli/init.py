@@ -37,9 +37,8 @@ class Defaults(NamedTuple):
     """Empty if the model has labels of its own, or no labels."""
 
     @property
-    def of_files(self) -> bool:
-        """Whether each row is a file. Then the format that reads the files has the same name as the
-        kind of job."""
+    def rows_are_files(self) -> bool:
+        """Whether each row is a file. The format of these files has the name of the kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -163,7 +162,7 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
         values["model"] = _on_this_machine(values["model"])
     fields = {name: _quoted(value) for name, value in values.items()}
     labels = filter(None, map(str.strip, values["labels"].split(",")))
-    form = kind if DEFAULTS[kind].of_files else _table_format(values["read"])
+    form = kind if DEFAULTS[kind].rows_are_files else _table_format(values["read"])
     limit, failures = _limit(_count(values["read"], form))
     fields |= {"format": form, "file": shlex.quote(file), "limit": limit, "failures": failures}
     fields |= {"labels": f"[{', '.join(map(_quoted, labels))}]"}
@@ -192,7 +191,7 @@ def _count(read: str, form: str) -> int | None:
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:
             count = len(list(islice(file, COUNTED)))
-    elif form in DEFAULTS and DEFAULTS[form].of_files and path.is_dir():
+    elif form in DEFAULTS and DEFAULTS[form].rows_are_files and path.is_dir():
         names = (each.name.lower().endswith(extensions) for each in path.rglob("*"))
         count = len(list(islice(filter(None, names), COUNTED)))
     else:

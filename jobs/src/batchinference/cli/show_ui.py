@@ -9,7 +9,6 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchinference.api.cluster_error import ClusterError
 from batchinference.api.output_status import outputs_below
@@ -19,9 +18,6 @@ from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
 from batchinference.spec.addresses import is_local
-
-if TYPE_CHECKING:
-    from batchinference.ui.site import Site
 
 DEFAULT_PORTS = range(8484, 8494)
 
@@ -39,28 +35,23 @@ def show_ui(
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
+    from batchinference.ui.server import address_of, serving
     from batchinference.ui.site import Site
 
-    try:
-        given = [Target(name, namespace, context) for name in names]
-        targets = [each for target in given for each in _targets(target)]
-        if names and not targets:
-            echo(f"ui: there are no outputs in {', '.join(names)}", err=True)
+    targets: list[Target] = []
+    for name in names:
+        targets += (added := _targets(Target(name, namespace, context)))
+        if not added:
+            echo(f"ui: there are no outputs in {name}", err=True)
             return exits.BAD_INPUT
+    try:
         jobs = GivenJobs(targets) if targets else JobsOfNamespace(namespace, context)
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
-    return _serve(Site(jobs), ports, browser=browser)
-
-
-def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
-    """Serve the page on the first of these ports that is free, and return the exit code."""
-    from batchinference.ui.server import address_of, serving
-
     try:
         with (
-            serving(ports, secrets.token_urlsafe(16), site) as server,
+            serving(ports, secrets.token_urlsafe(16), Site(jobs)) as server,
             _announced(address_of(server), browser=browser),
         ):
             server.serve_forever()

@@ -18,7 +18,7 @@ from batchinference.service.api_keys import Keys
 from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import BatchModel, ServiceConfig
 from batchinference.service.server import Service
-from batchinference.service.uploads import DEFAULT_LIMITS, UploadLimits
+from batchinference.service.uploads import LIMITS, UploadLimits
 from support.service.cluster import FakeCluster
 
 KEYS = {"team-a": "key-of-team-a-5d1c", "team-b": "key-of-team-b-77e0"}
@@ -83,10 +83,7 @@ def write_keys(directory: Path, keys: dict[str, str]) -> Keys:
 
 @asynccontextmanager
 async def running(
-    directory: Path,
-    cluster: FakeCluster,
-    limits: UploadLimits = DEFAULT_LIMITS,
-    **settings: Any,
+    directory: Path, cluster: FakeCluster, limits: UploadLimits = LIMITS, **settings: Any
 ) -> AsyncIterator[Running]:
     """Run a service whose store is a local directory."""
     config = ServiceConfig(**{"path": str(directory / "store"), "models": MODELS, **settings})

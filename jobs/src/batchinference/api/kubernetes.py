@@ -21,7 +21,7 @@ FIELD_MANAGER = "batchinference"
 APPLY = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """The directory with the token and the namespace of a pod. It exists only in pods."""
 TIMEOUT_SECONDS = 30
 PAGE = 100
@@ -51,10 +51,7 @@ class Kubernetes:
     pod in which this program runs."""
 
     def __init__(
-        self,
-        namespace: str | None = None,
-        context: str | None = None,
-        account: Path = SERVICE_ACCOUNT,
+        self, namespace: str | None = None, context: str | None = None, account: Path = ACCOUNT
     ) -> None:
         """Read the kubeconfig, or without one the token of the pod in the directory `account`.
         Raises ClusterError if both, or the package `kubernetes`, are missing."""

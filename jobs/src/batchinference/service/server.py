@@ -16,7 +16,7 @@ from batchinference.service.batches import Batches
 from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig
 from batchinference.service.list_pages import Pages
-from batchinference.service.uploads import DEFAULT_LIMITS, UploadForm, UploadLimits, Uploads
+from batchinference.service.uploads import LIMITS, UploadForm, UploadLimits, Uploads
 
 MAX_PAGE = 100
 """Maximum number of items in a page of a list."""
@@ -55,11 +55,7 @@ class Service:
     """The handlers of the API."""
 
     def __init__(
-        self,
-        config: ServiceConfig,
-        keys: Keys,
-        cluster: Kubernetes,
-        limits: UploadLimits = DEFAULT_LIMITS,
+        self, config: ServiceConfig, keys: Keys, cluster: Kubernetes, limits: UploadLimits = LIMITS
     ) -> None:
         self._config, self._keys, self._limits = config, keys, limits
         self._files = Files(config, self._is_file_in_use)

@@ -46,7 +46,7 @@ class UploadLimits:
     """Maximum bytes of a part of an upload."""
 
 
-DEFAULT_LIMITS = UploadLimits()
+LIMITS = UploadLimits()
 
 
 class UploadForm:

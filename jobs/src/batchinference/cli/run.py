@@ -142,10 +142,8 @@ def _run(
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         if options.limit is not None:
-            rows, path = options.limit, job.spec.write.path
-            display.say(
-                f"{job.metadata.name}: trial with the first {rows} row(s), written to {path}"
-            )
+            what = f"the first {options.limit} row(s), written to {job.spec.write.path}"
+            display.say(f"{job.metadata.name}: trial with {what}")
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
         quiet = not is_verbose() and not on_cluster

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
 from batchinference.api.cluster_error import ClusterError
 from batchinference.api.output_status import outputs_below
 from batchinference.api.targets import Target, check_address
@@ -38,12 +40,7 @@ def show_ui(
     from batchinference.ui.server import address_of, serving
     from batchinference.ui.site import Site
 
-    targets: list[Target] = []
-    for name in names:
-        targets += (added := _targets(Target(name, namespace, context)))
-        if not added:
-            echo(f"ui: there are no outputs in {name}", err=True)
-            return exits.BAD_INPUT
+    targets = [each for name in names for each in _targets(Target(name, namespace, context))]
     try:
         jobs = GivenJobs(targets) if targets else JobsOfNamespace(namespace, context)
     except ClusterError as error:
@@ -65,14 +62,18 @@ def show_ui(
 
 def _targets(target: Target) -> list[Target]:
     """Return the outputs in and below a local directory, or the target itself if it is a job or an
-    address. Exits with code 2 if there is no such directory, or if the address is invalid."""
+    address. Exits with code 2 if the address is invalid, or if there are no outputs."""
     if target.is_job:
         return [target]
     with exit_on_cluster_error("ui"):
         check_address(target.text)
     if not is_local(target.text):
         return [target]
-    return [Target(output) for output in read_output("ui", target, outputs_below)]
+    outputs = read_output("ui", target, outputs_below)
+    if not outputs:
+        echo(f"ui: there are no outputs in {target.text}", err=True)
+        raise typer.Exit(exits.BAD_INPUT)
+    return [Target(output) for output in outputs]
 
 
 @contextmanager

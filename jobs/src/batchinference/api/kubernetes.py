@@ -66,9 +66,8 @@ class Kubernetes:
         try:
             default = self._use_account(account) if in_pod else self._use_kubeconfig(context)
         except (config.ConfigException, OSError) as error:
-            raise ClusterError(
-                f"no cluster: {error}. Set KUBECONFIG to the kubeconfig file of the cluster"
-            ) from None
+            fix = "Set KUBECONFIG to the kubeconfig file of the cluster"
+            raise ClusterError(f"no cluster: {str(error).rstrip('.')}. {fix}") from None
         self.namespace = namespace or default or "default"
         self.host = self._client.configuration.host
 

@@ -160,7 +160,7 @@ class JobsOfNamespace:
 
     def __init__(self, namespace: str | None, context: str | None) -> None:
         """Connect to the cluster of a context. Raises ClusterError if there is none."""
-        self._cluster = Target("", namespace, context).cluster()
+        self._cluster = Kubernetes(namespace, context)
         self._context = context
         self._jobs: dict[str, ObservedJob] = {}
         self._lock = Lock()

@@ -45,6 +45,7 @@ def test_version_is_printed(invoke: Invoke) -> None:
         (["ui", "s3://"], "Write s3://BUCKET/PATH"),
         (["verify", "job.yaml"], "Name its output: the write.path in it"),
         (["status", "s3://"], "Write s3://BUCKET/PATH"),
+        (["status", ""], "Name the write.path"),
         (["plan", "job.yaml", "--sample", "9"], "add --estimate"),
     ],
 )

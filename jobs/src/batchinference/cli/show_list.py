@@ -14,7 +14,7 @@ from batchinference.text import in_one_line
 
 def show_list(target: Target, form: Format) -> None:
     """Print the outputs below a directory, or the jobs of a namespace, with their progress."""
-    on_cluster = target.namespace is not None or target.context is not None
+    on_cluster = target.is_on_cluster
     seen = list(_jobs(target) if on_cluster else _outputs(target))
     if form is not Format.TEXT:
         print_data([_data_of(each) for each in seen], form)

@@ -37,7 +37,7 @@ def admission_rules() -> str:
     start = _Expression("variables.cluster", "variables.path + '.cluster'")
     expressions: dict[str, list[str]] = {}
     for rule in RULES:
-        of_rule = [_problems(rule, steps, start) for steps in rule.steps]
+        of_rule = [_problems(rule, parts, start) for parts in rule.parts]
         expressions.setdefault(rule.policy, []).extend(of_rule)
     rules = [_rule(policy, of_policy) for policy, of_policy in expressions.items()]
     return _HEADER + yaml.safe_dump(rules, sort_keys=False, width=100)

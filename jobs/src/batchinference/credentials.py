@@ -1,4 +1,5 @@
-"""Masks credentials in texts and URLs. Finds them by value, by format, or by the name before them.
+"""Masks credentials in texts and URLs. Recognizes a credential by its value, its format, or the
+name before it.
 
 Libraries put URLs, headers and connection strings into their error messages. Masking too much is
 acceptable; showing a credential is not.
@@ -105,7 +106,7 @@ def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str])
 
 
 def _forms(value: str) -> set[str]:
-    """Return a secret as it may be written in messages, logs, JSON and URLs."""
+    """Return all texts as which a secret may be written in messages, logs, JSON and URLs."""
     nested = repr(f"{value}'\"").removesuffix("\\'\"'")[1:]  # in a text with both kinds of quotes
     lines = (line.strip() for line in value.splitlines())
     return {

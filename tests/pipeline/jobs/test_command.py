@@ -39,7 +39,7 @@ def report_in(directory: Path) -> Report:
 def test_job_with_a_ray_of_its_own_succeeds(
     tmp_path: Path, own_code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It succeeds although one of its processes dies, and leaves no process and no secret."""
+    """The job succeeds although one of its processes dies, and leaves no process and no secret."""
     dies = {"callable": "own_code:die_once", "callArgs": {"file": str(tmp_path / "died")}}
     length = {"callable": "own_code:length"}
     steps = [{"name": "dies", "python": dies}, {"name": "own", "python": length}]

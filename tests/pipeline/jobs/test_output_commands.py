@@ -69,8 +69,8 @@ def test_number_of_causes_and_length_of_values_are_limited(
     (group,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
     assert (group["rows"], group["cause"]) == (2, "other causes")
     example = group["example"]
-    assert (example["row"], example["error"]) == (1, "ValueError")
-    assert example["values"] == '{"text": "'
+    assert (example["row"], example["error"]) == (1, "ValueError...")
+    assert example["values"] == '{"text": "...'
 
 
 def test_status_of_a_complete_output(output: str) -> None:
@@ -162,9 +162,10 @@ def test_outputs_below_a_directory_are_listed(output: str, messages: Messages) -
     assert (data["state"], data["rows"], data["failed"]) == ("complete", 4, 2)
     assert Path(data["output"]) == Path("deep/er/out").absolute()
     messages.check(invoke_without_ray("list", "in").stdout)
-    missing = invoke_without_ray("list", "nowhere/")
-    assert missing.exit_code == 2
-    messages.check(missing.stderr)
+    for command in ("list", "ui"):
+        missing = invoke_without_ray(command, "nowhere/")
+        assert missing.exit_code == 2
+        messages.check(missing.stderr)
 
 
 def test_run_prints_its_report_as_data(output: str) -> None:
@@ -175,10 +176,11 @@ def test_run_prints_its_report_as_data(output: str) -> None:
     assert (failed.exit_code, failed.stdout) == (2, "")
 
 
-@pytest.mark.parametrize("command", ["status", "errors", "logs"])
+@pytest.mark.parametrize("command", ["status", "errors", "logs", "ui"])
 def test_a_path_without_an_output_is_refused(
-    tmp_path: Path, command: str, messages: Messages
+    output: str, tmp_path: Path, command: str, messages: Messages
 ) -> None:
-    done = invoke_without_ray(command, str(tmp_path))
+    named = [output] if command == "ui" else []
+    done = invoke_without_ray(command, *named, str(tmp_path / "in"))
     assert (done.exit_code, done.stdout) == (2, "")
     messages.check(done.stderr)

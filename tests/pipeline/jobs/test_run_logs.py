@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,10 +70,8 @@ def test_crash_stack_contains_only_lines_of_user_code(tmp_path: Path) -> None:
     ]
 
 
-def test_a_log_keeps_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_log, "MAX_BEGINNING", 100)
-    monkeypatch.setattr(run_log, "MAX_END", 100)
-    log = RunLog()
+def test_a_log_keeps_its_beginning_and_its_end() -> None:
+    log = RunLog(max_beginning=100, max_end=100)
     for number in range(1000):
         log.add(f"line {number}")
     text = log.text()
@@ -81,18 +79,22 @@ def test_a_log_keeps_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) 
     assert "line 0\n" in text
     assert " lines ...\n" in text
     assert text.endswith("line 999\n")
+    log = RunLog()
+    log.add("x" * (run_log.MAX_LINE + 1))
+    assert log.text().endswith("x...\n")
 
 
-def test_logs_of_the_last_runs_are_stored_next_to_the_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_log, "KEPT_LOGS", 1)
+def test_logs_of_the_last_runs_are_stored_next_to_the_output(tmp_path: Path) -> None:
     file = job_file(tmp_path)
-    for _ in range(2):
-        done = invoke_without_ray("run", "--restart", file)
+    invoke_without_ray("run", file)
+    for number in range(run_log.KEPT_LOGS):
+        name = f"2026-01-31T0000{number:02d}Z-pass-1.log"
+        (tmp_path / "out/_batchinference/logs" / name).write_text("of an earlier run\n")
+    done = invoke_without_ray("run", "--restart", file)
     idle = invoke_without_ray("run", file)
     assert ("was complete already" in idle.stderr, "log     " in idle.stderr) == (True, False)
-    (log,) = stored_logs(log_directory(parse(yaml.safe_load(Path(file).read_text()))))
+    *earlier, log = stored_logs(log_directory(parse(yaml.safe_load(Path(file).read_text()))))
+    assert len(earlier) == run_log.KEPT_LOGS - 1
     assert f"log     {log.uri}" in done.stderr
     text = log.read().decode()
     assert "demo: starting Ray on this machine" in text
@@ -121,9 +123,8 @@ open("log", "w").write(log.text())
 def test_truncated_line_of_a_driver_is_omitted(tmp_path: Path) -> None:
     """Without the name before it, a secret would not be recognized."""
     code = f"""
-from batchinference.api import run_log
-run_log.MAX_END = 40
-log = run_log.RunLog()
+from batchinference.api.run_log import RunLog
+log = RunLog(max_end=40)
 print("{SECRET}")
 print("the end", flush=True)
 log.add_own_output()
@@ -143,29 +144,20 @@ def test_unreadable_output_of_workers_does_not_fail_the_job(
     assert invoke_without_ray("run", job_file(tmp_path)).exit_code == 0
 
 
-def test_a_log_that_cannot_be_stored_does_not_fail_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "out/_batchinference").mkdir(parents=True)
-    monkeypatch.setattr(run_log, "LOG_DIRECTORY", "job.json")  # a file
-    done = invoke_without_ray("run", job_file(tmp_path))
+def test_a_log_that_cannot_be_stored_does_not_fail_the_job(tmp_path: Path) -> None:
+    file, logs = job_file(tmp_path), tmp_path / "out/_batchinference/logs"
+    invoke_without_ray("run", file)
+    shutil.rmtree(logs)
+    logs.touch()
+    done = invoke_without_ray("run", "--restart", file)
     assert (done.exit_code, "log     " in done.stderr) == (0, False)
 
 
 class Clock:
-    """Replaces the module `time`."""
-
     seconds = 0.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(run_log, "time", SimpleNamespace(monotonic=clock.monotonic))
-    return clock
 
 
 def report(output: Path, **fields: Any) -> Report:
@@ -181,11 +173,9 @@ def stored(job: BatchInference) -> dict[str, str]:
     }
 
 
-def test_last_lines_are_stored_at_most_once_a_minute_while_a_job_runs(
-    tmp_path: Path, clock: Clock
-) -> None:
-    job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
-    log, now = RunLog(), report(tmp_path / "out")
+def test_last_lines_are_stored_at_most_once_a_minute_while_a_job_runs(tmp_path: Path) -> None:
+    job, clock = parse(job_document("demo", tmp_path / "in", tmp_path / "out")), Clock()
+    log, now = RunLog(clock=clock), report(tmp_path / "out")
     result = {}
     for second in range(0, 140, 5):
         clock.seconds = float(second)
@@ -201,12 +191,9 @@ def test_last_lines_are_stored_at_most_once_a_minute_while_a_job_runs(
     assert stored(job) == {"2026-01-31T000000Z-pass-1.log": log.text()}
 
 
-def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_pass(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_log, "MAX_COPY", 200)
-    job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
-    log = RunLog()
+def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_pass(tmp_path: Path) -> None:
+    job, clock = parse(job_document("demo", tmp_path / "in", tmp_path / "out")), Clock()
+    log = RunLog(max_copy=200, clock=clock)
     for number in range(100):
         log.add(f"line {number}")
     for number in (1, 2):
@@ -219,9 +206,9 @@ def test_copy_of_a_running_job_is_small_and_replaced_by_the_next_pass(
     assert text.startswith("20")  # a whole line, with its time
 
 
-def test_run_that_has_not_begun_to_write_stores_no_copy(tmp_path: Path, clock: Clock) -> None:
-    job = parse(job_document("demo", tmp_path / "in", tmp_path / "out"))
-    log = RunLog()
+def test_run_that_has_not_begun_to_write_stores_no_copy(tmp_path: Path) -> None:
+    job, clock = parse(job_document("demo", tmp_path / "in", tmp_path / "out")), Clock()
+    log = RunLog(clock=clock)
     clock.seconds = 30
     log.store_so_far(job, report(tmp_path / "out", passNumber=None), own_output=False)
     assert stored(job) == {}
@@ -253,11 +240,11 @@ def test_copy_has_the_output_of_a_driver_on_a_cluster(tmp_path: Path) -> None:
     job = job_document("demo", tmp_path / "in", tmp_path / "out")
     now = report(tmp_path / "out").serialized()
     code = f"""
-from batchinference.api import run_log
+from batchinference.api.run_log import RunLog
 from batchinference.spec import parse
 from batchinference.spec.report import Report
-run_log.FIRST_COPY_SECONDS = 0
-log = run_log.RunLog()
+seconds = iter([0, 60, 60])
+log = RunLog(clock=lambda: next(seconds))
 print("{SECRET}")
 print("the last line", flush=True)
 log.store_so_far(parse({job!r}), Report.parse({now!r}), own_output=True)

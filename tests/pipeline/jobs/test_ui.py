@@ -10,9 +10,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from batchinference.api import output_status
+from batchinference.api.output_status import failed_row
 from batchinference.api.targets import Target
-from batchinference.cli import show_ui
+from batchinference.cli.show_ui import show_ui
 from batchinference.ui import server
 from batchinference.ui.observed_jobs import GivenJobs
 from batchinference.ui.site import POLICY, REPORT_POLICY, Site
@@ -86,13 +86,10 @@ def test_rows_of_different_additions_are_not_mixed(tmp_path: Path, own_code: Pat
         assert sum(f"bad {name}" in text for text in texts) == 1
 
 
-def test_page_of_a_row_has_a_limited_number_of_records(
-    failed_rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = site_of(failed_rows)
-    path = rows_of(page(site, "jobs/0"))[0]
-    monkeypatch.setattr(output_status, "MAX_RECORDS", 0)
-    assert site.answer(path).status == 404
+def test_page_of_a_row_has_a_limited_number_of_records(failed_rows: Path) -> None:
+    key = rows_of(page(site_of(failed_rows), "jobs/0"))[0].rpartition("/")[2]
+    numbers = [len(failed_row(str(failed_rows), key, limit)) for limit in (0, 1)]
+    assert numbers == [0, 1]
 
 
 def test_stored_report_is_shown_without_scripts_in_an_origin_of_its_own(failed_rows: Path) -> None:
@@ -128,8 +125,8 @@ def test_port_in_use_is_refused(failed_rows: Path) -> None:
     assert f"ui: --port: port {port} cannot be used" in done.stderr
 
 
-def test_the_first_free_port_is_taken_by_default(
-    failed_rows: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_first_free_port_is_used(
+    failed_rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
@@ -137,9 +134,6 @@ def test_the_first_free_port_is_taken_by_default(
     monkeypatch.setattr(server.ThreadingHTTPServer, "serve_forever", interrupted)
     with socket.create_server(("127.0.0.1", 0)) as used:
         port = used.getsockname()[1]
-        monkeypatch.setattr(show_ui, "DEFAULT_PORTS", [port, 0])
-        done = invoke_without_ray("ui", str(failed_rows), "--no-browser")
-        assert done.exit_code == 0
-        assert f":{port}/" not in done.stdout
-        monkeypatch.setattr(show_ui, "DEFAULT_PORTS", [port, port])
-        assert invoke_without_ray("ui", str(failed_rows), "--no-browser").exit_code == 2
+        for ports, code in (([port, 0], 0), ([port, port], 2)):
+            assert show_ui([str(failed_rows)], None, None, ports, browser=False) == code
+            assert f":{port}/" not in capsys.readouterr().out

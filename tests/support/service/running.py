@@ -18,6 +18,7 @@ from batchinference.service.api_keys import Keys
 from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import BatchModel, ServiceConfig
 from batchinference.service.server import Service
+from batchinference.service.uploads import LIMITS, UploadLimits
 from support.service.cluster import FakeCluster
 
 KEYS = {"team-a": "key-of-team-a-5d1c", "team-b": "key-of-team-b-77e0"}
@@ -81,12 +82,14 @@ def write_keys(directory: Path, keys: dict[str, str]) -> Keys:
 
 
 @asynccontextmanager
-async def running(directory: Path, cluster: FakeCluster, **settings: Any) -> AsyncIterator[Running]:
+async def running(
+    directory: Path, cluster: FakeCluster, limits: UploadLimits = LIMITS, **settings: Any
+) -> AsyncIterator[Running]:
     """Run a service whose store is a local directory."""
     config = ServiceConfig(**{"path": str(directory / "store"), "models": MODELS, **settings})
     async with TestServer(cluster.application(), host="127.0.0.1") as api:
         kubernetes = Kubernetes(str(api.make_url("")).rstrip("/"), lambda: "token-of-the-pod\n")
-        service = Service(config, write_keys(directory / "keys", KEYS), kubernetes)
+        service = Service(config, write_keys(directory / "keys", KEYS), kubernetes, limits)
         async with TestServer(service.application(), host="127.0.0.1") as server:
             url = str(server.make_url("")).rstrip("/")
             result = Running(url, cluster, directory / "store")

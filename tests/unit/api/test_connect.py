@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from kubernetes.config import incluster_config, kube_config
 
-from batchinference.api import kubernetes
 from batchinference.api.cluster_error import ClusterError
 from batchinference.api.kubernetes import Kubernetes
 
@@ -18,7 +17,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / ".kube/config"))
-    monkeypatch.setattr(kubernetes, "IN_POD", tmp_path / "pod")
     return tmp_path
 
 
@@ -44,36 +42,33 @@ contexts: [{name: x, context: {cluster: c, user: u, namespace: own}}]
 current-context: x""")
 
 
-@pytest.mark.usefixtures("pod")
-def test_pod_without_kubeconfig_uses_its_service_account() -> None:
-    cluster = Kubernetes()
+def test_pod_without_kubeconfig_uses_its_service_account(pod: Path) -> None:
+    cluster = Kubernetes(account=pod)
     assert (cluster.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
     options = {"header_params": {}, "auth_settings": ["BearerToken"]}
     headers = cluster._client.param_serialize("GET", "/", **options)[2]
     assert headers["authorization"] == "bearer secret"
-    assert Kubernetes(namespace="other").namespace == "other", "that of the caller comes first"
+    other = Kubernetes(namespace="other", account=pod)
+    assert other.namespace == "other", "an argument overrides the namespace of the pod"
 
 
-@pytest.mark.usefixtures("pod")
-def test_kubeconfig_comes_before_the_service_account(home: Path) -> None:
+def test_kubeconfig_comes_before_the_service_account(home: Path, pod: Path) -> None:
     write_kubeconfig(home)
-    cluster = Kubernetes()
+    cluster = Kubernetes(account=pod)
     assert (cluster.host, cluster.namespace) == ("https://kubeconfig:6443", "own")
 
 
-@pytest.mark.usefixtures("pod")
-def test_context_needs_a_kubeconfig() -> None:
+def test_context_needs_a_kubeconfig(pod: Path) -> None:
     with pytest.raises(ClusterError):
-        Kubernetes(context="x")
+        Kubernetes(context="x", account=pod)
 
 
 def test_pod_without_token_is_an_error(pod: Path) -> None:
     (pod / "token").unlink()
     with pytest.raises(ClusterError):
-        Kubernetes()
+        Kubernetes(account=pod)
 
 
-@pytest.mark.usefixtures("home")
-def test_machine_without_kubeconfig_is_an_error() -> None:
+def test_machine_without_kubeconfig_is_an_error(home: Path) -> None:
     with pytest.raises(ClusterError):
-        Kubernetes()
+        Kubernetes(account=home / "absent")

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from batchinference.api import notify as module
-from batchinference.api.notify import notify
+from batchinference.api.notify import SendLimits, notify
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -19,11 +18,11 @@ from support.documents.minimal import document
 from support.servers.scripted_http import Answer, Server, answering, serving
 
 HOOK = {"name": "chat", "urlEnv": "HOOK"}
+QUICK = SendLimits(first_wait=0.0)
 
 
 @pytest.fixture(autouse=True)
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.0)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
 
 
@@ -33,19 +32,27 @@ def ended(state: JobState = JobState.FAILED, reason: str | None = "TooManyErrors
     return Report(name="nightly", state=state, counts={"read": 3, "failed": 2}, **fields)
 
 
-def said(report: Report, *hooks: dict[str, Any], stop: StopSignal | None = None) -> list[str]:
+def said(
+    report: Report,
+    *hooks: dict[str, Any],
+    stop: StopSignal | None = None,
+    limits: SendLimits = QUICK,
+) -> list[str]:
     lines: list[str] = []
     job = parse(document(notifications=list(hooks) or [HOOK]))
-    notify(job, report, lines.append, stop or StopSignal())
+    notify(job, report, lines.append, stop or StopSignal(), limits)
     return lines
 
 
 def sent(
-    answer: Answer, monkeypatch: pytest.MonkeyPatch, report: Report | None = None
+    answer: Answer,
+    monkeypatch: pytest.MonkeyPatch,
+    report: Report | None = None,
+    limits: SendLimits = QUICK,
 ) -> tuple[list[str], Server]:
     with serving(answer) as server:
         monkeypatch.setenv("HOOK", f"{server.url}/s3cret")
-        return said(report or ended()), server
+        return said(report or ended(), limits=limits), server
 
 
 def test_run_sends_its_result(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
@@ -77,7 +84,7 @@ def test_failing_endpoint_is_only_reported(
 
     lines, server = sent(answer, monkeypatch)
     messages.check(lines)
-    assert len(server.requests) == (module.MAX_TRIES if status == 500 else 1)
+    assert len(server.requests) == (QUICK.tries if status == 500 else 1)
 
 
 def test_silent_endpoint_ends(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
@@ -85,9 +92,8 @@ def test_silent_endpoint_ends(monkeypatch: pytest.MonkeyPatch, messages: Message
         await asyncio.sleep(1)
         return web.Response()
 
-    monkeypatch.setattr(module, "MAX_TRIES", 1)
-    monkeypatch.setattr(module, "TIMEOUTS", (0.2, 0.2))
-    messages.check(sent(answer, monkeypatch)[0])
+    limits = SendLimits(tries=1, timeouts=(0.2, 0.2))
+    messages.check(sent(answer, monkeypatch, limits=limits)[0])
 
 
 def test_signal_ends_the_attempts(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
@@ -108,9 +114,9 @@ def test_signal_ends_the_attempts(monkeypatch: pytest.MonkeyPatch, messages: Mes
 def test_all_notifications_share_one_limit_of_time(
     monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
-    monkeypatch.setattr(module, "MAX_SECONDS", 0.0)
     monkeypatch.setenv("HOOK", "http://127.0.0.1:9/")
-    messages.check(said(ended(), HOOK, {**HOOK, "name": "mail"}))
+    hooks = HOOK, {**HOOK, "name": "mail"}
+    messages.check(said(ended(), *hooks, limits=SendLimits(seconds=0.0)))
 
 
 def test_unexpected_error_is_only_reported(

@@ -209,7 +209,7 @@ def test_nested_numbers_are_shown_by_their_shape() -> None:
 
 
 def test_labels_and_scores_are_shown() -> None:
-    """They are what the reader of a preview looks for."""
+    """The reader of a preview looks for these values."""
     result = [
         {"index": n, "label": f"tabby cat {n}", "score": 0.98765432 / (n + 1)} for n in range(5)
     ]

@@ -93,7 +93,7 @@ def test_devices_may_be_idle_for_another_time_than_cpus() -> None:
 
 
 def test_idle_timeouts_are_those_that_kuberay_accepts() -> None:
-    """It refuses large ones, and any without an autoscaler."""
+    """KubeRay refuses a large timeout, and any timeout without an autoscaler."""
     cluster = {"idleTimeout": "999999d", "profiles": {"GPU": {"idleTimeout": "999999d"}}}
     made = render(job(steps=[model_step(resources={"gpu": 1})], cluster=cluster)).cluster
     *_, gpus = made["workerGroupSpecs"]

@@ -44,7 +44,7 @@ def test_ray_job_has_each_deadline_an_hour_later(
 
 
 def test_ray_job_in_a_queue_has_the_total_deadline_alone() -> None:
-    """Its pods may be gated after it has started. Then the other deadlines start over."""
+    """Kueue may gate the pods after the RayJob has started. Then the other deadlines start over."""
     deadlines = {"pending": "30m", "active": "8h"}
     assert rendered(deadlines, queueName="gpu") == (None, None)
     assert rendered({**deadlines, "total": "24h"}, queueName="gpu") == (25 * HOUR, None)

@@ -143,7 +143,7 @@ def test_limits_count_the_devices_of_pods_that_share_them(messages: Messages) ->
 
 
 def test_slices_of_a_gpu_are_devices() -> None:
-    """As of NVIDIA's MIG: each is a device of limits and costs."""
+    """Limits and costs count each slice of NVIDIA's MIG as a device."""
     profiles = {"GPU": {"resource": "nvidia.com/mig-1g.10gb"}}
     step = model_step("s0", resources={"gpu": 0.5}, replicas={"max": 4}, replicasPerPod=4)
     job = parse(document(steps=[step], cluster={"image": "image:1", "profiles": profiles}))

@@ -52,7 +52,7 @@ def test_patch_of_another_type_is_refused_at_its_path() -> None:
 
 
 def test_job_has_no_volume_with_the_name_of_one_of_a_patch(messages: Messages) -> None:
-    """It could mount the volume of the platform, which is merged with its own."""
+    """The job could mount the volume of the platform, if both volumes were merged."""
     node = {"name": "node", "emptyDir": None, "hostPath": {"path": "/platform"}}
     defaults = PlatformDefaults.model_validate({"patches": [patch(["*"], volumes=[node])]})
     own = job(cluster={"volumes": [{"name": "node", "emptyDir": {}}]})

@@ -48,7 +48,7 @@ def test_containers_meet_the_pod_security_level_restricted(rendered: Rendered) -
 
 
 def test_only_the_autoscaler_has_a_service_account_token(rendered: Rendered) -> None:
-    """Its ServiceAccount may change every pod of the namespace, which the driver must not."""
+    """The token allows changes of every pod of the namespace, which the driver must not make."""
     head, *workers = rendered.pods
     for pod in rendered.pods:
         assert pod["spec"]["automountServiceAccountToken"] is False
@@ -158,6 +158,6 @@ def test_devices_are_claimed_by_the_template_of_their_profile() -> None:
 
 
 def test_pods_share_no_file_that_says_that_one_of_them_ends() -> None:
-    """A volume of many pods may be mounted elsewhere, also at /tmp, and keeps its files."""
+    """A job may mount a volume of many pods, which keeps its files, anywhere else, even at /tmp."""
     assert re.match(RESERVED_PATHS, END_FILE)
     assert not re.match(RESERVED_PATHS, "/tmp")

@@ -122,7 +122,7 @@ def test_the_config_map_holds_the_plan_of_the_ray_job(rendered: Rendered) -> Non
 def test_the_head_has_the_digests_of_its_files(
     rendered: Rendered, name: str, messages: Messages
 ) -> None:
-    """With them, the driver refuses a ConfigMap replaced by a user without RayJob rights."""
+    """The driver refuses other files, which a user who can write only ConfigMaps may have put."""
     head, *workers = rendered.containers
     values = {variable["name"]: variable.get("value") or "" for variable in head["env"]}
     path, file, env = f"{JOB_DIRECTORY}/{name}", rendered.config_map["data"][name], dict(values)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from batchinference.service import line_check, server, uploads
 from batchinference.service.batch_files import Files, StoredFile
-from batchinference.service.line_check import LineChecker
+from batchinference.service.line_check import FileCheck, LineChecker
+from batchinference.service.uploads import UploadLimits
 from support.service.cluster import FakeCluster
 from support.service.running import KEYS, Running, request_line, requests, running
 
@@ -207,12 +207,11 @@ async def test_an_upload_that_ends_early_leaves_no_file(service: Running, length
     assert await files_of(service) == []
 
 
-async def test_a_slow_upload_is_ended(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "GRACE_SECONDS", 0.05)
-    full = form(PURPOSE, FILE)
-    status, _ = await answer_to(service, full[:-30])
-    assert status == 408
-    assert await files_of(service) == []
+async def test_a_slow_upload_is_ended(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeCluster(), UploadLimits(grace_seconds=0.05)) as service:
+        status, _ = await answer_to(service, form(PURPOSE, FILE)[:-30])
+        assert status == 408
+        assert await files_of(service) == []
 
 
 async def test_uploads_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,14 +225,13 @@ async def test_uploads_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.M
         return stored
 
     monkeypatch.setattr(Files, "add", add)
-    monkeypatch.setattr(server, "UPLOADS", 1)
-    async with running(tmp_path, FakeCluster()) as service:
+    async with running(tmp_path, FakeCluster(), UploadLimits(at_once=1)) as service:
         files = service.client(max_retries=0, timeout=30).files
         sent = [files.create(file=(f"{n}", requests(10)), purpose="batch") for n in range(4)]
         assert len({each.id for each in await asyncio.gather(*sent)}) == 4
 
 
-def check_of(*blocks: bytes, max_lines: int = 100) -> line_check.FileCheck:
+def check_of(*blocks: bytes, max_lines: int = 100) -> FileCheck:
     checker = LineChecker(max_lines)
     for block in blocks:
         checker.add(block)
@@ -250,9 +248,8 @@ def test_lines_may_be_split_between_blocks() -> None:
     assert check_of(content.rstrip(b"\n")) == full
 
 
-def test_a_long_line_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_check, "MAX_LINE", 1000)
-    checker = LineChecker(10)
+def test_a_long_line_is_not_kept() -> None:
+    checker = LineChecker(10, max_line=1000)
     for _ in range(100):
         checker.add(b"x" * 100)
         assert len(checker._rest) <= 1000

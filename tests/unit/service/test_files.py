@@ -10,9 +10,9 @@ import obstore
 import openai
 import pytest
 
-from batchinference.service import batch_files as service_files
+from batchinference.service.batch_files import READ_BYTES
 from support.service.cluster import FakeCluster
-from support.service.running import Running, requests, running
+from support.service.running import Running, request_line, requests, running
 
 
 async def test_an_uploaded_file_can_be_read_listed_and_deleted(service: Running) -> None:
@@ -101,9 +101,9 @@ async def test_models_are_those_of_the_namespace(service: Running) -> None:
 async def test_a_download_that_fails_is_no_shorter_file(
     service: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, content = service.client().files, requests(100)
+    files, body = service.client().files, {"model": "small", "prompt": "x" * READ_BYTES}
+    content = request_line(0, body=body).encode()
     sent = await files.create(file=("a.jsonl", content), purpose="batch")
-    monkeypatch.setattr(service_files, "READ_BYTES", len(content) - 50)
     read = obstore.get_range_async
 
     async def fail_at_the_end(store: Any, path: str, *, start: int, length: int) -> Any:

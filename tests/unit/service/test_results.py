@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -13,7 +14,7 @@ import openai
 import pytest
 from openai.types import Batch
 
-from batchinference.service import batch_files
+from batchinference.service.batch_files import ERROR_FILE, MAX_STATE
 from batchinference.spec.report import JobState
 from support.jobs.without_ray import run_without_ray
 from support.servers.loopback import handled_by
@@ -175,7 +176,7 @@ async def test_failed_lines_are_kept_without_the_input_file(service: Running) ->
     batch = await created(service, "failing")
     service.cluster.only()["spec"]["errors"] = {"maxRows": 1}
     run_without_ray(service.cluster.only())
-    (output_of(service, batch) / batch_files.ERROR_FILE).unlink()  # as if the last commit lacked
+    (output_of(service, batch) / ERROR_FILE).unlink()  # as if the last commit lacked
     done = await finished(service, batch, "Failed", ROWS - 1)
     await service.client().files.delete(batch.input_file_id)
     (failed,) = await lines_of(service, done.error_file_id)
@@ -203,13 +204,12 @@ async def test_deleted_error_file_of_an_expired_batch_is_not_written_again(
     assert [each async for each in client.files.list(purpose="batch_output")] == []
 
 
-async def test_a_state_that_would_fill_the_memory_is_not_read(
-    service: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_state_that_would_fill_the_memory_is_not_read(service: Running) -> None:
     batch = await created(service)
     run_without_ray(service.cluster.only())
     done = await finished(service, batch, "Succeeded")
-    monkeypatch.setattr(batch_files, "MAX_STATE", 100)
+    (report,) = service.root.rglob("report.json")
+    os.truncate(report, MAX_STATE)  # the file needs no space on the disk
     with pytest.raises(openai.PermissionDeniedError):
         await service.client().files.content(str(done.output_file_id))
     listed = [each.purpose async for each in service.client().files.list()]

@@ -11,8 +11,9 @@ import openai
 import pytest
 from openai.types import Upload
 
-from batchinference.service import uploads
-from support.service.running import Running, requests
+from batchinference.service.uploads import OPEN_SECONDS, UploadLimits
+from support.service.cluster import FakeCluster
+from support.service.running import Running, requests, running
 
 CONTENT = requests(20)
 
@@ -73,17 +74,18 @@ async def test_content_that_is_not_as_announced_becomes_no_file(service: Running
     assert (await complete(upload.id, part_ids=[parts])).status == "completed"
 
 
-async def test_limits_of_uploads(service: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    upload = await begun(service)
-    monkeypatch.setattr(uploads, "MAX_PART", 10)
-    with pytest.raises(openai.APIStatusError, match="larger than 10"):
-        await parts_of(service, upload, CONTENT)
-    monkeypatch.setattr(uploads, "OPEN_SECONDS", -1)
-    with pytest.raises(openai.BadRequestError, match="expired"):
-        await parts_of(service, upload, b"a")
-    for changes in ({"bytes": 0}, {"purpose": "assistants"}, {"bytes": 10**15}):
-        with pytest.raises(openai.BadRequestError):
-            await begun(service, **changes)
+async def test_limits_of_uploads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path, FakeCluster(), UploadLimits(max_part=10)) as service:
+        upload = await begun(service)
+        with pytest.raises(openai.APIStatusError, match="larger than 10"):
+            await parts_of(service, upload, CONTENT)
+        for changes in ({"bytes": 0}, {"purpose": "assistants"}, {"bytes": 10**15}):
+            with pytest.raises(openai.BadRequestError):
+                await begun(service, **changes)
+        now = time.time() + OPEN_SECONDS + 2
+        monkeypatch.setattr(time, "time", lambda: now)
+        with pytest.raises(openai.BadRequestError, match="expired"):
+            await parts_of(service, upload, b"a")
 
 
 async def test_no_key_gives_access_to_another_upload(service: Running) -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from batchinference.api.cluster_error import ClusterError
 from batchinference.api.jobs_on_cluster import Workers
 from batchinference.api.targets import Target
+from batchinference.ui import observed_jobs
 from batchinference.ui.observed_jobs import JobsOfNamespace
 from batchinference.ui.pages import JobEntry
 
@@ -44,6 +46,7 @@ class FakeCluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake_cluster = FakeCluster()
     monkeypatch.setattr(Target, "cluster", lambda _: fake_cluster)
+    monkeypatch.setattr(observed_jobs, "Kubernetes", lambda *_: fake_cluster)
     return fake_cluster
 
 
@@ -53,6 +56,12 @@ def test_jobs_of_a_namespace_that_have_not_ended_come_first(cluster: FakeCluster
     jobs = JobsOfNamespace("research", None)
     assert [entry.target for entry in jobs.entries()] == ["b", "c", "a"]
     assert jobs.title == "namespace research of https://cluster"
+
+
+def test_a_missing_cluster_is_no_missing_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/absent")
+    with pytest.raises(ClusterError, match=r"^no cluster: "):
+        JobsOfNamespace(None, None)
 
 
 def test_job_of_a_namespace_is_found_by_name_until_it_is_deleted(cluster: FakeCluster) -> None:

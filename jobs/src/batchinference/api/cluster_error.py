@@ -1,8 +1,9 @@
-"""Defines the error of requests to a cluster, for commands that rarely make one."""
+"""The error of requests to a cluster, which commands can import without the client."""
 
 
 class ClusterError(Exception):
-    """The cluster cannot be reached, or refuses a request. The message is for the user."""
+    """The cluster cannot be reached, or refuses a request. The message is for the user. `status` is
+    the HTTP status of the answer; None without an answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)

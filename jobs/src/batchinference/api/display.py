@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from batchinference.spec import BatchInference
@@ -54,12 +53,7 @@ class Display:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:  # without a terminal, rich would print an empty line
             self._bar.stop()
 
@@ -90,7 +84,7 @@ class Display:
         )
 
     def _print_line(self, report: Report) -> None:
-        """Print a line, but only for a new state or a further tenth, to keep logs short."""
+        """Print a line if the state is new, or if ten more percent of the rows are finished."""
         progress = report.progress
         percent = (progress.percent or 0) if progress else 0
         line = (report.activity, percent // LINE_EVERY_PERCENT)
@@ -154,7 +148,7 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
 
 
 def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
-    """Return the lines about the steps: their speed, reused results and busy replicas."""
+    """Return the lines about the steps: speed, reused results, tokens and busy replicas."""
     steps = [(in_one_line(name), one) for name, one in (report.steps or {}).items()]
     lines = []
     if steps:
@@ -163,8 +157,8 @@ def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
     texts = [f"{name} {one.reused or 0} equal rows and {one.cached or 0} of the cache"
              for name, one in steps if one.reused or one.cached]  # fmt: skip
     lines += [("reused", ", ".join(texts))] if texts else []
-    used = [f"{name} {one.tokens_text}" for name, one in steps if one.tokens_text]
-    lines += [("by step", "; ".join(used))] if len(used) > 1 else []
+    tokens = [f"{name} {one.tokens_text}" for name, one in steps if one.tokens_text]
+    lines += [("by step", "; ".join(tokens))] if len(tokens) > 1 else []
     for name, one in steps:
         shares = (f"{what} {100 * share:.0f} %" for what, share in one.occupancy.items())
         lines += [("replicas", f"{name} {', '.join(shares)}")] if one.occupancy else []
@@ -182,7 +176,8 @@ def _result(report: Report, *, resumes: bool) -> str:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the shape of nested lists of numbers, such as an image, by their first items."""
+    """Return the shape of nested lists of numbers, such as an image. Reads only the first item of
+    each list. Empty for a list of other values."""
     if isinstance(value, list) and value:
         inner = _shape(value[0])
         return [len(value), *inner] if inner or isinstance(value[0], int | float) else []

@@ -66,7 +66,7 @@ class Frame:
     @classmethod
     def _from_table(cls, table: Any) -> Frame:
         content, names = _to_parquet(table), table.column_names
-        # hashes of rows include types, so types are only added if there are no rows
+        # the hashes of rows include the types of columns, but a frame may have no rows
         kinds = [] if table.num_rows else [[str(column.type) for column in table.schema]]
         digest = hashlib.sha256(json.dumps([*names, *kinds]).encode())
         for start in range(0, table.num_rows, CHUNK_ROWS):

@@ -63,13 +63,9 @@ class Job:
         fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
         frame = _read_frame(fields)
         code = _with_paths_of_code(fields, str(directory or Path.cwd()))
-        document = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": name},
-            "spec": fields,
-        }
-        self._set(parse(document), Path(directory) if directory else Path.cwd(), frame, code)
+        about = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}}
+        resource = parse({**about, "spec": fields})
+        self._set(resource, Path(directory) if directory else Path.cwd(), frame, code)
 
     @classmethod
     def from_yaml(cls, path: str | Path, **parameters: str) -> Job:
@@ -112,6 +108,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """The name in the metadata of the job, DEFAULT_NAME if none was given."""
         return self.resource.metadata.name
 
     @property
@@ -127,13 +124,12 @@ class Job:
         return self._document()
 
     def _document(self) -> dict[str, Any]:
-        document: dict[str, Any] = self.resource.model_dump(
-            mode="json", by_alias=True, exclude_unset=True
-        )
+        document: dict[str, Any] = _plain(self.resource)
         return document
 
     def _only_here(self) -> Iterator[Problem]:
-        """Yield what exists only in this process, so that the job cannot be stored or submitted."""
+        """Yield a problem for each input or code that is only in this process, and not in a file,
+        so that the job cannot be stored or submitted."""
         if self.frame is not None:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
@@ -154,7 +150,7 @@ class Job:
             return preflight(self.absolute.spec, identity_of(self.absolute))
 
     def preview(self, rows: int = 5, step: str | None = None) -> PreviewRows:
-        """Return the first rows after the step `step`, or as the job writes them if it is None. The
+        """Return the first rows after the step `step`; if it is None, as the job writes them. The
         steps run in this process over the first `rows` rows of the input. Nothing is written."""
         from batchinference.api.preview import preview_rows
 
@@ -163,8 +159,8 @@ class Job:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Store the input if it is a frame, and make the modules of the steps importable, as they
-        are now."""
+        """Store the input if it is a frame, and make the current version of the modules of the
+        steps importable in the block."""
         from batchinference.pipeline.steps.import_path import import_path, reload_modules
 
         if self.frame is not None:
@@ -195,8 +191,9 @@ def _read_frame(fields: dict[str, Any]) -> Frame | None:
 
 
 def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue | None:
-    """Replace functions and classes in the field `steps` by `module:name`. Return those that other
-    processes cannot import, or None. They may import modules in `directory`. Raises SpecError."""
+    """Replace functions and classes in the field `steps` by `module:name`, and return those that
+    other processes cannot import; None if there are none. The code may import modules in
+    `directory`. Raises SpecError."""
     if not _holds_code(fields["steps"]):
         return None
     from batchinference.api.notebook_code import CodeByValue

@@ -25,14 +25,14 @@ def read_file_or_stdin(file: str) -> str:
 
 
 def parameter_values(settings: Sequence[str] = ()) -> ParameterValues:
-    """Return the values of parameters from `--set NAME=VALUE` and from the environment. Raises
-    SpecError if a setting is not NAME=VALUE, or if a name is set twice."""
+    """Return the values of parameters from settings such as `day=monday`, and from the environment.
+    Raises SpecError if a name is set twice."""
     given: dict[str, str] = {}
     for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or name in given:
-            problem = "is set twice" if equals else "is not written as NAME=VALUE"
-            raise SpecError([Problem("--set", f"'{name}' {problem}. Write --set NAME=VALUE once")])
+        name, _, value = setting.partition("=")
+        if name in given:
+            problem = f"'{name}' is set twice. Write --set {name}=VALUE once"
+            raise SpecError([Problem("--set", problem)])
         given[name] = value
     return ParameterValues(given, os.environ)
 
@@ -75,7 +75,8 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
 
 
 def _is_path(source: NamedSource, directory: Path) -> bool:
-    """Return whether `source` is a path. The name of a Hub model may look like a path."""
+    """Return whether `source` is a path, and not the name of a model on the Hub. A name such as
+    `team/model`, which may be both, is a path if a file with it exists."""
     if not source.may_be_of_hub or source.uri.startswith(("./", "../", "~")):
         return True
     return is_local(source.uri) and (directory / local_path(source.uri)).exists()

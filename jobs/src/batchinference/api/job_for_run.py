@@ -30,9 +30,8 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with settings that start it over and replace its output. Unless its own mode
-    is overwrite, pass `own_only` to its run, so that it replaces only output of this job. Raises
-    BadInput for a mode such as append, which adds rows to the output of earlier runs."""
+    """Return the job with settings that start it over and replace its output. Raises BadInput for a
+    mode such as append, which adds rows to the output of earlier runs."""
     write = job.spec.write
     if write.adds:
         raise BadInput(
@@ -48,8 +47,8 @@ def restarted(job: BatchInference) -> BatchInference:
 def job_of_run(
     job: BatchInference, *, restart: bool, retry_errors: bool
 ) -> tuple[BatchInference, bool]:
-    """Return the job with settings for one run, and whether this run may only replace output of the
-    same job (`own_only`). Raises BadInput."""
+    """Return the job with settings for one run, and `own_only`: whether the run must fail if it
+    would replace output of another job. Raises BadInput."""
     if restart:
         return restarted(job), job.spec.write.mode != "overwrite"
     return (retried(job) if retry_errors else job), False
@@ -57,8 +56,8 @@ def job_of_run(
 
 def trial(job: BatchInference, rows: int) -> BatchInference:
     """Return a job that processes only the first `rows` rows, and writes them next to the output. A
-    trial starts over. Pass `own_only` to its run, so that it replaces only output of this trial.
-    Raises SpecError if the input has no limit, or if the output has no parent."""
+    trial starts over, so run it with `own_only`: then it replaces only output of the same trial.
+    Raises SpecError if the rows of the input cannot be limited, or if the output has no parent."""
     spec = job.spec
     raise_for_problems(_without_trial(spec))
     path = beside(spec.write.path, f"limit-{rows}")

@@ -13,8 +13,9 @@ from batchinference.api.kubernetes import Kubernetes, Object
 from batchinference.credentials import LineMasker
 from batchinference.rendering import CLUSTER_LABEL, NODE_TYPE_LABEL, POD_GROUP_LABEL, RAY_CONTAINER
 from batchinference.rendering.rayjob import RAY_LOGS
-from batchinference.spec import SpecError, parse
+from batchinference.spec import parse
 from batchinference.spec.parameters import ParameterValues, substitute
+from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.status import ENDED_PHASES, Cost
 from batchinference.spec.warnings import WarningCount
@@ -71,6 +72,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
+        """Whether the job has succeeded or failed, so that its object never runs again."""
         return self.phase in ENDED_PHASES
 
 
@@ -107,8 +109,8 @@ class JobHandle:
     def resume(self) -> None:
         """Continue a suspended job, or start a failed job again.
 
-        A BatchInference object whose job has ended never runs again, so that of a failed job is
-        deleted and created again with its spec, labels and annotations. Raises ClusterError."""
+        A BatchInference that has ended never runs again, so this object is deleted, and created
+        again with the same spec, labels and annotations. Raises ClusterError."""
         job = self.cluster.get(self.name)
         if JobStatus.of(job).phase == "Failed":
             self.cluster.replace({**job, "spec": {**job["spec"], "suspend": False}})
@@ -130,12 +132,11 @@ def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> di
     document = substitute(document, values)
     job = parse(document)
     plan_for_cluster(job.spec)
-    if problems := check_paths(job.spec):
-        raise SpecError(problems)
+    raise_for_problems(check_paths(job.spec))
     return document
 
 
-_GONE = ("Succeeded", "Failed")
+_ENDED_POD_PHASES = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
 
 def _ends(pod: dict[str, Any]) -> bool:
     phase = (pod.get("status") or {}).get("phase")
-    return "deletionTimestamp" in pod["metadata"] or phase in _GONE
+    return "deletionTimestamp" in pod["metadata"] or phase in _ENDED_POD_PHASES
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:
@@ -190,7 +191,8 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 MAX_BYTES = 1_000_000
-"""Maximum number of bytes that are read from the end of the log, as many as stored logs have."""
+"""Maximum number of bytes that are read from the end of the log. Stored logs have the same limit.
+"""
 RUNNING_PHASES = ("Starting", "Running", "Finalizing")
 _COMMAND = ("sh", "-c", f"tail -c {MAX_BYTES} {RAY_LOGS}/job-driver-*.log")
 _PREVIOUS = "--previous prints the log of the last run that has ended"
@@ -228,5 +230,4 @@ def _head(cluster: Kubernetes, ray_cluster: str) -> str | None:
 
 
 def _is_running(pod: Object) -> bool:
-    ends = "deletionTimestamp" in pod["metadata"]
-    return not ends and (pod.get("status") or {}).get("phase") == "Running"
+    return not _ends(pod) and (pod.get("status") or {}).get("phase") == "Running"

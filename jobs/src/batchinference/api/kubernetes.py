@@ -1,5 +1,5 @@
-"""Client for the Kubernetes API, which uses the kubeconfig of the user, or in a pod without one the
-ServiceAccount of the pod."""
+"""Client for the Kubernetes API. Uses the kubeconfig of the user; in a pod without a kubeconfig,
+the ServiceAccount of the pod."""
 
 import json
 import logging
@@ -18,19 +18,18 @@ from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
 
 FIELD_MANAGER = "batchinference"
-APPLY, MERGE_PATCH, JSON = (
-    "application/apply-patch+yaml",
-    "application/merge-patch+json",
-    "application/json",
-)
-IN_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""The token and the namespace of a pod. It does not exist elsewhere."""
+APPLY = "application/apply-patch+yaml"
+MERGE_PATCH = "application/merge-patch+json"
+JSON = "application/json"
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""The directory with the token and the namespace of a pod. It exists only in pods."""
 TIMEOUT_SECONDS = 30
 PAGE = 100
 """Maximum number of objects per page of a list."""
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
 """The metadata that a BatchInference keeps if it is deleted and created again."""
-MAX_TRIAL_NAME = 30
+MAX_DRY_RUN_NAME = 30
+"""Maximum number of characters of a job's name that are part of the name of a dry run."""
 REPLACE_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between the tries to delete a job and to create it again."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
@@ -42,20 +41,20 @@ _STATUS_MESSAGE = re.compile(r'"message":\s*"(.*?)",\s*"reason"')
 MAX_REASON = 300
 
 
-def _is_in_pod_without_kubeconfig() -> bool:
-    # os.path raises no error for directories that this user must not read
-    kubeconfig = os.path.expanduser("~/.kube/config")
-    in_pod = "KUBECONFIG" not in os.environ and os.path.exists(IN_POD)
-    return in_pod and not os.path.exists(kubeconfig)
+def _has_kubeconfig() -> bool:
+    # os.path raises no error for files that this user must not read
+    return "KUBECONFIG" in os.environ or os.path.exists(os.path.expanduser("~/.kube/config"))
 
 
 class Kubernetes:
     """Client for the jobs of one namespace, by default that of the kubeconfig's context, or of the
     pod in which this program runs."""
 
-    def __init__(self, namespace: str | None = None, context: str | None = None) -> None:
-        """Read the kubeconfig, or the token of the pod if there is none. Raises ClusterError if
-        both are missing, or the package `kubernetes`."""
+    def __init__(
+        self, namespace: str | None = None, context: str | None = None, account: Path = ACCOUNT
+    ) -> None:
+        """Read the kubeconfig, or without one the token of the pod in the directory `account`.
+        Raises ClusterError if both, or the package `kubernetes`, are missing."""
         try:
             from kubernetes import config
         except ImportError:
@@ -63,17 +62,16 @@ class Kubernetes:
                 f"commands for a cluster need the package kubernetes: pip install "
                 f"'{CLUSTER_EXTRA}' in a checkout of the repository of BatchInference"
             ) from None
-        uses_pod = context is None and _is_in_pod_without_kubeconfig()
+        in_pod = context is None and not _has_kubeconfig() and os.path.exists(account)
         try:
-            default = self._connect_in_pod() if uses_pod else self._connect_by_kubeconfig(context)
+            default = self._use_account(account) if in_pod else self._use_kubeconfig(context)
         except (config.ConfigException, OSError) as error:
-            raise ClusterError(
-                f"no cluster: {error}. Set KUBECONFIG to the kubeconfig file of the cluster"
-            ) from None
+            fix = "Set KUBECONFIG to the kubeconfig file of the cluster"
+            raise ClusterError(f"no cluster: {str(error).rstrip('.')}. {fix}") from None
         self.namespace = namespace or default or "default"
         self.host = self._client.configuration.host
 
-    def _connect_by_kubeconfig(self, context: str | None) -> str | None:
+    def _use_kubeconfig(self, context: str | None) -> str | None:
         """Connect as the user of the kubeconfig, and return the namespace of the context."""
         from kubernetes import config
 
@@ -85,14 +83,14 @@ class Kubernetes:
         namespace: str | None = chosen.get("context", {}).get("namespace")
         return namespace
 
-    def _connect_in_pod(self) -> str:
+    def _use_account(self, account: Path) -> str:
         """Connect as the ServiceAccount of this pod, and return its namespace."""
         from kubernetes import client, config
 
         configuration = client.Configuration()
         config.load_incluster_config(configuration)
         self._client = client.ApiClient(configuration)
-        return (IN_POD / "namespace").read_text().strip()
+        return (account / "namespace").read_text().strip()
 
     def apply(self, document: Object) -> Object:
         """Create or change an object by server-side apply, and return the new object."""
@@ -136,15 +134,16 @@ class Kubernetes:
     def replace(self, job: Object, sleep: Callable[[float], Any] = time.sleep) -> None:
         """Delete a BatchInference, and create it again without its status.
 
-        First, dry runs check that the API server allows both. Until the object is created again, a
-        copy is in a file in the working directory. Raises ClusterError, which names this file if
-        the object may be missing."""
+        First, dry runs check that the API server allows both requests. Until the object is created
+        again, a file in the working directory contains a copy. Raises ClusterError, which names
+        this file if the object may be missing."""
         metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
         new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
-        trial = {**metadata, "name": f"{metadata['name'][:MAX_TRIAL_NAME]}-replaced"}
+        other = {**metadata, "name": f"{metadata['name'][:MAX_DRY_RUN_NAME]}-replaced"}
         path, name, uid = self._path(KIND, self.namespace), metadata["name"], job["metadata"]["uid"]
-        self.request("POST", f"{path}?dryRun=All", {**new, "metadata": trial})
-        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", _delete_options(uid))
+        self.request("POST", f"{path}?dryRun=All", {**new, "metadata": other})
+        only_this = {"preconditions": {"uid": uid}}
+        self.request("DELETE", f"{path}/{quote(name)}?dryRun=All", only_this)
         file = _write_private_file(new)
         for pause in (*REPLACE_PAUSES, None):
             try:
@@ -158,9 +157,8 @@ class Kubernetes:
         file.unlink()
 
     def _replace_once(self, new: Object, uid: str) -> None:
-        """Delete the object with this uid if it still exists, and create the new one unless it
-        already exists, because earlier tries may have succeeded without an answer. Raises
-        ClusterError."""
+        """Delete the object with this uid, and create the object `new`. Skips what an earlier try
+        has done, because its answer may have been lost. Raises ClusterError."""
         path, job = self._path(KIND, self.namespace, new["metadata"]["name"]), None
         try:
             job = self.get(new["metadata"]["name"])
@@ -169,7 +167,7 @@ class Kubernetes:
                 raise
         if job and job["metadata"]["uid"] == uid:
             if "deletionTimestamp" not in job["metadata"]:
-                self.request("DELETE", path, _delete_options(uid))
+                self.request("DELETE", path, {"preconditions": {"uid": uid}})
         elif job and job["spec"] == new["spec"]:
             return
         self.request("POST", self._path(KIND, self.namespace), new)
@@ -221,11 +219,6 @@ class Kubernetes:
         return parsed
 
 
-def _delete_options(uid: str) -> Object:
-    """Return the options to delete an object only if it has this uid."""
-    return {"preconditions": {"uid": uid}}
-
-
 def _is_transient(error: ClusterError) -> bool:
     """Return whether the same request may succeed later."""
     transient = (None, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
@@ -233,8 +226,8 @@ def _is_transient(error: ClusterError) -> bool:
 
 
 def _write_private_file(document: Object) -> Path:
-    """Write a document to a new file that only its owner can read, and return its path. The file is
-    in the working directory, or in that for temporary files if the former is read-only."""
+    """Write a document to a new file that only this user can read, and return the path. The file is
+    in the working directory, or if that is read-only in the directory for temporary files."""
     directory = "." if os.access(".", os.W_OK) else None
     descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
     with open(descriptor, "w") as file:

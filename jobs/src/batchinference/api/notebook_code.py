@@ -90,7 +90,8 @@ class CodeByValue:
         return f"notebook_{name}:{name}"
 
     def _name_of(self, value: Any) -> str:
-        """Return a unique name for code. By its form, the name shows whether this is a class."""
+        """Return a unique name for a function or class. Only names of classes match CLASS, because
+        steps recognize a class by this pattern."""
         own = getattr(value, "__name__", type(value).__name__)
         name = re.sub(r"[^A-Za-z0-9_]", "_", own.replace("<lambda>", "function"))
         is_class = inspect.isclass(value)
@@ -137,7 +138,7 @@ def _path_of(value: Any) -> str:
 
 
 def _not_sent(value: Any, field: str, error: Exception) -> SpecError:
-    """Return the error for code that cannot be pickled. It names the objects that prevent this."""
+    """Return the error for code that cannot be pickled, which names the objects that prevent it."""
     used = [name for name, each in _used(value) if not _is_picklable(each)]
     what = f"it uses {', '.join(map(repr, used))}, which" if used else "it"
     return SpecError([Problem(
@@ -197,8 +198,9 @@ def _imports_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, s
 
 
 def _code_hash(value: Any) -> str:
-    """Return a hash of the instructions of code and of all values and code that it uses. The hash
-    does not depend on the process, on comments and on line numbers. Raises errors of pickling."""
+    """Return a hash of the instructions of a function or class, and of all values and code that
+    they use. Processes, comments and line numbers do not change the hash. Raises errors of
+    pickling."""
     digest = _Digest()
     pickler: Any = _ContentPickler(digest)
     pickler.fast = True  # no back references, which depend on how equal objects were created

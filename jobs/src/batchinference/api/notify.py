@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,19 +18,30 @@ from batchinference.spec.report import JobState, Report
 if TYPE_CHECKING:
     from batchinference.pipeline.execution.stop_signals import StopSignal
 
-MAX_TRIES, FIRST_WAIT_SECONDS = 4, 1.0
-TIMEOUTS = (5.0, 10.0)
-"""Connect and read timeouts in seconds."""
-MAX_SECONDS = 60.0
-"""Maximum number of seconds for all notifications of a run together."""
+
+@dataclass(frozen=True)
+class SendLimits:
+    """Limits of the notifications of a run."""
+
+    tries: int = 4
+    first_wait: float = 1.0
+    """Seconds before the second try. Later waits are longer."""
+    timeouts: tuple[float, float] = (5.0, 10.0)
+    """Connect and read timeouts in seconds."""
+    seconds: float = 60.0
+    """Maximum number of seconds for all notifications together."""
 
 
 def notify(
-    job: BatchInference, report: Report, say: Callable[[str], None], stop: StopSignal
+    job: BatchInference,
+    report: Report,
+    say: Callable[[str], None],
+    stop: StopSignal,
+    limits: SendLimits = SendLimits(),
 ) -> None:
     """Send the notifications of a job that has ended, and say of each whether it was sent. Failures
-    do not change the result of the job. After an interrupted run, each notification is tried once.
-    A second stop signal cancels them."""
+    do not change the result of the job. After an interrupted run, each notification is tried once,
+    and a second stop signal cancels the notifications."""
     ended = EndedJob(
         id=uuid.uuid4().hex,
         name=report.name,
@@ -41,21 +53,23 @@ def notify(
         completion_time=report.updated_at,
         counts=report.counts.model_dump(by_alias=True) if report.counts else {},
     )
-    tries = 1 if report.reason == "Interrupted" else MAX_TRIES
+    limits = replace(limits, tries=1) if report.reason == "Interrupted" else limits
     stop_event = stop.forced if stop.event.is_set() else stop.event
-    deadline = time.monotonic() + MAX_SECONDS
+    deadline = time.monotonic() + limits.seconds
     for notification in ended.wanted(job.spec.notifications):
-        send = partial(_send, notification, ended, tries, stop_event)
+        send = partial(_send, notification, ended, limits, stop_event)
         problem = _call_until_stopped(send, stop_event, deadline)
+        if problem is None:
+            problem = f"the time for all notifications, {limits.seconds:g} s, is over"
         result = f"was not sent: {problem}" if problem else "was sent"
         say(f"{report.name}: notification '{notification.name}' {result}")
 
 
 def _call_until_stopped(
     send: Callable[[], str], stop_event: threading.Event, deadline: float
-) -> str:
-    """Call `send` in a thread, because a signal does not interrupt a request. Return its result, or
-    why this function stopped waiting for it."""
+) -> str | None:
+    """Return the result of `send`, or that a signal has stopped it; None after the deadline. `send`
+    runs in a thread, because a signal does not interrupt a request."""
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(send()), name="notify", daemon=True)
     if not stop_event.is_set() and time.monotonic() < deadline:
@@ -64,12 +78,11 @@ def _call_until_stopped(
         thread.join(0.1)
     if results:
         return results[0]
-    late = f"the time for all notifications, {MAX_SECONDS:g} s, is over"
-    return "a signal has stopped it" if stop_event.is_set() else late
+    return "a signal has stopped it" if stop_event.is_set() else None
 
 
 def _send(
-    notification: Notification, ended: EndedJob, tries: int, stop_event: threading.Event
+    notification: Notification, ended: EndedJob, limits: SendLimits, stop_event: threading.Event
 ) -> str:
     """Send a notification, and return why it was not sent, or an empty text. Does not retry after a
     stop signal."""
@@ -78,9 +91,10 @@ def _send(
     def is_transient(error: BaseException) -> bool:
         return isinstance(error, TransientError) and not stop_event.is_set()
 
-    policy = RetryPolicy(tries, FIRST_WAIT_SECONDS, is_transient, max_seconds=MAX_SECONDS)
+    tries, wait, seconds = limits.tries, limits.first_wait, limits.seconds
+    policy = RetryPolicy(tries, wait, is_transient, max_seconds=seconds)
     try:
-        return policy.call(_post, *notification.request(ended, os.environ))
+        return policy.call(_post, limits.timeouts, *notification.request(ended, os.environ))
     except KeyError as missing:
         return f"the environment variable {missing.args[0]} is not set"
     except ValueError:
@@ -91,7 +105,7 @@ def _send(
         return f"it cannot be sent ({type(error).__name__})"
 
 
-def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
+def _post(timeouts: tuple[float, float], url: str, body: bytes, headers: dict[str, str]) -> str:
     """Send a request, and return why it was refused, or an empty text. Raises TransientError if a
     retry may succeed, and ValueError for an invalid URL or header."""
     import requests
@@ -102,7 +116,7 @@ def _post(url: str, body: bytes, headers: dict[str, str]) -> str:
         # with an `auth` that does nothing, requests does not send credentials from ~/.netrc
         with requests.post(
             url, body, headers=headers, auth=lambda sent: sent,
-            timeout=TIMEOUTS, stream=True, allow_redirects=False,
+            timeout=timeouts, stream=True, allow_redirects=False,
         ) as answer:  # fmt: skip
             status = answer.status_code
     except (requests.ConnectionError, requests.Timeout) as error:

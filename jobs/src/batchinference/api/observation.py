@@ -26,7 +26,7 @@ class Observation:
     counts: Counts | None
     ended: bool
     failed: bool = False
-    """Whether it has ended without success."""
+    """Whether the job has ended without success."""
     stage: str = ""
     message: str = ""
     workers: Sequence[Workers] = ()
@@ -49,6 +49,7 @@ class Observation:
 
     @property
     def failed_rows(self) -> int:
+        """The number of failed rows; 0 if nothing is counted yet."""
         return self.counts.failed if self.counts else 0
 
     @property

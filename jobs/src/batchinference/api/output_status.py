@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 _SHOWN_FIELDS = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_VALUE = 50_000
-"""Maximum number of characters of a value in an error record, because it is untrusted."""
+"""Maximum number of characters of a value in an error record, because the value is untrusted. `...`
+replaces the rest."""
 MAX_RECORDS = 20
-"""Maximum number of error records of one input row. It has several if a step turned it into several
-rows, of which more than one failed."""
+"""Maximum number of error records that are shown of one input row. A row has several records if a
+step turned it into several rows, of which more than one failed."""
 HEARTBEAT_SECONDS = 30.0
-"""A run whose last heartbeat is older than this is taken for dead."""
+"""A run is considered dead if its last heartbeat is older than this."""
 SEARCH_DEPTH = 4
-"""Depth of the search for outputs below a directory."""
+"""Maximum depth below a directory in which outputs are searched."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ def _has_stopped(job: StoredJob, report: Report | None) -> bool:
     """Return whether the last run has reported its end or its process has died."""
     from batchinference.pipeline.commit.lease import is_dead
 
-    ended = (
-        report is not None and report.pass_number == job.lease.pass_number and report.state.ended
-    )
-    return ended or is_dead(job.lease.process)
+    if report and report.pass_number == job.lease.pass_number and report.state.ended:
+        return True
+    return is_dead(job.lease.process)
 
 
 def _counts(job: StoredJob) -> tuple[Counts, int]:
@@ -225,8 +225,8 @@ def error_groups(output: str) -> list[ErrorGroup]:
     return group_errors(_error_rows(output))
 
 
-def failed_row(output: str, key: str) -> list[dict[str, Any]]:
-    """Return the error records, with tracebacks, of the row with this `key_of_row`. The list is
+def failed_row(output: str, key: str, max_records: int = MAX_RECORDS) -> list[dict[str, Any]]:
+    """Return up to `max_records` error records, with tracebacks, of the row with this `key_of_row`;
     empty if the row has none. Raises JobFailure."""
     row_id = key.rpartition("-")[0]
     records = (
@@ -237,7 +237,7 @@ def failed_row(output: str, key: str) -> list[dict[str, Any]]:
         for row in table.slice(number, 1).to_pylist()
         if key_of_row(record := {name: _short(value) for name, value in row.items()}) == key
     )
-    return list(islice(records, MAX_RECORDS))
+    return list(islice(records, max_records))
 
 
 def _error_rows(output: str) -> Iterator[dict[str, Any]]:
@@ -249,4 +249,7 @@ def _error_rows(output: str) -> Iterator[dict[str, Any]]:
 
 
 def _short(value: Any) -> Any:
-    return value if value is None or isinstance(value, int) else str(value)[:MAX_VALUE]
+    if value is None or isinstance(value, int):
+        return value
+    text = str(value)
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."

@@ -50,7 +50,7 @@ class PreviewRows(Rows):
 
 
 def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRows:
-    """Return the first rows of a job after `step`, or as the job writes them if that is None.
+    """Return the first rows of a job after `step`; if `step` is None, as the job writes them.
     Raises SpecError if there is no such step, JobFailure, and errors of storage and libraries."""
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]

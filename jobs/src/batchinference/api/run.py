@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,7 @@ class Result(Rows):
 
     @property
     def output(self) -> str:
+        """The path or address of the output."""
         return self.report.output
 
     def to_arrow(self) -> pa.Table:
@@ -140,13 +141,9 @@ def _display(*, verbose: bool) -> Display:
     return (Display if cell_number() is None else NotebookDisplay)(verbose=verbose)
 
 
-@contextmanager
-def _stop_signal(say: Any) -> Iterator[StopSignal]:
-    """Yield a StopSignal, which Ctrl-C sets if this is the main thread."""
+def _stop_signal(say: Callable[[str], None]) -> AbstractContextManager[StopSignal]:
+    """Return a context with a StopSignal, which Ctrl-C sets if this is the main thread."""
     from batchinference.pipeline.execution.stop_signals import StopSignal, stop_on_signals
 
-    if threading.current_thread() is not threading.main_thread():
-        yield StopSignal(say)
-        return
-    with stop_on_signals(say) as stop:
-        yield stop
+    is_main = threading.current_thread() is threading.main_thread()
+    return stop_on_signals(say) if is_main else nullcontext(StopSignal(say))

@@ -9,6 +9,7 @@ import os
 import stat
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -25,27 +26,37 @@ LOG_DIRECTORY = "logs"
 MAX_BEGINNING, MAX_END = 100_000, 900_000
 """Maximum number of characters of the beginning and of the end of a log. The rest is dropped."""
 MAX_LINE = 4000
+"""Maximum number of characters of a line. `...` replaces the rest."""
 KEPT_LOGS = 20
 """Maximum number of logs per output. Older logs are deleted."""
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
-"""The time of the first copy of a log while the job runs, and the time between copies."""
+"""Seconds from the start of a run to the first copy of its log, and between copies."""
 MAX_COPY = 64_000
-"""Maximum number of characters of such a copy from the log, and from the output of the process."""
+"""Maximum number of characters in a copy that are from the log, and from the output of the process.
+"""
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNFINISHED = "the run had not ended when this was stored"
 
 
 class RunLog:
-    """The log of a run, of which only the beginning and the end are kept."""
+    """The log of a run, of which only the beginning and the end are kept. `clock` returns the time
+    in seconds. The other arguments replace the limits with these names."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        max_beginning: int = MAX_BEGINNING,
+        max_end: int = MAX_END,
+        max_copy: int = MAX_COPY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_end, self._max_copy, self._clock = max_end, max_copy, clock
         self._beginning: list[str] = []
         self._end: deque[str] = deque()
-        self._left = MAX_BEGINNING
-        self._size = self._dropped = 0
+        self._room = max_beginning
+        self._end_size = self._dropped = 0
         self._state = ""
         self._stdout_start = _stdout_size()
-        self._next_copy = time.monotonic() + FIRST_COPY_SECONDS
+        self._next_copy = clock() + FIRST_COPY_SECONDS
         self._file: Location | None = None
         self.uri: str | None = None
         """The address of the stored log; None if it was not stored."""
@@ -62,26 +73,26 @@ class RunLog:
             self.add(f"{report.name}: {report.state.value}{reason}")
 
     def _append(self, line: str) -> None:
-        line = in_one_line(line)[:MAX_LINE]
-        if self._left >= len(line) and not self._end:
-            self._left -= len(line)
+        line = _shortened(line)
+        if self._room >= len(line) and not self._end:
+            self._room -= len(line)
             self._beginning.append(line)
             return
         self._end.append(line)
-        self._size += len(line)
-        while self._size > MAX_END:
-            self._size -= len(self._end.popleft())
+        self._end_size += len(line)
+        while self._end_size > self._max_end:
+            self._end_size -= len(self._end.popleft())
             self._dropped += 1
 
     def add_own_output(self) -> None:
         """Add what this process has printed since the run began."""
-        for line in self._own_output(MAX_END):
+        for line in self._own_output(self._max_end):
             self._append(line)
 
     def _own_output(self, max_bytes: int) -> list[str]:
-        """Return the last lines that this process has printed since the run began, if stdout is a
-        file. On a cluster, it is: the log of the driver, to which Ray adds the output of workers.
-        """
+        """Return the last lines that this process has printed since the run began; empty if stdout
+        is no file. On a cluster, stdout is the log of the driver, to which Ray adds the output of
+        workers."""
         if self._stdout_start is None:
             return []
         with suppress(OSError), open("/proc/self/fd/1", "rb") as file:
@@ -94,21 +105,23 @@ class RunLog:
         return []
 
     def text(self) -> str:
-        """Return the whole log as text, with a line in place of the dropped lines."""
+        """Return the log as text, with one line in place of the dropped lines."""
         dropped = [f"... {self._dropped} lines ..."] if self._dropped else []
         return "".join(f"{line}\n" for line in (*self._beginning, *dropped, *self._end))
 
     def store_so_far(self, job: BatchInference, report: Report, *, own_output: bool) -> None:
         """Store the last lines of a run that has not ended, at most once a minute. `own_output`
         adds what this process has printed. `store` later replaces this file."""
-        if time.monotonic() < self._next_copy or not _has_begun(report):
+        if self._clock() < self._next_copy or not _has_begun(report):
             return
-        self._next_copy = time.monotonic() + COPY_SECONDS
+        self._next_copy = self._clock() + COPY_SECONDS
         with suppress(Exception):
-            own = self._own_output(MAX_COPY) if own_output else []
-            lines = "".join(f"{in_one_line(line)[:MAX_LINE]}\n" for line in own)
-            now = f"{datetime.now(UTC):{_TIME}}"
-            self._write(job, report, f"{_end_of(self.text())}{lines}... {UNFINISHED} ({now}) ...\n")
+            own = self._own_output(self._max_copy) if own_output else []
+            lines = "".join(f"{_shortened(line)}\n" for line in own)
+            text, now = self.text(), f"{datetime.now(UTC):{_TIME}}"
+            if len(text) > self._max_copy:
+                text = text[-self._max_copy :].partition("\n")[2]  # without a partial first line
+            self._write(job, report, f"{text}{lines}... {UNFINISHED} ({now}) ...\n")
 
     def store(self, job: BatchInference, report: Report) -> None:
         """Store the log if the run has written to the output."""
@@ -129,14 +142,14 @@ class RunLog:
         self._file, self.uri = file, file.uri
 
 
+def _shortened(line: str) -> str:
+    text = in_one_line(line)
+    return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
+
+
 def _has_begun(report: Report) -> bool:
-    """Return whether a run writes to the output. If it has nothing to do, it reports no times."""
+    """Return whether a run writes to the output. A run that has nothing to do reports no times."""
     return report.pass_number is not None and bool(report.seconds)
-
-
-def _end_of(text: str) -> str:
-    """Return the last lines of a text that have at most MAX_COPY characters."""
-    return text if len(text) <= MAX_COPY else text[-MAX_COPY:].partition("\n")[2]
 
 
 def _stdout_size() -> int | None:

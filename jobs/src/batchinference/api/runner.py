@@ -42,23 +42,23 @@ class Runner:
     own_only: bool = False
     prices: PodPrices | None = None
     log: RunLog = field(default_factory=RunLog, init=False)
-    _page: str | None = field(default=None, init=False)
+    _report_page: str | None = field(default=None, init=False)
     _logs_stdout: bool = field(default=False, init=False)
-    _output: WorkerOutput | None = field(default=None, init=False)
-    _shown: int = field(default=0, init=False)
+    _worker_output: WorkerOutput | None = field(default=None, init=False)
+    _shown_lines: int = field(default=0, init=False)
     _warned: set[tuple[str, str | None]] = field(default_factory=set, init=False)
     """The name and the step of each warning that was already shown."""
 
     def run_here(self, requested: Plan | None = None) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report. `requested` is
-        its plan; by default, it is made here."""
+        the plan of the job; None to make it here."""
         from batchinference.pipeline.execution.ray_connection import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.steps.import_path import add_import_path
 
         add_import_path(str(self.directory))
         with ray_files() as files:
-            self._output = WorkerOutput(files.logs)
+            self._worker_output = WorkerOutput(files.logs)
             report = self._run(partial(self._ray, files, requested))
             self._show_output()
             files.kept = (
@@ -66,9 +66,9 @@ class Runner:
             )
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
-        return self._ended(report)
+        return self._end(report)
 
-    def _ended(self, report: Report) -> Report:
+    def _end(self, report: Report) -> Report:
         """Store the log, send the notifications, and return the report."""
         self.log.store(self.job, report)
         if self.job.spec.notifications:
@@ -82,13 +82,13 @@ class Runner:
         publish, prices = self._publish, self.prices
         run = JobRun(self.job, ray, publish, self.stop, self.own_only, prices, self._say)
         report = run.run()
-        self._page = run.page
+        self._report_page = run.page
         return report
 
     @property
     def files(self) -> list[tuple[str, str]]:
         """The names and addresses of the report page and of the log, if they were stored."""
-        files = (("report", self._page), ("log", self.log.uri))
+        files = (("report", self._report_page), ("log", self.log.uri))
         return [(name, address) for name, address in files if address]
 
     def _say(self, text: str) -> None:
@@ -109,15 +109,15 @@ class Runner:
     def _show_output(self) -> None:
         """Log what steps have printed since the last call, and show the first SHOWN_LINES lines."""
         lines: list[str] = []
-        if self._output is not None:
+        if self._worker_output is not None:
             with suppress(OSError):  # Ray may rotate the files
-                lines = self._output.new_lines()
+                lines = self._worker_output.new_lines()
         for line in lines:
             self.log.add(line)
-            self._shown += 1
-            if self._shown <= SHOWN_LINES:
+            self._shown_lines += 1
+            if self._shown_lines <= SHOWN_LINES:
                 self.say(line)
-            elif self._shown == SHOWN_LINES + 1:
+            elif self._shown_lines == SHOWN_LINES + 1:
                 self.say("[worker] more output of the steps is in the log")
 
     @contextmanager
@@ -157,7 +157,7 @@ class Runner:
             check_nodes(plan, nodes)
             report = self._run(lambda: nullcontext(plan))
         self.log.add_own_output()
-        return self._ended(report)
+        return self._end(report)
 
     def _say_for_job(self, text: str) -> None:
         self._say(f"{self.job.metadata.name}: {text}")

@@ -22,6 +22,8 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 def check_address(text: str) -> None:
     """Raise ClusterError if a text is the file of a job, or no path or address of an output."""
+    if not text:
+        raise ClusterError("the path of the output is empty. Name the write.path of a job")
     if text.endswith((".yaml", ".yml")) and Path(text).is_file():
         raise ClusterError(f"'{text}' is a job's file. Name its output: the write.path in it")
     try:
@@ -39,10 +41,15 @@ class Target:
     context: str | None = None
 
     @property
+    def is_on_cluster(self) -> bool:
+        """Whether a namespace or a context is given."""
+        return self.namespace is not None or self.context is not None
+
+    @property
     def is_job(self) -> bool:
         """Whether this is the name of a job, because a namespace or context is given, or because it
         does not look like a path."""
-        if self.namespace or self.context:
+        if self.is_on_cluster:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
         return not is_path
@@ -54,7 +61,7 @@ class Target:
         try:
             return Kubernetes(self.namespace, self.context)
         except ClusterError as error:
-            if self.namespace or self.context:
+            if self.is_on_cluster:
                 raise
             raise ClusterError(
                 f"'{self.text}' is no file or directory here. If it is a job on a cluster: {error}"
@@ -69,7 +76,7 @@ class Target:
 
         return JobStatus.of(self.cluster().get(self.text)).output
 
-    def unset_endpoint(self) -> str:
+    def missing_endpoint(self) -> str:
         """Return the setting NAME=VALUE by which a job finds its object store, if this environment
         lacks it; else, and for a path, an empty text. Raises ClusterError."""
         if not self.is_job:

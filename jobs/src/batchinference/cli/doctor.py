@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 
 REQUIRED = "pipeline"
 """The extra whose packages every job needs."""
-MIN_PYTHON = (3, 11)
 MIN_DISK = 5 << 30
-"""Free bytes in the directory to which Ray writes logs and spills objects."""
+"""Minimum number of free bytes in the directory to which Ray writes logs and spills objects."""
 MIN_MEMORY = 4 << 30
+"""Bytes of memory that other programs should leave available."""
 
 
 def examine(
@@ -53,7 +52,9 @@ def examine(
             image = job.spec.cluster.image
             findings += check_storage(job)
         except SpecError as error:
-            findings += findings_of_problems(file, error)
+            advice = "Correct the file, and check it with batchinference validate"
+            texts = (f"{file}: {problem}" for problem in error.problems)
+            findings += [Finding("job file", Result.FAILED, text, advice) for text in texts]
     findings += check_cluster(namespace, context, image)
     shown = [each for each in findings if each.result is not Result.OK or not is_quiet()]
     if form is not Format.TEXT:
@@ -66,10 +67,7 @@ def examine(
 
 
 def _check_machine() -> Iterator[Finding]:
-    version = platform.python_version()
-    good = sys.version_info[:2] >= MIN_PYTHON
-    advice = "" if good else "Install Python 3.11 or later"
-    yield Finding("Python", Result.OK if good else Result.FAILED, version, advice)
+    yield Finding("Python", Result.OK, platform.python_version())
     yield Finding("batchinference", Result.OK, __version__)
     for package, extra in EXTRAS.items():
         if extra is not None:
@@ -120,20 +118,12 @@ def _memory() -> Finding:
     except (OSError, KeyError, ValueError):
         return Finding("memory", Result.NOTE, "unknown")
     text = f"{available / 2**30:.1f} Gi available"
-    low = available < MIN_MEMORY
-    return Finding("memory", Result.NOTE if low else Result.OK, text, "Close other programs" * low)
+    if available < MIN_MEMORY:
+        return Finding("memory", Result.NOTE, text, "Close other programs")
+    return Finding("memory", Result.OK, text)
 
 
 _ADVICE = "Check the path, the endpoint and the rights of the credentials"
-
-
-def findings_of_problems(file: str, error: SpecError) -> list[Finding]:
-    """Return a finding for each problem of a job file."""
-    advice = "Correct the file, and check it with batchinference validate"
-    return [
-        Finding("job file", Result.FAILED, f"{file}: {problem}", advice)
-        for problem in error.problems
-    ]
 
 
 def check_storage(job: BatchInference) -> Iterator[Finding]:
@@ -167,18 +157,16 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
 
 
 def _check_access(location: Location) -> None:
-    """Write, list, read and delete a small file in a directory. Raises BadOutput, which names the
-    operation that failed. An object store may keep an object that marks the directory, as after
-    other deletions."""
+    """Write, list, read and delete a small file in a directory of an object store. Some stores keep
+    an object that marks the directory. Raises BadOutput, which names the operation that failed."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
     file = location / name
     with _named(f"'{location.uri}': no file can be written"):
         file.write(b"check")
     try:
         with _named(f"'{location.uri}': its files cannot be listed"):
-            (
-                location / f"{name}-list"
-            ).files()  # an empty directory: listing `location` may take long
+            empty = location / f"{name}-list"  # listing `location` itself may take long
+            empty.files()
         with _named(f"'{location.uri}': its files cannot be read"):
             file.read()
     finally:
@@ -188,6 +176,7 @@ def _check_access(location: Location) -> None:
 
 @contextmanager
 def _named(problem: str) -> Iterator[None]:
+    """Convert an OSError in the block into BadOutput with this problem."""
     try:
         yield
     except OSError as error:

@@ -12,15 +12,16 @@ import yaml
 from batchinference.api.cluster_error import ClusterError
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.cli.doctor_finding import Finding, Result
-from batchinference.rendering.rayjob import RAY_VERSION
+from batchinference.rendering.rayjob import RAY_API_VERSION, RAY_VERSION
 from batchinference.spec.crd_schema import structural_schema
 from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.version import __version__
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay with which the end-to-end tests were run. They have all fields of
-rendered RayJobs, as tests check. Jobs need at least the first one."""
+"""The versions of KubeRay with which the end-to-end tests were run. Tests check that they have all
+fields of rendered RayJobs. Jobs need at least the first version."""
 SHOWN_FIELDS = 5
+"""Maximum number of fields that a finding names."""
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
 _UPGRADE = "Upgrade the chart: docs/upgrades.md"
 
@@ -38,7 +39,7 @@ def tag_of(image: str) -> str:
 
 
 def check_operator(operator: str, client: str) -> Finding:
-    """Compare the versions of the operator and of this program."""
+    """Return whether the versions of the operator and of this program are equal, as a finding."""
     name, text = "operator version", f"{operator or 'unknown'}, this program {client}"
     theirs, ours = version_of(operator), version_of(client)
     if theirs is None or theirs == ours:
@@ -51,7 +52,8 @@ def check_operator(operator: str, client: str) -> Finding:
 
 
 def check_fields(served: dict[str, Any], known: dict[str, Any]) -> Finding:
-    """Compare the schema of BatchInferences on the cluster with the schema of this program."""
+    """Return which fields of BatchInferences only the cluster or only this program knows, as a
+    finding. The arguments are the OpenAPI schemas of both."""
     name, theirs, ours = "CRD version", set(fields_of(served)), set(fields_of(known))
     if missing := ours - theirs:
         text = f"the cluster does not know {_shown(missing)}"
@@ -74,7 +76,8 @@ def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _shown(fields: set[str]) -> str:
-    """Return the first fields as text. A field below another one of `fields` is not shown."""
+    """Return the first SHOWN_FIELDS fields as text. If a field is shown, the fields below that
+    field are not."""
     ordered = sorted(fields)
     parents = {field: field.rpartition(".")[0] for field in ordered}
     top = [f for f in ordered if parents[f].removesuffix("[]").removesuffix(".*") not in fields]
@@ -83,7 +86,7 @@ def _shown(fields: set[str]) -> str:
 
 
 def check_kuberay(image: str) -> Finding:
-    """Compare the version of KubeRay, by the tag of its image, with the tested versions."""
+    """Return whether this image of KubeRay has a tested version in its tag, as a finding."""
     version, tested = version_of(tag_of(image)), [f"{major}.{minor}" for major, minor in KUBERAY]
     if version in KUBERAY:
         return Finding("KubeRay", Result.OK, image)
@@ -96,18 +99,18 @@ def check_kuberay(image: str) -> Finding:
 
 
 def check_image(image: str, operator: str, ray: str) -> Finding:
-    """Compare the tag of the image of jobs with the version of the operator. `ray` is the version
-    of Ray that the image must contain."""
+    """Return whether the image of jobs has the version of the operator in its tag, as a finding.
+    `ray` is the version of Ray that the image must contain."""
     name, version, needed = "image of jobs", version_of(tag_of(image)), version_of(operator)
     if version is not None and version == needed:
         return Finding(name, Result.OK, f"{image}, with Ray {ray}")
-    found_text = f"{image}; the operator has version {operator or 'unknown'}"
+    text = f"{image}; the operator has version {operator or 'unknown'}"
     fix = f"Make sure that it contains Ray {ray} and the version of the operator"
-    return Finding(name, Result.NOTE, found_text, f"{fix}: cluster.image, or defaults.image")
+    return Finding(name, Result.NOTE, text, f"{fix}: cluster.image, or defaults.image")
 
 
 def check_local_ray(local: str, ray: str) -> Finding:
-    """Compare the version of Ray on this machine with the version in clusters."""
+    """Return whether this machine and clusters have the same version of Ray, as a finding."""
     text = f"{local} on this machine, {ray} in clusters"
     if version_of(local) == version_of(ray):
         return Finding("Ray versions", Result.OK, text)
@@ -117,6 +120,7 @@ def check_local_ray(local: str, ray: str) -> Finding:
 
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu", "huawei.com/Ascend910")
 _INSTALL = "Install the chart: docs/cluster-install.md"
+_INSTALL_KUBERAY = "Install the chart, which contains KubeRay"
 _ASK = "Ask an administrator of the cluster"
 _VERSION_LABEL = "app.kubernetes.io/version"
 
@@ -135,7 +139,7 @@ def check_cluster(
     text = f"Kubernetes {version} at {cluster.host}, namespace {cluster.namespace}"
     yield Finding("cluster", Result.OK, text)
     yield _resources(cluster, "BatchInference", API_VERSION, _INSTALL)
-    yield _resources(cluster, "KubeRay", "ray.io/v1", "Install the chart, which contains KubeRay")
+    yield _resources(cluster, "KubeRay", RAY_API_VERSION, _INSTALL_KUBERAY)
     yield from _check_or_note("CRD version", lambda: [_fields(cluster)])
     yield from _check_or_note("operator", lambda: _operator(cluster, image))
     yield from _check_or_note("KubeRay", lambda: _kuberay(cluster))
@@ -161,8 +165,8 @@ def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Findi
 
 
 def _fields(cluster: Kubernetes) -> Finding:
-    """Compare the fields that BatchInferences have on the cluster with those of this program. They
-    are read from the OpenAPI document, because not every user may read CRDs."""
+    """Return the finding of `check_fields`. The schema of the cluster is read from its OpenAPI
+    document, because not every user may read CustomResourceDefinitions."""
     document = cluster.request("GET", f"/openapi/v3/apis/{API_VERSION}")
     schemas = document["components"]["schemas"].items()
     matches = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
@@ -203,12 +207,10 @@ def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | 
 
 
 def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
-    deployments = _deployments(
-        cluster, "kuberay-operator", "kuberay"
-    )  # the names with Helm and Kustomize
+    # the names that the Helm chart and Kustomize give
+    deployments = _deployments(cluster, "kuberay-operator", "kuberay")
     if not deployments:
-        advice = "Install the chart, which contains KubeRay"
-        yield Finding("KubeRay", Result.NOTE, "its operator was not found", advice)
+        yield Finding("KubeRay", Result.NOTE, "its operator was not found", _INSTALL_KUBERAY)
     for each in deployments:
         yield check_kuberay(each["spec"]["template"]["spec"]["containers"][0]["image"])
 

@@ -23,4 +23,5 @@ class Finding:
 
     @property
     def message(self) -> str:
+        """What was found, and the advice if there is one."""
         return f"{self.found}. {self.advice}" if self.advice else self.found

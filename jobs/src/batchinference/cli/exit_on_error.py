@@ -38,7 +38,7 @@ def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any
             raise typer.Exit(exits.BAD_INPUT) from None
         except OSError as error:
             echo(f"{command}: '{output}' cannot be read: {redact(str(error))}", err=True)
-            if endpoint := target.unset_endpoint():
+            if endpoint := target.missing_endpoint():
                 echo(
                     f"The pods of the job have {endpoint}. Set this variable and the credentials "
                     "here. `kubectl port-forward` makes a Service of the cluster reachable.",

@@ -37,9 +37,8 @@ class Defaults(NamedTuple):
     """Empty if the model has labels of its own, or no labels."""
 
     @property
-    def of_files(self) -> bool:
-        """Return whether rows are whole files. The name of the kind is then also that of the format
-        that reads them."""
+    def rows_are_files(self) -> bool:
+        """Whether each row is a file. The format of these files has the name of the kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -68,8 +67,8 @@ STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
 """The default name of a job file. The job is then named after the directory."""
 MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
-"""At most MAX_PERCENT of the rows may fail. If there are fewer than COUNTED rows or files, one in
-SHARE may fail instead."""
+"""At most MAX_PERCENT percent of the rows may fail. If there are fewer than COUNTED rows or files,
+one in SHARE rows may fail instead."""
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 """Values that need no quotes in YAML, unless YAML has another meaning for them (`no`, `null`)."""
@@ -77,8 +76,10 @@ _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
 
 @dataclass(frozen=True)
 class Answers:
+    """The values of the options. None stands for the default answer of the kind of job."""
+
     name: str | None
-    """None to name the job after its file, or after the directory of a USUAL_FILE."""
+    """None to name the job after its file, or if that is USUAL_FILE after its directory."""
     read: str | None
     write: str
     model: str | None
@@ -146,7 +147,8 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 
 def _name_of(file: Path) -> str:
-    """Return a name for a job that is made of the name of its file or directory."""
+    """Return the name of a job that is written to this file: that of the file or its directory, in
+    lower case and without special characters."""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"
@@ -160,7 +162,7 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
         values["model"] = _on_this_machine(values["model"])
     fields = {name: _quoted(value) for name, value in values.items()}
     labels = filter(None, map(str.strip, values["labels"].split(",")))
-    form = kind if DEFAULTS[kind].of_files else _table_format(values["read"])
+    form = kind if DEFAULTS[kind].rows_are_files else _table_format(values["read"])
     limit, failures = _limit(_count(values["read"], form))
     fields |= {"format": form, "file": shlex.quote(file), "limit": limit, "failures": failures}
     fields |= {"labels": f"[{', '.join(map(_quoted, labels))}]"}
@@ -168,15 +170,15 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
 
 
 def _on_this_machine(model: str) -> str:
-    """Return the folder of a model if it is installed on this machine, or else the model itself,
-    which is a name on the Hub."""
+    """Return the directory of MINILM if its package is installed on this machine. Return any other
+    model unchanged."""
     package = find_spec(MINILM_PACKAGE) if model == MINILM else None
     return str(Path(package.origin).parent / "model") if package and package.origin else model
 
 
 def _limit(count: int | None) -> tuple[str, str]:
     """Return the setting of `errors` that limits failed rows, and a description of the limit.
-    `count` is the number of rows or files if it is small."""
+    `count` is the number of rows or files; None if it is large or unknown."""
     if count is None:
         return f"maxPercent: {MAX_PERCENT}", f"{MAX_PERCENT} %"
     rows = max(1, count // SHARE)
@@ -189,7 +191,7 @@ def _count(read: str, form: str) -> int | None:
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:
             count = len(list(islice(file, COUNTED)))
-    elif form in DEFAULTS and DEFAULTS[form].of_files and path.is_dir():
+    elif form in DEFAULTS and DEFAULTS[form].rows_are_files and path.is_dir():
         names = (each.name.lower().endswith(extensions) for each in path.rglob("*"))
         count = len(list(islice(filter(None, names), COUNTED)))
     else:

@@ -19,9 +19,10 @@ def pipeline_is_installed() -> bool:
 
 def outputs_are_readable() -> bool:
     """Return whether the packages to read outputs are installed. If not, print what to install.
-    Also prepares Arrow: it must not import pandas at its first conversion, because this takes more
-    time and memory than the rest of most commands, and it must use the memory pool of the system,
-    because its own pool frees memory later."""
+
+    Also prepares Arrow for short commands. Arrow would import pandas at its first conversion, which
+    takes more time and memory than the rest of most commands. The memory pool of the system frees
+    memory earlier than Arrow's own pool."""
     if not pipeline_is_installed():
         return False
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -37,7 +38,7 @@ def outputs_are_readable() -> bool:
 
 
 class _NoPandas(MetaPathFinder):
-    """An import hook by which pandas is not found."""
+    """An import hook that makes `import pandas` fail."""
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> None:

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from batchinference.cli import cluster_commands, exits, output_commands, setup_commands
 from batchinference.cli.options import File, Form, ReportForm, Settings, TrustOutput
 from batchinference.cli.printing import Format
-from batchinference.cli.verbosity import is_quiet, is_verbose, with_verbosity
+from batchinference.cli.verbosity import with_verbosity
 from batchinference.version import __version__
 
 GROUPS = {
@@ -26,18 +26,21 @@ GROUPS = {
 MAX_SUMMARY = 60
 """Maximum number of characters of the summary of a command."""
 ESTIMATED_ROWS = 200
+"""Default number of rows over which `plan --estimate` runs the steps."""
 
 
 class Commands(TyperGroup):
     """The commands, grouped in the help text."""
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """Write the commands of each group, with their summaries, to the help text."""
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, self._summary(ctx, name)) for name in names])
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
-        """Return the command with this name. Fails with advice if it is the name of a file."""
+        """Return the command that the first argument names. If this is a job file, fail with
+        advice."""
         name = args[0] if args else ""
         if name.endswith((".yaml", ".yml")):
             fix = f"Write batchinference run {name}, or validate {name} to check it"
@@ -149,10 +152,8 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
         address,
         report_directory,
         sample,
-        is_verbose(),
         restart=restart,
         retry_errors=retry_errors,
-        quiet=is_quiet(),
         form=form,
         settings=settings or (),
         limit=limit,

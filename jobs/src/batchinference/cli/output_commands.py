@@ -146,6 +146,7 @@ def ui(
 
     Exit codes: 0 stopped, 2 there is no cluster or no output, or the port is in use.
     """
-    from batchinference.cli.show_ui import show_ui
+    from batchinference.cli.show_ui import DEFAULT_PORTS, show_ui
 
-    raise typer.Exit(show_ui(targets or [], namespace, context, port, browser=browser))
+    ports = DEFAULT_PORTS if port is None else [port]
+    raise typer.Exit(show_ui(targets or [], namespace, context, ports, browser=browser))

@@ -73,8 +73,8 @@ def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference
 
 
 class LinesOfSteps(io.TextIOBase):
-    """A stream for the output of steps, which is untrusted. It passes on whole lines, without
-    credentials and control characters."""
+    """Writes the output of steps, which is untrusted, to another stream: only complete lines, and
+    without credentials and control characters."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -82,6 +82,7 @@ class LinesOfSteps(io.TextIOBase):
         self._mask = LineMasker()
 
     def write(self, text: str) -> int:
+        """Write the lines that end in the text, and keep the rest until its line ends."""
         if "\n" not in text:
             self._parts.append(text)
             return len(text)
@@ -92,9 +93,11 @@ class LinesOfSteps(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
+        """Flush the underlying stream. A line that has not ended stays in this object."""
         self._stream.flush()
 
     def fileno(self) -> int:
+        """Return the descriptor of the underlying stream, for steps that write to it directly."""
         return self._stream.fileno()
 
     def close(self) -> None:

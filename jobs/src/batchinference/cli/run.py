@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from batchinference.api.job_files import (
     directory_of,
@@ -21,6 +20,7 @@ from batchinference.cli import exits
 from batchinference.cli.installed_packages import pipeline_is_installed
 from batchinference.cli.printing import Format, echo, print_data
 from batchinference.cli.validate_and_plan import print_problems
+from batchinference.cli.verbosity import is_quiet, is_verbose
 from batchinference.pipeline.errors import RUN, JobFailure
 from batchinference.plan import Plan, parse_plan, plan_for_cluster, requested_plan
 from batchinference.rendering.config_map import (
@@ -34,21 +34,18 @@ from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.report import REPORT_FILE, JobState, PodPrices, Report, failure_line
 
-if TYPE_CHECKING:
-    from batchinference.api.display import Display
-
 Publish = Callable[[Report], None]
 
 
 @dataclass(frozen=True)
 class RunOptions:
+    """The options of `run`. See the help of the command."""
+
     address: str | None = None
     report_directory: Path | None = None
     sample: int = 0
-    verbose: bool = False
     retry_errors: bool = False
     restart: bool = False
-    quiet: bool = False
     form: Format = Format.TEXT
     """The format in which the report is printed to stdout; TEXT prints no report."""
     settings: Sequence[str] = ()
@@ -107,13 +104,15 @@ def _mounted_plan(file: str) -> Plan | None:
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job: that for wrong input if no pass has begun."""
+    """Return the exit code of a failed job: BAD_INPUT if the job was refused before its first pass,
+    else that of the reason."""
     code = exits.code_of(report.reason)
     refused = code == exits.JOB_FAILED and report.pass_number is None
     return exits.BAD_INPUT if refused else code
 
 
 def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
+    """Return the exit code. On a cluster, print the reason as the line that the operator reads."""
     if options.report_directory is not None:  # this process is the driver of a job on a cluster
         echo(failure_line(reason, message), err=True)
     return code
@@ -139,17 +138,15 @@ def _run(
     from batchinference.pipeline.execution.stop_signals import stop_on_signals
 
     with (
-        Display(verbose=options.verbose, silent=options.quiet) as display,
+        Display(verbose=is_verbose(), silent=is_quiet()) as display,
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         if options.limit is not None:
-            rows, path = options.limit, job.spec.write.path
-            display.say(
-                f"{job.metadata.name}: trial with the first {rows} row(s), written to {path}"
-            )
+            what = f"the first {options.limit} row(s), written to {job.spec.write.path}"
+            display.say(f"{job.metadata.name}: trial with {what}")
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None
-        quiet = not options.verbose and not on_cluster
+        quiet = not is_verbose() and not on_cluster
         runner = Runner(
             job, directory_of(file), display.say, publish, stop, quiet=quiet, own_only=own_only,
             prices=PodPrices.of(os.environ),
@@ -159,12 +156,15 @@ def _run(
     report = report if address else _with_command(report, file, options)
     if options.form is not Format.TEXT:
         print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
-    if options.quiet and report.state == JobState.SUCCEEDED:
+    if is_quiet() and report.state == JobState.SUCCEEDED:
         return report
     resumes = options.limit is None and not job.spec.why_not_retried
     display.summarize(report, resumes=resumes, files=runner.files)
     if report.state == JobState.SUCCEEDED and options.sample:
-        _show_sample(display, job, options.sample)
+        try:
+            display.show_sample(job, options.sample)
+        except (JobFailure, OSError) as error:  # only print it, because the job has succeeded
+            echo(f"--sample: {error}", err=True)
     return report
 
 
@@ -176,13 +176,6 @@ def _with_command(report: Report, file: str, options: RunOptions) -> Report:
     parameters = (f" --set {shlex.quote(setting)}" for setting in options.settings)
     command = RUN.replace("FILE", shlex.quote(file)) + "".join(parameters)
     return report.model_copy(update={"message": report.message.replace(RUN, command)})
-
-
-def _show_sample(display: Display, job: BatchInference, rows: int) -> None:
-    try:
-        display.show_sample(job, rows)
-    except (JobFailure, OSError) as error:  # only print it, because the job has succeeded
-        echo(f"--sample: {error}", err=True)
 
 
 def _publisher(show: Publish, directory: Path | None) -> Publish:

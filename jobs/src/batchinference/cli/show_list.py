@@ -14,7 +14,7 @@ from batchinference.text import in_one_line
 
 def show_list(target: Target, form: Format) -> None:
     """Print the outputs below a directory, or the jobs of a namespace, with their progress."""
-    on_cluster = target.namespace is not None or target.context is not None
+    on_cluster = target.is_on_cluster
     seen = list(_jobs(target) if on_cluster else _outputs(target))
     if form is not Format.TEXT:
         print_data([_data_of(each) for each in seen], form)
@@ -38,25 +38,17 @@ def _outputs(target: Target) -> Iterator[Observation]:
 
 
 def _row(seen: Observation) -> tuple[str, ...]:
-    speed = ", ".join(seen.pace)
-    failed = seen.failed_rows
-    return (
-        in_one_line(seen.title[1]),
-        seen.activity,
-        ", ".join(seen.progress.figures),
-        str(failed or ""),
-        speed,
-    )
+    rows, speed = ", ".join(seen.progress.figures), ", ".join(seen.pace)
+    return in_one_line(seen.title[1]), seen.activity, rows, str(seen.failed_rows or ""), speed
 
 
 def _data_of(seen: Observation) -> dict[str, Any]:
     name, value = seen.title
-    progress = seen.progress
     return {
         name: value,
         "state": seen.state,
-        "rows": progress.rows,
-        "total": progress.total,
+        "rows": seen.progress.rows,
+        "total": seen.progress.total,
         "failed": seen.failed_rows,
         "output": seen.output,
     }

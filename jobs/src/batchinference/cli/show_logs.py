@@ -14,6 +14,7 @@ from batchinference.cli.printing import echo
 from batchinference.pipeline.errors import JobFailure, redact
 
 FOLLOW_SECONDS = 2.0
+"""Seconds between two reads of a log."""
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 """The statuses after which the API server would also refuse further requests for a job."""
 
@@ -26,7 +27,10 @@ def list_logs(target: Target) -> None:
 
 def show_log(target: Target, *, previous: bool) -> None:
     """Print the log of the running driver of a job on a cluster, or else the stored log."""
-    running = None if previous or not target.is_job else _running_log(target)
+    running = None
+    if target.is_job and not previous:
+        with exit_on_cluster_error("logs"):
+            running = running_log(target.cluster(), target.text)
     echo(running if running is not None else _stored_log(target))
 
 
@@ -54,8 +58,8 @@ def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> No
 
 
 def new_lines(shown: list[str], lines: list[str]) -> list[str]:
-    """Return the lines of a log that follow the lines that were shown before. The log may no longer
-    have its first lines. If it has no shown line at all, all of its lines are new:
+    """Return the lines of a log that follow the lines that were `shown` before. The log may have
+    lost its first lines since then. If it has none of the shown lines, all of its lines are new.
 
     >>> new_lines(["a", "b"], ["b", "c"])
     ['c']
@@ -68,8 +72,8 @@ def new_lines(shown: list[str], lines: list[str]) -> list[str]:
 
 
 def _current_log(target: Target) -> tuple[bool, str | None, str]:
-    """Return whether the run has ended, its log, and "". If the log cannot be read yet, return None
-    and the reason instead of the last two."""
+    """Return whether the run has ended, its log, and an empty text. If the log cannot be read yet,
+    return False, None and the reason."""
     if not target.is_job:
         states = read_output("logs", target, status_of)
         return all(each.state != "running" for each in states), _stored_log(target), ""
@@ -87,11 +91,6 @@ def _current_log(target: Target) -> tuple[bool, str | None, str]:
         return False, None, str(error)
     except (JobFailure, OSError, ImportError) as error:
         return False, None, redact(str(error))
-
-
-def _running_log(target: Target) -> str | None:
-    with exit_on_cluster_error("logs"):
-        return running_log(target.cluster(), target.text)
 
 
 def _stored_log(target: Target) -> str:

@@ -9,16 +9,17 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import typer
 
 from batchinference.api.cluster_error import ClusterError
-from batchinference.api.targets import Target
+from batchinference.api.output_status import outputs_below
+from batchinference.api.targets import Target, check_address
 from batchinference.cli import exits
+from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.installed_packages import outputs_are_readable
 from batchinference.cli.printing import echo
-
-if TYPE_CHECKING:
-    from batchinference.ui.site import Site
+from batchinference.spec.addresses import is_local
 
 DEFAULT_PORTS = range(8484, 8494)
 
@@ -27,37 +28,27 @@ def show_ui(
     names: Sequence[str],
     namespace: str | None,
     context: str | None,
-    port: int | None,
+    ports: Sequence[int],
     *,
     browser: bool,
 ) -> int:
-    """Serve the page of outputs and jobs until the user interrupts the program, and return the exit
-    code. By default, the port is the first of DEFAULT_PORTS that is free."""
+    """Serve the page of outputs and jobs on the first of `ports` that is free until the user
+    interrupts the program, and return the exit code."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
+    from batchinference.ui.server import address_of, serving
     from batchinference.ui.site import Site
 
+    targets = [each for name in names for each in _targets(Target(name, namespace, context))]
     try:
-        given = [Target(name, namespace, context) for name in names]
-        targets = [each for target in given for each in _targets(target)]
-        if names and not targets:
-            echo(f"ui: there are no outputs in {', '.join(names)}", err=True)
-            return exits.BAD_INPUT
         jobs = GivenJobs(targets) if targets else JobsOfNamespace(namespace, context)
     except ClusterError as error:
         echo(f"ui: {error}. Or name the outputs to show", err=True)
         return exits.BAD_INPUT
-    return _serve(Site(jobs), DEFAULT_PORTS if port is None else [port], browser=browser)
-
-
-def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
-    """Serve the page on the first of these ports that is free, and return the exit code."""
-    from batchinference.ui.server import address_of, serving
-
     try:
         with (
-            serving(ports, secrets.token_urlsafe(16), site) as server,
+            serving(ports, secrets.token_urlsafe(16), Site(jobs)) as server,
             _announced(address_of(server), browser=browser),
         ):
             server.serve_forever()
@@ -70,12 +61,19 @@ def _serve(site: Site, ports: Sequence[int], *, browser: bool) -> int:
 
 
 def _targets(target: Target) -> list[Target]:
-    """Return the outputs in and below a directory, or the target itself if it is no directory."""
-    from batchinference.api.output_status import outputs_below
-
-    if target.is_job or not Path(target.text).is_dir():
+    """Return the outputs in and below a local directory, or the target itself if it is a job or an
+    address. Exits with code 2 if the address is invalid, or if there are no outputs."""
+    if target.is_job:
         return [target]
-    return [Target(output) for output in outputs_below(target.text)]
+    with exit_on_cluster_error("ui"):
+        check_address(target.text)
+    if not is_local(target.text):
+        return [target]
+    outputs = read_output("ui", target, outputs_below)
+    if not outputs:
+        echo(f"ui: there are no outputs in {target.text}", err=True)
+        raise typer.Exit(exits.BAD_INPUT)
+    return [Target(output) for output in outputs]
 
 
 @contextmanager

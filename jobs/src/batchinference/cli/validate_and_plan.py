@@ -77,7 +77,8 @@ def validate_files(
     deep: bool = False,
     form: Format = Format.TEXT,
 ) -> int:
-    """Check files (with `deep` also inputs, models, code), print results, return the exit code."""
+    """Check files, print the results, and return the exit code. With `deep`, also check the inputs,
+    models and code that the files name."""
     checked = []
     for each in (outcome for file in files for outcome in _check_file(file, parameters, deep=deep)):
         checked.append(each)
@@ -118,8 +119,8 @@ def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator
 def _check_document(
     document: dict[str, Any], values: ParameterValues, directory: Path | None
 ) -> tuple[str, list[str]]:
-    """Return a message about a valid document, and notes on it. With `directory`, which has
-    the file of the document, also check the job's input, models and code. Raises SpecError."""
+    """Return a message that the document is valid, and notes on it. With the `directory` of its
+    file, also check the job's input, models and code. Raises SpecError if it is invalid."""
     if document["kind"] == SCHEDULE_KIND:
         return _validate_schedule(document, values), []
     job = parse(document, values)
@@ -197,8 +198,8 @@ def show_plan(
 
 
 def _load_defaults(file: Path | None) -> PlatformDefaults:
-    """Return the defaults in a file, if any. Unless they set an image, the images of this version
-    are added, as by the chart."""
+    """Return the defaults in a file; empty defaults without a file. Defaults without an image get
+    the images of this version, as from the chart."""
     defaults = parse_defaults(read_file_or_stdin(str(file))) if file else PlatformDefaults()
     if defaults.image is not None:
         return defaults
@@ -252,7 +253,8 @@ def show_stages_and_groups(spec: BatchInferenceSpec, plan: Plan) -> None:
 
 
 def _single_stage(spec: BatchInferenceSpec, plan: Plan) -> Row:
-    """Return the only stage of a plan without pools. Its tasks read, run all steps and write."""
+    """Return the row for the only stage of a plan without pools. The tasks of this stage read, run
+    all steps and write."""
     steps = ",".join([spec.read.format, *(step.name for step in spec.steps), spec.write.format])
     defaults = (step.model.default_batch_size if step.model else None for step in spec.steps)
     sizes = [step.batch_size or size for step, size in zip(spec.steps, defaults, strict=True)]

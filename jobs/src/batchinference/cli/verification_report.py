@@ -14,7 +14,9 @@ from batchinference.spec.warnings import WarningCount, sum_warnings, summarize
 from batchinference.text import counted, named_lines
 
 MAX_POSITIONS = 5
+"""Maximum number of positions that are printed of one finding."""
 WIDTH = 13
+"""Number of characters of the column of names."""
 _RESULT_TEXTS = {
     Result.PROVEN: "proven: each input row was written, failed or filtered, exactly once",
     Result.NOT_PROVEN: "NOT PROVEN",
@@ -43,23 +45,18 @@ def _job_lines(job: JobReport, *, named: bool) -> Iterator[Line]:
     if named:
         yield "job", job.state
     yield "result", _result(job)
-    counts, committed = job.committed.counts, job.committed
+    committed, counts = job.committed, job.committed.counts
     total = counts.written + counts.failed + counts.filtered
     prefix = f"{total} = " if job.accounted == total else ""
     parts = f"{counts.written} written + {counts.failed} failed + {counts.filtered} filtered"
     yield "rows", prefix + parts
     rows = "" if job.rows is None else f"{counted(job.rows, 'row')} in "
-    yield (
-        "input",
-        f"{rows}{counted(job.input_files, 'file')}, {job.input_files_counted} of them recounted",
-    )
-    data, errors = (
-        counted(len(committed.data), "data file"),
-        counted(len(committed.errors), "error file"),
-    )
+    files = counted(job.input_files, "file")
+    yield "input", f"{rows}{files}, {job.input_files_counted} of them recounted"
+    data = counted(len(committed.data), "data file")
+    errors = counted(len(committed.errors), "error file")
     yield "committed", f"{data}, {errors}, {committed.bytes} B"
-    if job.missing:
-        yield from _position_lines("missing", job.missing, len(job.missing))
+    yield from _position_lines("missing", job.missing)
     for finding in job.findings:
         yield from _finding_lines(finding)
     yield from named_lines("warnings", job.warnings)
@@ -80,12 +77,11 @@ def _with_warnings(result: Result, warnings: Iterable[WarningCount]) -> str:
 
 def _finding_lines(finding: Finding) -> Iterator[Line]:
     yield finding.kind.value, f"{finding.count} {finding.kind.meaning}"
-    yield from _position_lines("", finding.positions, len(finding.positions))
+    yield from _position_lines("", finding.positions)
     yield "", f"-> {finding.kind.fix}"
 
 
-def _position_lines(name: str, positions: list[Position], count: int) -> Iterator[Line]:
-    for number, position in enumerate(positions[:MAX_POSITIONS]):
-        yield "" if number else name, f"  {position}"
-    if count > MAX_POSITIONS:
-        yield "", f"  and {count - MAX_POSITIONS} more"
+def _position_lines(name: str, positions: list[Position]) -> Iterator[Line]:
+    yield from named_lines(name, [f"  {position}" for position in positions[:MAX_POSITIONS]])
+    if len(positions) > MAX_POSITIONS:
+        yield "", f"  and {len(positions) - MAX_POSITIONS} more"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchinference.api.jobs_on_cluster import read_job
 from batchinference.api.observation import Observation, SpeedMeter, observed_job, observed_output
-from batchinference.api.output_status import OutputStatus, status_of
+from batchinference.api.output_status import status_of
 from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = Callable[[Observation], None]
-"""A function that shows what is known of a job."""
+"""A function that shows an observation of a job."""
 
 
 def watch_status(
@@ -32,7 +32,8 @@ def watch_status(
     *,
     form: Format = Format.TEXT,
 ) -> int:
-    """Show the progress until the job has ended, and return the exit code."""
+    """Show the progress every `interval` seconds until the job has ended, and return the exit
+    code."""
     meter = SpeedMeter()
     table = form is Format.TEXT and sys.stdout.isatty()
     with _table_view() if table else _line_view(form) as show:
@@ -49,14 +50,16 @@ def _observe(target: Target) -> Observation:
     if target.is_job:
         with exit_on_cluster_error("status"):
             return observed_job(*read_job(target.cluster(), target.text))
-    output = target.output()
-    outputs: list[OutputStatus] = read_output("status", target, status_of)
-    return observed_output(output, outputs)
+    observed: Observation = read_output(
+        "status", target, lambda output: observed_output(output, status_of(output))
+    )
+    return observed
 
 
 @contextmanager
 def _line_view(form: Format) -> Iterator[View]:
-    """Yield a view that prints a line of text, or JSON or YAML, for each change."""
+    """Yield a view that prints an observation as a line of text, or as JSON or YAML, unless it is
+    equal to the last one."""
     shown: object = None
 
     def show(seen: Observation) -> None:
@@ -91,7 +94,7 @@ def _table(seen: Observation) -> Table:
 
 
 def line_of(seen: Observation) -> str:
-    """Return what is known of a job as one line."""
+    """Return an observation of a job as one line."""
     parts = [seen.activity, *seen.progress.figures, *seen.pace]
     parts += seen.counts.troubles if seen.counts else []
     if seen.stage:
@@ -102,7 +105,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return what is known of a job as plain data, with None for unknown values."""
+    """Return an observation of a job as plain data, with None for unknown values."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

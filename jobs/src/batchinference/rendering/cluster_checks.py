@@ -17,15 +17,14 @@ from batchinference.spec.profiles import known_profiles
 from batchinference.spec.resources import RAY_NAMES, Resources
 from batchinference.spec.step_facts import NamedSource
 from batchinference.spec.steps import Step, to_alias
-from batchinference.spec.volumes import VolumeMount
 
 
 def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
     """Yield the problems with devices that steps request, given complete cluster settings.
 
-    A device without a profile is a problem, because its node labels differ between clouds, and
-    without a node selector a pod might get a more expensive GPU. A replica with several kinds of
-    devices is also a problem.
+    A device without a profile is a problem: only a profile has the labels of the nodes with this
+    device, which differ between clouds, and without them a pod might get a more expensive GPU. A
+    replica with several kinds of devices is also a problem.
     """
     for index, step in enumerate(spec.steps):
         if step.resources:
@@ -45,12 +44,11 @@ def _check(field: str, step: Step, profiles: Profiles) -> Iterator[Problem]:
     kinds = {name: profile.device for name, profile in devices.items() if profile.device}
     if len(kinds) > 1:
         message = f"a replica computes on one kind of device, not on {' and '.join(kinds)}"
-        message += ". Request only one of them"
-        yield Problem(field, message)
+        yield Problem(field, f"{message}. Request only one of them")
 
 
 def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the problems with devices, also of later choices, and with capacity types."""
+    """Yield the problems with the devices of all choices, and with the capacity types."""
     yield from check_profiles(spec)
     known, field = spec.cluster.profiles, "spec.cluster.fallback.capacityTypes"
     for name in spec.cluster.fallback.capacity_types:
@@ -90,40 +88,33 @@ def _check_group_names(cluster: Cluster, groups: Sequence[str]) -> Iterator[Prob
 _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluster.volumes)"
 
 
-def check_paths(spec: BatchInferenceSpec) -> list[Problem]:
-    """Return a problem for each local path that differs between pods: for relative paths, and for
-    output paths that are on no shared volume. Absolute input paths are accepted, because the image
-    may contain the input."""
-    problems = []
+def check_paths(spec: BatchInferenceSpec) -> Iterator[Problem]:
+    """Yield a problem for each local path that is not the same file or directory in all pods:
+    relative paths, and output paths that are on no shared volume. Absolute input paths are
+    accepted, because the image may contain the input."""
     for field, path in spec.read.locations.items():
         if is_local(path) and not _absolute(path):
-            problems.append(_relative(f"spec.read.{field}", path))
+            yield _relative(f"spec.read.{field}", path)
     for index, step in enumerate(spec.steps):
-        paths = _relative_paths(step).items()
-        problems += [_relative(f"spec.steps[{index}].{field}", path) for field, path in paths]
-    outputs: list[tuple[str, str | None]] = [
-        *((f"spec.write.{field}", path) for field, path in spec.write.locations.items()),
-        ("spec.errors.path", spec.errors.path),
-        *(
-            (f"spec.steps[{index}].cache.path", step.cache.path)
-            for index, step in enumerate(spec.steps)
-            if step.cache
-        ),
-    ]
-    for field, output in outputs:
-        if output is not None and is_local(output) and not _mounted(output, spec):
-            message = f"'{output}' is not on a mounted volume, so it would be lost: {_FIX}"
-            problems.append(Problem(field, message))
-    return problems
+        for name, source in step.facts.sources.items():
+            if _is_relative(source):
+                field = f"spec.steps[{index}].{to_alias(step.kind)}.{to_alias(name)}"
+                yield _relative(field, source.uri)
+    for field, path in _outputs(spec):
+        if is_local(path) and not _mounted(path, spec):
+            message = f"'{path}' is not on a mounted volume, so it would be lost: {_FIX}"
+            yield Problem(field, message)
 
 
-def _relative_paths(step: Step) -> dict[str, str]:
-    """Return the relative paths in a step, by field."""
-    return {
-        f"{to_alias(step.kind)}.{to_alias(field)}": source.uri
-        for field, source in step.facts.sources.items()
-        if _is_relative(source)
-    }
+def _outputs(spec: BatchInferenceSpec) -> Iterator[tuple[str, str]]:
+    """Yield the fields with paths to which a job writes, and these paths."""
+    for name, path in spec.write.locations.items():
+        yield f"spec.write.{name}", path
+    if spec.errors.path is not None:
+        yield "spec.errors.path", spec.errors.path
+    for index, step in enumerate(spec.steps):
+        if step.cache:
+            yield f"spec.steps[{index}].cache.path", step.cache.path
 
 
 def _relative(field: str, path: str) -> Problem:
@@ -135,23 +126,20 @@ def _absolute(path: str) -> bool:
 
 
 def _is_relative(source: NamedSource) -> bool:
-    """Return whether a source is a relative path. A text that may be the id of a Hub model is
-    none."""
+    """Return whether a source is a relative path: `./model` is one, but `team/model` may also be
+    the id of a model on the Hub."""
     is_path = not source.may_be_of_hub or source.uri.startswith((".", "~", "file:"))
     return is_path and is_local(source.uri) and not _absolute(source.uri)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    """Return whether the innermost volume that is mounted above a path is writable and outlives the
-    pods; false without a volume."""
+    """Return whether a path is on a volume that is writable and outlives the pods. If a volume is
+    mounted inside another one, only the inner volume counts."""
     target = PurePosixPath(normpath(local_path(path)))
-    mounts = [one for one in spec.cluster.volume_mounts if target.is_relative_to(_path(one))]
-    if not mounts:
+    mounts = {normpath(mount.mount_path): mount for mount in spec.cluster.volume_mounts}
+    above = [directory for directory in mounts if target.is_relative_to(directory)]
+    if not above:
         return False
-    innermost = max(mounts, key=lambda mount: len(_path(mount)))
+    innermost = mounts[max(above, key=len)]
     volumes = {volume.name: volume for volume in spec.cluster.volumes}
     return volumes[innermost.name].kept and not innermost.read_only
-
-
-def _path(mount: VolumeMount) -> str:
-    return normpath(mount.mount_path)

@@ -7,7 +7,6 @@ from typing import Any
 
 import yaml
 
-from batchinference.plan import Plan, serialize_plan
 from batchinference.rendering.names import Names, Owner, metadata
 from batchinference.spec.job import API_VERSION, KIND, OPERATOR_FIELDS, BatchInference
 from batchinference.spec.problems import Problem, SpecError
@@ -22,24 +21,17 @@ PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
 DIGEST_VARIABLES = {JOB_FILE: "BATCHINFERENCE_JOB_SHA256", PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256"}
 """Environment variables of the head with the SHA-256 of each file. The driver checks the files with
 them, so a user who can write only ConfigMaps cannot make the driver run another job."""
-_OPERATOR_FIELDS: dict[str, Any] = {
-    **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
-    **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
-    **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
-    "head": {"node_selector", "tolerations", "ephemeral_storage"},
-    "profiles": {"__all__": {"idle_timeout"}},
-}
-"""Cluster settings that only the operator reads."""
-
 _NOT_FOR_DRIVERS: dict[str, Any] = {
-    "cluster": _OPERATOR_FIELDS,
+    "cluster": {
+        **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
+        **dict.fromkeys(("labels", "annotations", "affinity", "topology_spread_constraints"), True),
+        **dict.fromkeys(("scheduler_name", "fs_group", "ephemeral_storage"), True),
+        "head": {"node_selector", "tolerations", "ephemeral_storage"},
+        "profiles": {"__all__": {"idle_timeout"}},
+    },
     "steps": {"__all__": {"resources": OF_PODS}},
 }
-
-
-def files_of(job: BatchInference, plan: Plan, uid: str) -> dict[str, str]:
-    """Return the files for the driver of an attempt by name: the effective spec and the plan."""
-    return {JOB_FILE: job_file(job, uid), PLAN_FILE: serialize_plan(plan)}
+"""The settings that only the operator reads, in addition to OPERATOR_FIELDS."""
 
 
 def config_map(
@@ -82,8 +74,8 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
-    Empty settings, and settings that the driver does not read, are also omitted, because the image
-    may be older and not know new fields.
+    Empty settings, and settings that the driver does not read, are also omitted, because an older
+    driver would refuse fields that it does not know.
     """
     dumped = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS

@@ -22,8 +22,8 @@ def choices_of(job: BatchInference) -> list[Choice]:
 
 
 def with_choice(job: BatchInference, number: int) -> BatchInference:
-    """Return the job with only the devices and the capacity of choice `number`, or of its last
-    choice if it has fewer."""
+    """Return the job with only the devices and the capacity of choice `number`, which is the last
+    one if the job has fewer choices."""
     if not (pairs := _combinations(job)):
         return job
     capacity, index = pairs[min(number, len(pairs))]
@@ -70,8 +70,8 @@ def _choice(job: BatchInference, number: int, choices: int) -> Choice:
 
 
 def _mean_price(job: BatchInference) -> str | None:
-    """Return the mean price of a device per hour if all groups have their maximum number of pods;
-    None if a device has no price."""
+    """Return the mean price of a device per hour, weighted by the maximum number of devices of each
+    group; None if there is no device, or if a device has no price."""
     cluster, groups = job.spec.cluster, plan_for_cluster(job.spec).groups
     devices = {one: one.max * device_count(one, cluster.profiles) for one in groups}
     prices = {one: device_hour(one, cluster) for one, number in devices.items() if number}
@@ -82,7 +82,7 @@ def _mean_price(job: BatchInference) -> str | None:
 
 
 def price_text(price: Decimal) -> str:
-    """Return a price as the API holds it, with at most nine decimal places."""
+    """Return a price as it is in the API, with at most nine decimal places."""
     return f"{price:.9f}".rstrip("0").rstrip(".")
 
 

@@ -5,6 +5,7 @@ of them to reduce, and the job would be slower than its file implies.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
@@ -17,26 +18,25 @@ GroupAmounts = list[tuple[str, float, int]]
 """For each group of pods: its name, the amount per pod, and the maximum number of pods."""
 
 MAX_CLUSTER_BYTES = 384 << 10
-"""Maximum size of the spec of a RayCluster as JSON. The spec of its RayJob must be below 512 KiB,
-which the operator reads, and etcd stores objects up to 1.5 MiB with managed fields, which are about
-as large as the spec."""
+"""Maximum size of the spec of a RayCluster as JSON. The operator reads RayJobs whose spec is
+smaller than 512 KiB. etcd stores objects of at most 1.5 MiB. This includes the managed fields,
+which are about as large as the spec."""
 
 
-def check_size(ray_cluster: dict[str, Any]) -> list[Problem]:
-    """Return a problem if a RayCluster is too large for the API server."""
+def check_size(ray_cluster: dict[str, Any]) -> Iterator[Problem]:
+    """Yield a problem if a RayCluster is too large for the API server."""
     size = len(json.dumps(ray_cluster, separators=(",", ":"), ensure_ascii=False).encode())
-    if size <= MAX_CLUSTER_BYTES:
-        return []
-    message = (
-        f"the RayJob is too large ({-(-size >> 10)} KiB, at most {MAX_CLUSTER_BYTES >> 10} KiB): "
-        "each worker group has a copy of the pod template. Shorten spec.cluster"
-    )
-    return [Problem("spec.cluster", message)]
+    if size > MAX_CLUSTER_BYTES:
+        message = (
+            f"the RayJob is too large ({-(-size >> 10)} KiB, at most {MAX_CLUSTER_BYTES >> 10} "
+            "KiB): each worker group has a copy of the pod template. Shorten spec.cluster"
+        )
+        yield Problem("spec.cluster", message)
 
 
 def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:
-    """Limit the disk space of the Ray containers, in place. A container without a request gets a
-    request of 0, because Kubernetes would otherwise use the limit as its request."""
+    """Limit the disk space of the Ray containers, in place. A container without a request gets the
+    request 0, because Kubernetes would otherwise use the limit as the request."""
     if limit is None:
         return
     for _, _, template in templates_of(ray_cluster):
@@ -46,8 +46,8 @@ def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:
         requests[DISK_SPACE] = smaller_memory(requests.get(DISK_SPACE, "0"), limit)
 
 
-def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
-    """Return a problem for each of `cluster.limits` that the Ray containers of a RayCluster could
+def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each of `cluster.limits` that the Ray containers of a RayCluster could
     exceed. Containers from patches of the platform are not counted."""
     devices: GroupAmounts = []
     cpus: GroupAmounts = []
@@ -55,35 +55,31 @@ def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> list[Problem]:
         labels, ray = template["metadata"]["labels"], template["spec"]["containers"][0]
         devices.append((name, int(labels.get(DEVICES_LABEL, "0")), max_pods))
         cpus.append((name, cpus_of(ray["resources"]["limits"]["cpu"]), max_pods))
-    problems = [
-        _check("devices", "devices", devices, limits.devices),
-        _check("cpu", "CPUs", cpus, limits.cpu),
-        _check_claims(limits, ray_cluster),
-    ]
-    return [problem for problem in problems if problem is not None]
+    yield from _check("devices", "devices", devices, limits.devices)
+    yield from _check("cpu", "CPUs", cpus, limits.cpu)
+    if limits.devices is not None or limits.device_hours is not None:
+        yield from _check_claims(ray_cluster)
 
 
-def _check_claims(limits: Limits, ray_cluster: dict[str, Any]) -> Problem | None:
-    """Return a problem if devices are limited and a pod has ResourceClaims, whose number of devices
-    is unknown."""
-    if limits.devices is None and limits.device_hours is None:
-        return None
+def _check_claims(ray_cluster: dict[str, Any]) -> Iterator[Problem]:
+    """Yield a problem if a pod has ResourceClaims, whose number of devices is unknown."""
     templates = templates_of(ray_cluster)
     claiming = [name for name, _, pod in templates if pod["spec"].get("resourceClaims")]
-    if not claiming:
-        return None
-    message = (
-        "the devices of a resourceClaimTemplateName cannot be counted (group "
-        f"{', '.join(claiming)}), and devices are limited. Use `resource` in the profile, or "
-        "remove `limits.devices` and `limits.deviceHours` from the job and the platform's defaults"
-    )
-    return Problem("spec.cluster.profiles", message)
+    if claiming:
+        message = (
+            "the devices of a resourceClaimTemplateName cannot be counted (group "
+            f"{', '.join(claiming)}), and devices are limited. Use `resource` in the profile, or "
+            "remove `limits.devices` and `limits.deviceHours` from the job and the platform's "
+            "defaults"
+        )
+        yield Problem("spec.cluster.profiles", message)
 
 
-def _check(field: str, unit: str, amounts: GroupAmounts, limit: float | None) -> Problem | None:
+def _check(field: str, unit: str, amounts: GroupAmounts, limit: float | None) -> Iterator[Problem]:
+    """Yield a problem if all groups together may exceed a limit."""
     total = sum(per_pod * pods for _, per_pod, pods in amounts)
     if limit is None or total <= limit:
-        return None
+        return
     parts = ", ".join(f"{name} {pods} x {per_pod:g}" for name, per_pod, pods in amounts if per_pod)
     has_cpu_group = any(name == CPU_GROUP and per_pod for name, per_pod, _ in amounts)
     fields = "replicas.max or cluster.workers.max" if has_cpu_group else "replicas.max"
@@ -92,4 +88,4 @@ def _check(field: str, unit: str, amounts: GroupAmounts, limit: float | None) ->
         f"{fields}, or raise the limit (cluster.limits.{field} of the job, defaults.limits.{field} "
         "of the platform)"
     )
-    return Problem(f"spec.cluster.limits.{field}", message)
+    yield Problem(f"spec.cluster.limits.{field}", message)

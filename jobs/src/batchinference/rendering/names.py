@@ -24,10 +24,10 @@ DEVICE_HOUR = f"{GROUP}/device-hour"
 DEVICES_LABEL = f"{GROUP}/devices"
 """Label of a pod with the number of its devices: GPUs and all other kinds."""
 CLUSTER_LABEL = "ray.io/cluster"
-"""Label by KubeRay with the RayCluster of a pod. No label contains the RayJob."""
+"""Label that KubeRay sets, with the RayCluster of a pod. No label contains the RayJob."""
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
-"""Labels by KubeRay: whether a pod is the head or a worker, and its worker group."""
+"""Labels that KubeRay sets: whether a pod is the head or a worker, and the group of a worker."""
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Annotation of a pod: `false` keeps the cluster autoscaler from removing its node."""
 RAY_CONTAINER = "ray"
@@ -52,6 +52,7 @@ class Names:
 
     @property
     def ray_job(self) -> str:
+        """The name of the RayJob, which is the name of the job with the number of the attempt."""
         return f"{self.job}-{self.attempt}"
 
     def config_map(self, digest: str) -> str:
@@ -60,14 +61,17 @@ class Names:
 
     @property
     def secret(self) -> str:
+        """The name of the Secret with the token of the Ray cluster."""
         return f"{self.job}-{self.uid[:UID_LENGTH]}-{self.attempt}-token"
 
     @property
     def head_budget(self) -> str:
+        """The name of the PodDisruptionBudget of the head."""
         return f"{self.job}-{self.uid[:UID_LENGTH]}-{self.attempt}-head"
 
     @property
     def labels(self) -> dict[str, str]:
+        """The labels of all objects of the job, in any attempt."""
         return {MANAGED_BY: MANAGER, NAME_LABEL: self.job}
 
 
@@ -82,7 +86,8 @@ RESTRICTED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Owner:
-    """The owner with which Kubernetes deletes other objects; by default, a BatchInference."""
+    """The owner of other objects, by default a BatchInference. Kubernetes deletes the objects with
+    their owner."""
 
     name: str
     uid: str

@@ -16,9 +16,9 @@ from batchinference.spec.steps import Step
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
     """Return the job with at least this memory per pod. `minimum` maps group names to memory.
 
-    Groups that the job does not have are ignored. If the pods of a group would equal those of
-    another group, it gets a few Mi less, because equal groups would be merged. Raises SpecError if
-    the job cannot be planned.
+    Groups that the job does not have are ignored. If a group would have the same pods as another
+    group, the first one gets a few Mi less, because the planner would merge equal groups. Raises
+    SpecError if the job cannot be planned.
     """
     if not minimum:
         return job

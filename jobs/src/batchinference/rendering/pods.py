@@ -26,7 +26,7 @@ from batchinference.rendering.names import (
     dump_given,
     metadata,
 )
-from batchinference.spec.cluster import Cluster, Head
+from batchinference.spec.cluster import Cluster
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.problems import Problem, SpecError
@@ -43,9 +43,10 @@ from batchinference.spec.reserved import END_VARIABLE, NODE_VARIABLE
 HEAD_CPUS = 1.0
 HEAD_MEMORY = "4Gi"
 HEAD_PROCESSES_BYTES = 512 << 20
+"""The memory that Ray's processes need on the head."""
 OBJECT_STORE_SHARE = 0.3
 MIN_OBJECT_STORE_BYTES = 75 << 20
-"""This and OBJECT_STORE_SHARE have the values of `ray._private.ray_constants`."""
+"""Ray's own values for object stores, from `ray._private.ray_constants`."""
 HEAD_BUDGET = "PodDisruptionBudget"
 JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
@@ -54,11 +55,11 @@ TOKEN_SECONDS = 3607
 """Lifetime of the ServiceAccount token, the default of Kubernetes. The kubelet renews the token."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Environment variable of Ray: after how many seconds a driver that was asked to stop is killed."""
-GRACE = "5s"
+HEAD_GRACE = "5s"
 """Default grace period of heads. It is short, because KubeRay starts Ray in a shell that does not
 forward SIGTERM to Ray."""
 WORKER_GRACE = "30s"
-"""Default grace period of workers: the last batch of a replica ends, and its results are stored."""
+"""Default grace period of workers, in which replicas finish their batch and store its results."""
 END_FILE = "/dev/shm/batchinference-pod-ends"  # noqa: S108 - of the container
 """File that exists once the pod ends. /tmp may be a volume that pods share, but jobs cannot mount a
 volume at /dev/shm."""
@@ -89,10 +90,12 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     if cluster.annotations.get(EVICTABLE) != "true":
         template["metadata"]["annotations"] = {**PROTECTION, **cluster.annotations}
-    template["spec"] |= _placement_of_head(cluster.head)
-    storage = cluster.head.ephemeral_storage or cluster.ephemeral_storage
-    _request_disk_space(template["spec"], storage)
-    spec = template["spec"]
+    spec, head = template["spec"], cluster.head
+    if head.node_selector is not None:
+        spec["nodeSelector"] = head.node_selector
+    if head.tolerations is not None:
+        spec["tolerations"] = [dump(toleration) for toleration in head.tolerations]
+    _request_disk_space(spec, head.ephemeral_storage or cluster.ephemeral_storage)
     digests = {DIGEST_VARIABLES[name]: digest_of(file) for name, file in files.items()}
     has_images = any(profile.image for profile in cluster.profiles.values())
     others = {OTHER_IMAGES: "true"} if has_images else {}
@@ -109,7 +112,7 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
 
 def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dict[str, Any]:
     """Return the PodDisruptionBudget with which `kubectl drain` waits for the end of an attempt.
-    Its owner must be the RayJob. It allows the eviction of a head that is not ready."""
+    The `owner` must be the RayJob. A head that is not ready may be evicted."""
     head = {**names.labels, ATTEMPT_LABEL: str(names.attempt), NODE_TYPE_LABEL: "head"}
     return {
         "apiVersion": "policy/v1",
@@ -146,8 +149,8 @@ def head_size(cluster: Cluster) -> tuple[float, str]:
 def object_store_bytes(memory: str) -> int:
     """Return the size of the head's object store for a head with this memory.
 
-    The size is Ray's default share of the memory that Ray's processes leave free, but at least the
-    minimum that Ray accepts. Otherwise, Ray would compute it from the memory that is free at
+    The size is Ray's default share of the memory without that of Ray's processes, but at least the
+    minimum that Ray accepts. Ray itself would compute the size from the memory that is free at
     startup, which may be too little on a small head.
     """
     free = memory_bytes(memory) - HEAD_PROCESSES_BYTES
@@ -163,7 +166,7 @@ def worker_template(
     falls_back: bool = False,
 ) -> dict[str, Any]:
     """Return the pod template of a worker group whose steps need `disk_bytes` on each pod. With
-    `falls_back`, it gets the profile of the capacity type of the attempt."""
+    `falls_back`, add the profile of the capacity type of the attempt."""
     resources = _resources(cluster, group.cpus, group.memory)
     template = _template(cluster, names, resources)
     _request_disk_space(template["spec"], cluster.ephemeral_storage, disk_bytes)
@@ -206,7 +209,7 @@ def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict
     spec: dict[str, Any] = {
         # KubeRay replaces a pod whose container has ended, with or without an autoscaler
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": seconds_of(cluster.termination_grace_period or GRACE),
+        "terminationGracePeriodSeconds": seconds_of(cluster.termination_grace_period or HEAD_GRACE),
         # neither Ray nor the driver uses the Kubernetes API
         "automountServiceAccountToken": False,
         "containers": [ray],
@@ -240,16 +243,6 @@ def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value}
 
 
-def _placement_of_head(head: Head) -> dict[str, Any]:
-    """Return the settings of the head pod that override those of all pods."""
-    settings: dict[str, Any] = {}
-    if head.node_selector is not None:
-        settings["nodeSelector"] = head.node_selector
-    if head.tolerations is not None:
-        settings["tolerations"] = [dump(toleration) for toleration in head.tolerations]
-    return settings
-
-
 def _request_disk_space(pod: dict[str, Any], size: str | None, step_bytes: int = 0) -> None:
     """Add the disk space of the Ray container to its requests, in place: `size`, which the job sets
     for all pods, plus `step_bytes`. If `size` is set, the sum is also the limit."""
@@ -263,7 +256,7 @@ def _request_disk_space(pod: dict[str, Any], size: str | None, step_bytes: int =
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:
-    """Return limits and requests. Requests equal limits unless the job sets lower requests."""
+    """Return the limits and the requests, which equal the limits unless the job lowers them."""
     limits = {"cpu": cpu_quantity(cpus), "memory": memory}
     configured = cluster.requests
     if configured is None:

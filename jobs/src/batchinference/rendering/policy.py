@@ -26,7 +26,7 @@ ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
 """A registry or a repository. It contains a slash, because the prefix `registry.example` would also
 match `registry.example.attacker.example`."""
 WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
-"""A URL that ends with a slash, because `https://example.com` also begins other host names."""
+"""A URL that ends with a slash, because other host names may begin with `https://example.com`."""
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
 )
@@ -80,7 +80,11 @@ class PlatformPolicy(BaseModel):
 
     def check_spec(self, spec: BatchInferenceSpec) -> list[Problem]:
         """Return the problems with the spec of a job, before the defaults are merged."""
-        problems = [*self.check(spec.cluster), *self.check_priority(spec.priority)]
+        problems = self.check(spec.cluster)
+        if spec.priority > self.max_priority:
+            limit = f"policy.maxPriority ({self.max_priority})"
+            message = f"{spec.priority} is above {limit}. Lower it"
+            problems.append(Problem("spec.priority", message))
         if spec.notifications and not self.notifications:
             message = f"it {not_allowed('notifications', NONE)}"
             problems.append(Problem("spec.notifications", message))
@@ -90,13 +94,6 @@ class PlatformPolicy(BaseModel):
         """Return the problems with the cluster settings of a job, before defaults are merged."""
         settings = own.model_dump(by_alias=True, exclude_none=True)
         return [problem for rule in RULES for problem in rule.check(self, settings)]
-
-    def check_priority(self, priority: int) -> list[Problem]:
-        """Return a problem if the priority of a job is above the maximum."""
-        if priority <= self.max_priority:
-            return []
-        message = f"{priority} is above policy.maxPriority ({self.max_priority}). Lower it"
-        return [Problem("spec.priority", message)]
 
 
 @dataclass(frozen=True)
@@ -119,12 +116,12 @@ class Rule:
     of DEVICE_VARIABLES begins."""
 
     @cached_property
-    def steps(self) -> list[list[str]]:
-        """The parts of each path. A path that another path begins with is left out, because its
-        value is checked there."""
-        steps = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
-        begins = [longer[:size] for longer in steps for size in range(len(longer))]
-        return [each for each in steps if each not in begins]
+    def parts(self) -> list[list[str]]:
+        """The parts of each path. Of `volumes[].image` and `volumes[].image.reference`, only the
+        longer path is used."""
+        parts = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
+        shorter = [longer[:size] for longer in parts for size in range(len(longer))]
+        return [each for each in parts if each not in shorter]
 
     def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""
@@ -132,7 +129,7 @@ class Rule:
         if allowed is True:
             return
         shown = ", ".join(allowed or []) or ("false" if allowed is False else NONE)
-        values = (each for steps in self.steps for each in _find(settings, steps, "spec.cluster"))
+        values = (each for parts in self.parts for each in _find(settings, parts, "spec.cluster"))
         for path, value in values:
             if not self._allows(allowed or [], value):
                 named = f"'{value}'" if isinstance(value, str) else "it"
@@ -159,28 +156,28 @@ def not_allowed(policy: str, allowed: str) -> str:
     return f"is not allowed by the platform (policy.{policy}: {allowed}). {fix}"
 
 
-def _find(value: Any, steps: list[str], path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each field that matches the parts `steps` of a path."""
-    if not steps:
+def _find(value: Any, parts: list[str], path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each field that matches the parts of a path."""
+    if not parts:
         yield path, value
-    for name, child in _children(value, steps[0]) if steps else ():
-        yield from _find(child, steps[1:], f"{path}{name}")
+    for name, child in _children(value, parts[0]) if parts else ():
+        yield from _find(child, parts[1:], f"{path}{name}")
 
 
-def _children(value: Any, step: str) -> list[tuple[str, Any]]:
-    """Return the path suffix and the value of each child; empty if `step` expects another type."""
-    if step == "[]":
+def _children(value: Any, part: str) -> list[tuple[str, Any]]:
+    """Return the path suffix and the value of each child; empty if `part` expects another type."""
+    if part == "[]":
         items = value if isinstance(value, list) else []
         return [(f"[{index}]", item) for index, item in enumerate(items)]
     if not isinstance(value, dict):
         return []
-    if step == "{}":
+    if part == "{}":
         return [(f".{name}", child) for name, child in value.items()]
-    if step == "*":
+    if part == "*":
         return [(f".{name}", name) for name in value]
-    name = step.rstrip("?")
+    name = part.rstrip("?")
     child = value.get(name)
-    if child is None and step == name:
+    if child is None and part == name:
         return []
     return [(f".{name}", "" if child is None else child)]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import shlex
 from typing import Any, NamedTuple, Self
 
-from batchinference.plan import Plan, WorkerGroup, plan_for_cluster
+from batchinference.plan import Plan, WorkerGroup, plan_for_cluster, serialize_plan
 from batchinference.plan.groups import GROUP_LABEL, HEAD_GROUP
 from batchinference.rendering.cluster_checks import check_cluster
-from batchinference.rendering.config_map import JOB_PATH, config_map, files_of
+from batchinference.rendering.config_map import JOB_FILE, JOB_PATH, PLAN_FILE, config_map, job_file
 from batchinference.rendering.devices import idle_seconds, start_parameters
 from batchinference.rendering.fallback import with_choice
 from batchinference.rendering.kueue import (
@@ -62,11 +62,11 @@ class KubeRayDeadlines(NamedTuple):
     """Seconds after which KubeRay itself acts on a RayJob. None means never."""
 
     active: int | None = None
-    """From its start until KubeRay ends it."""
+    """From the start of the RayJob until KubeRay ends it."""
     pre_running: int | None = None
-    """From its start until KubeRay ends it, if its cluster is not ready for the driver."""
+    """From the start of the RayJob until KubeRay ends it if its cluster is not ready."""
     kept: int = KEEP_SECONDS
-    """From its end until KubeRay deletes its cluster."""
+    """From the end of the RayJob until KubeRay deletes its cluster."""
 
     @classmethod
     def of(
@@ -76,9 +76,9 @@ class KubeRayDeadlines(NamedTuple):
 
         KubeRay counts from the start of the RayJob, which is never before its creation. The
         operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
-        is false while the operator may still restart its count, because of gated pods of a `queued`
-        job. KubeRay cannot restart its count, so it has no such deadline then. A queued cluster may
-        wait for gated pods indefinitely, so it has no deadline before it is ready.
+        is false while the operator may still restart this count, because of gated pods of a
+        `queued` job. KubeRay cannot restart a count, so these deadlines are then None. The cluster
+        of a queued job may wait for gated pods indefinitely, so `pre_running` is None.
         """
         active = _later(deadlines.active, waited) if counting else None
         pending = _later(deadlines.pending, waited) if counting and not queued else None
@@ -86,7 +86,7 @@ class KubeRayDeadlines(NamedTuple):
         return cls(min(ends, default=None), pending).keeping(ttl)
 
     def keeping(self, ttl: Ttl) -> KubeRayDeadlines:
-        """Return the deadlines with those of a cluster that is kept for this TTL."""
+        """Return these deadlines with `kept` for this TTL."""
         return self._replace(kept=_within(max(KEEP_SECONDS, seconds_of(ttl.cluster))))
 
     @classmethod
@@ -106,7 +106,8 @@ class KubeRayDeadlines(NamedTuple):
 
 
 def _later(duration: str | None, waited: int = 0) -> int | None:
-    """Return the deadline plus GRACE_SECONDS; None without a deadline or above MAX_SECONDS."""
+    """Return the seconds of a deadline, plus `waited` and GRACE_SECONDS. Return None without a
+    deadline, or if the sum is above MAX_SECONDS."""
     if duration is None:
         return None
     seconds = seconds_of(duration) + waited + GRACE_SECONDS
@@ -123,9 +124,10 @@ RAY_JOB = "RayJob"
 RAY_CLUSTER = "RayCluster"
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
-"""The directory of the driver's report, because Ray's dashboard serves its files, even after the
-driver has exited."""
+"""The directory of the driver's report. Ray's dashboard serves the files in this directory, even
+after the driver has exited."""
 IDLE_TIMEOUT = "60s"
+"""Default time after which Ray's autoscaler removes an idle pod."""
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
 _AUTOSCALER_REQUESTS = {"cpu": "50m", "memory": "256Mi"}
 _HEAD_PARAMETERS = {
@@ -153,11 +155,11 @@ def attempt_objects(
     all_choices, job = job, with_choice(job, 1)
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(all_choices.spec, plan.groups))
-    files = files_of(job, plan, names.uid)
+    files = {JOB_FILE: job_file(job, names.uid), PLAN_FILE: serialize_plan(plan)}
     own = ray_cluster(job, names, files, plan)
     limit_disk_space(own, platform.limits.ephemeral_storage)
     cluster = patched(own, platform.patches)
-    raise_for_problems(check_limits(job.spec.cluster.limits, own) + check_size(cluster))
+    raise_for_problems([*check_limits(job.spec.cluster.limits, own), *check_size(cluster)])
     ray_job = _ray_job(job, names, owner, cluster)
     if generation is not None:
         ray_job["metadata"].setdefault("annotations", {})[GENERATION] = str(generation)

@@ -20,11 +20,9 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        kind = (
-            "server_error"
-            if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            else "invalid_request_error"
-        )
+        """The JSON body of the answer."""
+        is_ours = self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        kind = "server_error" if is_ours else "invalid_request_error"
         error = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 

@@ -1,6 +1,6 @@
 """Authenticates requests by API keys.
 
-A directory, which is a mounted Secret, has a file NAMESPACE.NAME for each key, which contains the
+A mounted Secret is a directory with a file NAMESPACE.NAME for each key. The file contains the
 SHA-256 hash of the key in hexadecimal. The keys themselves are stored nowhere."""
 
 import hashlib
@@ -23,7 +23,7 @@ class Keys:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read_at = 0
+        self._changed_at = 0
         self._namespaces: dict[str, str] = {}
 
     def namespace_of(self, authorization: str) -> str:
@@ -38,19 +38,20 @@ class Keys:
         return namespace
 
     def _current(self) -> dict[str, str]:
-        """Return the namespaces by hash, read again if the Secret has changed, because that changes
-        a link in the directory."""
+        """Return the namespaces by the hash of their key. Reads the files again if the time of the
+        directory has changed, because Kubernetes replaces a link in it for a changed Secret."""
         changed_at = self._directory.stat().st_mtime_ns
-        if changed_at != self._read_at:
+        if changed_at != self._changed_at:
             entries = set(self._entries())
             uses = Counter(digest for digest, _ in entries)
             self._namespaces = {key: name for key, name in entries if uses[key] == 1}
             if len(self._namespaces) < len(entries):
                 _LOGGER.warning("a key of several namespaces gives access to none of them")
-            self._read_at = changed_at
+            self._changed_at = changed_at
         return self._namespaces
 
     def _entries(self) -> list[tuple[str, str]]:
+        """Return the hash and the namespace of each file with a valid name and hash."""
         files = ((_FILE.fullmatch(file.name), file) for file in self._directory.iterdir())
         named = ((file.read_bytes().strip(), name[1]) for name, file in files if name)
         hashes = ((content.decode(errors="replace"), namespace) for content, namespace in named)

@@ -39,16 +39,19 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 PART_BYTES = 16 * 2**20
-"""Size of the parts of an upload. S3 accepts 10,000 parts, which allows files of 160 GB."""
+"""Bytes of a part of an upload. S3 accepts 10,000 parts, which allows files of 160 GB."""
 PARTS_AT_ONCE = 2
+"""Number of parts of an upload that are sent to the store at the same time."""
 BLOCK = 4 * 2**20
 """Number of bytes that are checked by one call in a thread."""
 READ_BYTES = 4 * 2**20
+"""Number of bytes that are read from the store by one request."""
 MAX_NAME = 180
 """Maximum bytes of the name of a file, because the key of its object contains the encoded name."""
 MAX_CHECK = 2**20
+"""Maximum bytes of `check.json`, because it is untrusted."""
 MAX_STATE = 64 * 2**20
-"""Maximum bytes of the state of an output, because it is untrusted: tenants can write it."""
+"""Maximum bytes of the state of an output, because it is untrusted: tenants can write to it."""
 CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
 _UPLOADED = re.compile("file-[0-9a-f]{32}")
 _OF_BATCH = re.compile("file-(output|errors)-([0-9a-f]{32})")
@@ -78,9 +81,11 @@ class StoredFile:
 
     @property
     def bytes(self) -> int:
+        """The size of the content."""
         return sum(part["size"] for part in self.parts)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the file object of OpenAI's API."""
         return {
             "id": self.id,
             "object": "file",
@@ -188,16 +193,8 @@ class Files:
     async def _find_upload(self, namespace: str, identifier: str) -> StoredFile | None:
         """Return an uploaded file, even if it has expired; None if it does not exist."""
         objects = await self.objects(f"{namespace}/files/{identifier}")
-        return next(
-            (file for each in objects if (file := _as_uploaded_file(identifier, each))), None
-        )
-
-    async def find(self, namespace: str, identifier: str) -> StoredFile | None:
-        """Return a file; None if the namespace has no readable file with this id."""
-        try:
-            return await self.get(namespace, identifier)
-        except ApiError:
-            return None
+        files = (_as_uploaded_file(identifier, each) for each in objects)
+        return next(filter(None, files), None)
 
     async def check(self, file: StoredFile) -> FileCheck:
         """Return the stored result of checking the lines of an uploaded file. Raises ApiError."""
@@ -218,9 +215,9 @@ class Files:
     ) -> list[str]:
         """Return the ids of all files with this purpose, sorted by the upload time of the input.
 
-        Some may not exist, such as result files of running batches. `batches` are the names of all
-        jobs, including those without output. The id `after` is always included, because clients
-        may have deleted this file between two pages."""
+        Some files may not exist, such as result files of running batches. `batches` are the names
+        of the jobs of all batches, because a job without output is not in the store. The id `after`
+        is always included, because a client may have deleted this file between two pages."""
         is_id = after and (_UPLOADED.fullmatch(after) or _OF_BATCH.fullmatch(after))
         identifiers = [after] if after and is_id else []
         if purpose in (None, "batch"):
@@ -237,7 +234,8 @@ class Files:
         return [path.rstrip("/").rpartition("/")[2] for path in listed["common_prefixes"]]
 
     async def delete(self, namespace: str, file: StoredFile) -> None:
-        """Delete a file. An error file is emptied instead, so that it is not written again."""
+        """Delete a file. An error file becomes empty instead, because `write_error_file` would
+        write a missing one again."""
         for part in file.parts:
             if part["path"].endswith(f"/{ERROR_FILE}"):
                 await obstore.put_async(self.store, part["path"], b"")
@@ -252,9 +250,8 @@ class Files:
             path, size = part["path"], part["size"]
             for start in range(0, size, READ_BYTES):  # no request stays open for a slow client
                 length = min(READ_BYTES, size - start)
-                yield bytes(
-                    await obstore.get_range_async(self.store, path, start=start, length=length)
-                )
+                read = obstore.get_range_async(self.store, path, start=start, length=length)
+                yield bytes(await read)
 
     async def has_error_file(self, namespace: str, name: str) -> bool:
         """Return whether a batch has an error file, also if it was deleted and so is empty."""
@@ -264,8 +261,8 @@ class Files:
     async def write_error_file(
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
-        """Write the error file of a batch that has ended early, unless there is one. It has `error`
-        for each line that did not run, if the input file `source` still exists."""
+        """Write the error file of a batch that has ended early, unless it exists. The file has
+        `error` for each line that did not run, if the input file `source` still exists."""
         output = f"{namespace}/batches/{name}"
         if await self.has_error_file(namespace, name):
             return

@@ -13,13 +13,13 @@ from batchinference.spec.status import Phase
 
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
-"""The label of the BatchInferences of batches, and their annotation with the Record."""
+"""The key of a label of the BatchInferences of batches, and of their annotation with the Record."""
 NOT_RUN = {
     "expired": ("batch_expired", "before the completion window expired"),
     "cancelled": ("batch_cancelled", "before the batch was cancelled"),
 }
-"""The final statuses with which some lines of a batch may not have run: for each, the error code of
-these lines, and the end of the error message."""
+"""The final statuses of batches of which some lines may not have run, and for each status the error
+code of these lines and the end of their error message."""
 ENDED = ("failed", "completed", "expired", "cancelled")
 """The final statuses of a batch."""
 

@@ -1,5 +1,5 @@
-"""Creates, reads, lists and cancels batches. Each is a BatchInference in the namespace of the API
-key of the request."""
+"""Creates, reads, lists and cancels batches. A batch is a BatchInference in the namespace of the
+API key of the request."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ from batchinference.service.batch_view import (
     record_of,
     status_of,
 )
-from batchinference.service.cluster_client import AlreadyExists, Kubernetes
+from batchinference.service.cluster_client import Conflict, Kubernetes
 from batchinference.service.config import ServiceConfig
 from batchinference.service.line_check import FileCheck, LineError
 from batchinference.service.list_pages import Pages
@@ -39,7 +39,7 @@ ignores objects with it."""
 MAX_RUNS = 1000
 """Maximum number of batches for equal requests."""
 RETRY_SECONDS = 3600
-"""A repeated request returns a batch that has ended if it is at most this old."""
+"""Maximum age in seconds of a batch that has ended and that a repeated request returns."""
 _NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -77,8 +77,8 @@ class Batches:
         """Create a batch and return it. Raises ApiError.
 
         Clients repeat requests whose answers are lost, so an equal request returns the existing
-        batch unless that has ended. A request with the idempotency key `key`, or with `repeated`,
-        which says that the client repeats it, may also return a batch that has ended."""
+        batch unless the batch has ended. A batch that has ended is returned too if the request has
+        an idempotency key `key`, or if the client says that the request is `repeated`."""
         request = parse_request(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
@@ -98,7 +98,7 @@ class Batches:
         document = _document(name, spec, request, check)
         try:
             return as_batch(await self._cluster.create(namespace, document))
-        except AlreadyExists:  # an equal request at the same time has created it
+        except Conflict:  # an equal request at the same time has created the batch
             return as_batch(await self._get(namespace, name))
 
     async def _latest_and_next_name(
@@ -106,8 +106,8 @@ class Batches:
     ) -> tuple[Object | None, str]:
         """Return the last batch for an equal request, or None, and the name for another batch.
 
-        Names are made of the request and a number, so that two replicas cannot create two batches
-        for one request. A name whose output exists is not used, even if its BatchInference was
+        A name is a hash of the request and a number, so that two replicas cannot create two batches
+        for one request. A name with an output is not used again, even if its BatchInference was
         deleted."""
         prefix, latest = _name_prefix(request.input_file_id), None
         for number in range(MAX_RUNS):
@@ -164,13 +164,13 @@ class Batches:
         change = {"metadata": {"annotations": annotations}, "spec": {"suspend": True}}
         try:
             return as_batch(await self._cluster.patch(namespace, name, change) or job)
-        except AlreadyExists:  # a conflict: the client may repeat the request
+        except Conflict:
             message = "The batch is being changed. Try again"
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch needs an input file, because it has not ended, or because its
-        error file still lacks the lines that did not run. Raises ApiError."""
+        """Return whether a batch still needs an input file. A batch needs it until the batch has
+        ended, and until the lines that did not run are in its error file. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
         for job in jobs:

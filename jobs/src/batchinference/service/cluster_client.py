@@ -17,14 +17,16 @@ from batchinference.spec.job import API_VERSION, PLURAL
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT = aiohttp.ClientTimeout(total=30)
 PAGE = 500
+"""Maximum number of objects per page of a list."""
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+"""The media type of a list that has only the metadata of objects."""
 Object = dict[str, Any]
-_UNCHANGED = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
+_REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
 """Statuses with which the API server refuses an object, and would refuse it again."""
 
 
-class AlreadyExists(Exception):
-    """There is an object with this name, or it was changed at the same time."""
+class Conflict(Exception):
+    """There is an object with this name, or the object was changed at the same time."""
 
 
 class Kubernetes:
@@ -46,10 +48,11 @@ class Kubernetes:
         return cls(f"https://{address}:{port}", (ACCOUNT / "token").read_text, tls)
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._session.close()
 
     async def create(self, namespace: str, document: Object) -> Object:
-        """Create an object and return it. Raises AlreadyExists if its name is in use."""
+        """Create an object and return it. Raises Conflict if its name is in use."""
         created = await self._request("POST", namespace, "", json=document)
         if created is None:
             raise ApiError(HTTPStatus.FORBIDDEN, f"The namespace {namespace} does not exist")
@@ -94,12 +97,12 @@ class Kubernetes:
 
 
 def _checked(status: int, answer: Object) -> Object | None:
-    """Return the answer of the API server; None for 404. Raises ApiError or AlreadyExists."""
+    """Return the answer of the API server; None for 404. Raises ApiError or Conflict."""
     if status == HTTPStatus.NOT_FOUND:
         return None
     if status == HTTPStatus.CONFLICT:
-        raise AlreadyExists
-    if status in _UNCHANGED:
+        raise Conflict
+    if status in _REFUSALS:
         message = f"The cluster refuses the batch: {answer.get('message', status)}"
         raise ApiError(HTTPStatus.FORBIDDEN, message)
     if status >= HTTPStatus.BAD_REQUEST:

@@ -60,8 +60,8 @@ class ServiceConfig(SpecModel):
 
 
 def parse_config(text: str) -> ServiceConfig:
-    """Return the configuration in a YAML text. Raises SpecError if it, or the job of a model, is
-    invalid."""
+    """Return the configuration in a YAML text. Raises SpecError for an invalid setting, also of the
+    job of a model."""
     config = parse_settings(text, ServiceConfig)
     for number, model in enumerate(config.models):
         field = f"models[{number}].spec"
@@ -69,14 +69,9 @@ def parse_config(text: str) -> ServiceConfig:
             problem = "is set by the service for each batch. Remove it"
             raise SpecError([Problem(f"{field}.{min(given)}", problem)])
         source, target = f"{config.path}/input.jsonl", f"{config.path}/output"
-        document = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": "batch"},
-            "spec": config.spec_of(model, source, target, "24h"),
-        }
+        about = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "batch"}}
         try:
-            parse(document)
+            parse({**about, "spec": config.spec_of(model, source, target, "24h")})
         except SpecError as error:
             raise SpecError(
                 [Problem(f"models[{number}].{one.path}", one.message) for one in error.problems]

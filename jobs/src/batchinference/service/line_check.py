@@ -73,11 +73,12 @@ class FileCheck(BaseModel):
 
 
 class LineChecker:
-    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line not yet ended."""
+    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line that has not ended
+    yet. A line may have `max_line` bytes."""
 
-    def __init__(self, max_lines: int) -> None:
-        self.check = FileCheck()
-        self._max_lines = max_lines
+    def __init__(self, max_lines: int, max_line: int = MAX_LINE) -> None:
+        self._result = FileCheck()
+        self._max_lines, self._max_line = max_lines, max_line
         self._rest = bytearray()
         self._too_long = False
         self._id_hashes = array("Q")
@@ -97,12 +98,12 @@ class LineChecker:
             self._end_line()
         for line in self._repeated():
             self._error("duplicate_custom_id", "custom_id: a line before has the same", line)
-        if not self.check.lines:
-            self.check.add(LineError(code="empty_file", message="The file has no requests"))
-        return self.check
+        if not self._result.lines:
+            self._result.add(LineError(code="empty_file", message="The file has no requests"))
+        return self._result
 
     def _append(self, part: bytes) -> None:
-        if self._too_long or len(self._rest) + len(part) > MAX_LINE:
+        if self._too_long or len(self._rest) + len(part) > self._max_line:
             self._too_long = True
             self._rest.clear()
         elif len(self._id_hashes) <= self._max_lines:
@@ -121,9 +122,9 @@ class LineChecker:
             message = f"The file has more than {self._max_lines} lines. Split it"
             self._error("too_many_tasks", message)
         elif too_long:
-            self._error("invalid_json_line", f"The line has more than {MAX_LINE} bytes")
+            self._error("invalid_json_line", f"The line has more than {self._max_line} bytes")
         elif line.strip():
-            self.check.lines += 1
+            self._result.lines += 1
             self._check(line)
 
     def _check(self, line: bytes) -> None:
@@ -142,6 +143,7 @@ class LineChecker:
     ) -> Iterator[tuple[str, str, str]]:
         """Yield the problems of a request as code, field and message."""
         path, model = path_of(url), body.get("model") if isinstance(body, dict) else None
+        earlier = self._result
         if not _is_text(custom_id):
             yield _MISSING, "custom_id", "expected a text that no other line has"
         else:
@@ -151,27 +153,31 @@ class LineChecker:
             yield "invalid_method", "method", "expected POST"
         if path is None:
             yield "invalid_url", "url", f"expected one of {', '.join(ENDPOINTS)}"
-        elif f"/v1{path}" != (self.check.url or f"/v1{path}"):
-            yield "mismatched_url", "url", f"an earlier line has {self.check.url}. Use one per file"
+        elif f"/v1{path}" != (self._result.url or f"/v1{path}"):
+            yield (
+                "mismatched_url",
+                "url",
+                f"an earlier line has {self._result.url}. Use one per file",
+            )
         else:
-            self.check.url = f"/v1{path}"
+            self._result.url = f"/v1{path}"
         if not _is_text(model) or len(model) > MAX_MODEL:
             message = f"expected the name of a model, of at most {MAX_MODEL} characters"
             yield _MISSING, "body.model", message
-        elif model != (self.check.model or model):
-            message = f"an earlier line has {self.check.model}. Use one per file"
+        elif earlier.model not in (None, model):
+            message = f"an earlier line has {earlier.model}. Use one per file"
             yield "mismatched_model", "body.model", message
         else:
-            self.check.model = model
+            earlier.model = model
 
     def _error(
         self, code: str, message: str, line: int | None = None, param: str | None = None
     ) -> None:
         number = len(self._id_hashes) if line is None else line
-        self.check.add(LineError(code=code, message=message, line=number, param=param))
+        self._result.add(LineError(code=code, message=message, line=number, param=param))
 
     def _repeated(self) -> list[int]:
-        """Return the numbers of the lines whose custom_id an earlier line already has."""
+        """Return the numbers of the lines whose custom_id is also in an earlier line."""
         ids = np.frombuffer(self._id_hashes, dtype=np.uint64)
         ordered = np.sort(ids)
         twice = ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] != 0)]

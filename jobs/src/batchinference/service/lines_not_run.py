@@ -20,8 +20,8 @@ from batchinference.spec.read.base import RowOptions
 
 
 def committed_entries(output: Location) -> list[ManifestEntry]:
-    """Return the committed manifest entries of an output. They are untrusted, because tenants can
-    write to the state. Raises JobFailure or ValueError if the state is invalid."""
+    """Return the committed manifest entries of an output. The entries are untrusted, because
+    tenants can write to the state. Raises JobFailure or ValueError if the state is invalid."""
     try:
         (layout,) = stored_layouts(output)
     except BadInput:  # no run has begun
@@ -33,8 +33,8 @@ def committed_entries(output: Location) -> list[ManifestEntry]:
 def write_lines_not_run(
     output: Location, source: Location | None, error: Mapping[str, str]
 ) -> None:
-    """Write the error file of an output. It has the failed rows and, with `error`, the lines of the
-    input file `source` that are not committed. If `source` is None, it has only failed rows."""
+    """Write the error file of an output. The file has the failed rows and, with `error`, the lines
+    of the input file `source` that are not committed; only the failed rows if `source` is None."""
     entries, state = committed_entries(output), output / STATE_DIRECTORY
     layout = Layout("", output, state, state / "errors")
     lines = _lines(source, RowSet.of(entries), error) if source else ()

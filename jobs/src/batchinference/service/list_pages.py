@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from batchinference.service.api_error import bad_request
 
 KEPT_SECONDS, KEPT_LISTS = 60.0, 64
+"""Seconds for which a list is cached, and maximum number of cached lists."""
 
 
 class Pages:
@@ -17,8 +18,9 @@ class Pages:
     async def after(
         self, key: Hashable, load: Callable[[], Awaitable[list[str]]], name: str | None
     ) -> list[str]:
-        """Return the names after `name` in the list that `load` returns; all of them if it is None,
-        and then always call `load`. Raises ApiError if `name` is not in the list."""
+        """Return the names after `name` in the list that `load` returns, or in the cached list with
+        this key. If `name` is None, call `load`, and return all names. Raises ApiError if `name` is
+        not in the list."""
         if name is None:
             self._kept.pop(key, None)
         since, names, indexes = self._kept.get(key, (0.0, [], {}))

@@ -9,7 +9,6 @@ from typing import Any
 from aiohttp import web
 from obstore.exceptions import BaseError
 
-from batchinference.service import uploads
 from batchinference.service.api_error import ApiError, bad_request
 from batchinference.service.api_keys import Keys
 from batchinference.service.batch_files import Files, StoredFile
@@ -17,11 +16,10 @@ from batchinference.service.batches import Batches
 from batchinference.service.cluster_client import Kubernetes
 from batchinference.service.config import ServiceConfig
 from batchinference.service.list_pages import Pages
-from batchinference.service.uploads import GRACE_SECONDS, UploadForm
+from batchinference.service.uploads import LIMITS, UploadForm, UploadLimits, Uploads
 
-UPLOADS = 8
-"""Maximum number of uploads that a replica receives at the same time. Others wait."""
 MAX_PAGE = 100
+"""Maximum number of items in a page of a list."""
 NAMESPACE = web.RequestKey("namespace", str)
 SENDING = web.RequestKey("sending", bool)
 """The key under which a request stores that its answer has begun."""
@@ -47,7 +45,7 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
         _LOGGER.exception("a request failed")
         refusal = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error")
     if request.get(SENDING):
-        raise ConnectionResetError  # so that the client does not take a part for the whole file
+        raise ConnectionResetError  # so that the client sees that the file is incomplete
     response = web.json_response(refusal.body, status=refusal.status)
     response.force_close()  # the rest of the request was not read
     return response
@@ -56,12 +54,14 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
 class Service:
     """The handlers of the API."""
 
-    def __init__(self, config: ServiceConfig, keys: Keys, cluster: Kubernetes) -> None:
-        self._config, self._keys = config, keys
+    def __init__(
+        self, config: ServiceConfig, keys: Keys, cluster: Kubernetes, limits: UploadLimits = LIMITS
+    ) -> None:
+        self._config, self._keys, self._limits = config, keys, limits
         self._files = Files(config, self._is_file_in_use)
         self._batches = Batches(config, self._files, cluster)
-        self._uploads, self._pages = asyncio.Semaphore(UPLOADS), Pages()
-        self._in_parts = uploads.Uploads(self._files)
+        self._uploading, self._pages = asyncio.Semaphore(limits.at_once), Pages()
+        self._in_parts = Uploads(self._files)
 
     async def _is_file_in_use(self, namespace: str, file: str) -> bool:
         return await self._batches.is_file_in_use(namespace, file)
@@ -101,8 +101,8 @@ class Service:
         return _listed([{"id": name, **about} for name in models], more=False)
 
     async def _upload(self, request: web.Request) -> web.Response:
-        async with self._uploads:
-            form = UploadForm(request)
+        async with self._uploading:
+            form = UploadForm(request, self._limits)
             name = await form.name_of_file()
             stored = await self._files.add(
                 request[NAMESPACE], name, form.content(), form.expires_after
@@ -112,19 +112,19 @@ class Service:
     async def _upload_in_parts(self, request: web.Request) -> web.Response:
         namespace, info = request[NAMESPACE], request.match_info
         if (action := info.get("action")) == "parts":
-            async with self._uploads:
-                form = UploadForm(request, "data", uploads.MAX_PART)
+            async with self._uploading:
+                form = UploadForm(request, self._limits, "data")
                 await form.name_of_file()
                 upload = await self._in_parts.add_part(namespace, info["id"], form.content())
             return web.json_response(upload)
-        async with asyncio.timeout(GRACE_SECONDS):
+        async with asyncio.timeout(self._limits.grace_seconds):
             body = await request.read()
         if action is None:
             upload = await self._in_parts.create(namespace, body)
         elif action == "cancel":
             upload = await self._in_parts.cancel(namespace, info["id"])
         else:
-            async with self._uploads:
+            async with self._uploading:
                 upload = await self._in_parts.complete(namespace, info["id"], body)
         return web.json_response(upload)
 
@@ -148,22 +148,26 @@ class Service:
         return _listed(items, more=bool(names))
 
     async def _listed_file(self, namespace: str, identifier: str) -> StoredFile | None:
-        """Return a file; None if it does not exist, or if its state is too large."""
+        """Return a file; None if it does not exist, or if the state of its batch is too large."""
         try:
-            await self._batches.write_missing_error_file(namespace, identifier)
+            return await self._get_file(namespace, identifier)
         except ApiError as error:
-            if error.status != HTTPStatus.FORBIDDEN:
+            if error.status not in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND):
                 raise
-        return await self._files.find(namespace, identifier)
+            return None
 
-    async def _file(self, request: web.Request) -> web.Response:
-        return web.json_response((await self._requested_file(request)).as_json())
+    async def _get_file(self, namespace: str, identifier: str) -> StoredFile:
+        """Return a file, after writing it if it is the error file of a batch that has ended early.
+        Raises ApiError."""
+        await self._batches.write_missing_error_file(namespace, identifier)
+        return await self._files.get(namespace, identifier)
 
     async def _requested_file(self, request: web.Request) -> StoredFile:
         """Return the file whose id is in the path of a request. Raises ApiError."""
-        namespace, identifier = request[NAMESPACE], request.match_info["id"]
-        await self._batches.write_missing_error_file(namespace, identifier)
-        return await self._files.get(namespace, identifier)
+        return await self._get_file(request[NAMESPACE], request.match_info["id"])
+
+    async def _file(self, request: web.Request) -> web.Response:
+        return web.json_response((await self._requested_file(request)).as_json())
 
     async def _delete_file(self, request: web.Request) -> web.Response:
         file = await self._requested_file(request)
@@ -182,7 +186,7 @@ class Service:
         return response
 
     async def _create_batch(self, request: web.Request) -> web.Response:
-        async with asyncio.timeout(GRACE_SECONDS):
+        async with asyncio.timeout(self._limits.grace_seconds):
             headers, body = request.headers, await request.read()
         repeated = headers.get("x-stainless-retry-count", "0") != "0"
         key = headers.get("Idempotency-Key", "")

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -22,24 +23,39 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from batchinference.service.api_error import ApiError, bad_request, not_found, parse_request
 from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
-GRACE_SECONDS = 60.0
 MIN_BYTES_PER_SECOND = 10_000
-"""The minimum speed of an upload after GRACE_SECONDS. A slower upload is ended."""
+"""An upload that is slower is ended after `UploadLimits.grace_seconds`."""
 CHUNK = 2**18
+"""Maximum bytes of a file that are read at once."""
 MAX_FIELD = 1024
+"""Maximum bytes of a field of a form, except for the file."""
 MAX_FIELDS = 16
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 Result = TypeVar("Result")
 
 
-class UploadForm:
-    """A form with a file of at most `max_bytes` in the field `field`. If this is `file`, the form
-    also has a field `purpose`, and may have fields `expires_after` before the file."""
+@dataclass(frozen=True)
+class UploadLimits:
+    """Limits of the requests that a replica receives."""
 
-    def __init__(
-        self, request: web.Request, field: str = "file", max_bytes: int | None = None
-    ) -> None:
-        self._request, self._field, self._max_bytes, self._fields = request, field, max_bytes, 0
+    at_once: int = 8
+    """Maximum number of uploads at the same time. Others wait."""
+    grace_seconds: float = 60.0
+    """Seconds in which any request may arrive, however slowly."""
+    max_part: int = 64 * 2**20
+    """Maximum bytes of a part of an upload."""
+
+
+LIMITS = UploadLimits()
+
+
+class UploadForm:
+    """A form with a file in the field `field`: `data` for a part of an upload, else `file`. A form
+    with `file` also has a field `purpose`, and may have fields `expires_after` before the file."""
+
+    def __init__(self, request: web.Request, limits: UploadLimits, field: str = "file") -> None:
+        self._request, self._limits, self._field, self._fields = request, limits, field, 0
+        self._max_bytes = limits.max_part if field == "data" else None
         self._values: dict[str, str] = {}
         self._start, self._received = asyncio.get_running_loop().time(), 0
 
@@ -99,7 +115,7 @@ class UploadForm:
     async def _within_time_limit(self, reading: Awaitable[Result]) -> Result:
         """Return the result of `reading`. Raises TimeoutError if the client sends too slowly, and
         ApiError if the form is malformed."""
-        allowed = GRACE_SECONDS + self._received / MIN_BYTES_PER_SECOND
+        allowed = self._limits.grace_seconds + self._received / MIN_BYTES_PER_SECOND
         try:
             async with asyncio.timeout_at(self._start + allowed):
                 return await reading
@@ -108,8 +124,7 @@ class UploadForm:
 
 
 OPEN_SECONDS = 3600
-"""Seconds after its creation in which parts can be added to an upload."""
-MAX_PART = 64 * 2**20
+"""Seconds after the creation of an upload in which parts can be added."""
 _UPLOAD, _PART = re.compile("upload_([0-9a-f]{12})[0-9a-f]{20}"), re.compile("part_[0-9a-f]{32}")
 
 
@@ -190,11 +205,10 @@ class Uploads:
     async def _content(
         self, directory: str, wanted: _Completion, size: int
     ) -> AsyncIterator[bytes]:
-        """Yield the content of the parts. Raises ApiError if it has another size than announced, or
-        (at its end) another checksum."""
-        objects = {
-            each["path"].rpartition("/")[2]: each for each in await self._files.objects(directory)
-        }
+        """Yield the content of the parts. Raises ApiError at the beginning if the size differs from
+        the announced one, and at the end if the checksum does."""
+        stored = await self._files.objects(directory)
+        objects = {each["path"].rpartition("/")[2]: each for each in stored}
         for part in wanted.part_ids:
             if not _PART.fullmatch(part) or part not in objects:
                 raise bad_request(f"part_ids: there is no part {part[:64]}", "part_ids")

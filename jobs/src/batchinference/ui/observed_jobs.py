@@ -30,6 +30,7 @@ PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
 """Seconds for which the progress of a job, and the rest of its page, are reused after they were
 read, so that many open pages cause few reads."""
 LOG_CHARACTERS = 20_000
+"""Maximum number of characters of a log that a page shows."""
 
 
 class Unreadable(Exception):
@@ -66,23 +67,16 @@ class ObservedJob:
     def _cluster(self) -> Kubernetes:
         return self.target.cluster()
 
-    def observe(self) -> Observation:
-        """Read and return the state of the job. Raises Unreadable."""
-        with readable():
-            if self.target.is_job:
-                return observed_job(*read_job(self._cluster, self.target.text))
-            output = self.target.output()
-            return observed_output(output, status_of(output))
-
     def output(self) -> str:
         """Return the path of the output. Raises Unreadable."""
-        if not self.target.is_job:
-            return self.target.output()
         with readable():
+            if not self.target.is_job:
+                return self.target.output()
             return JobStatus.of(self._cluster.get(self.target.text)).output
 
     def entry(self) -> JobEntry:
-        """Return the progress of the job as an entry of the list. Errors become part of it."""
+        """Return the progress of the job as an entry of the list. If the job cannot be read, the
+        entry says why."""
         with self._lock:
             if self._entry is None or monotonic() - self._entry[0] >= PROGRESS_SECONDS:
                 self._entry = monotonic(), self._read_entry()
@@ -90,7 +84,11 @@ class ObservedJob:
 
     def _read_entry(self) -> JobEntry:
         try:
-            return self.record(self.observe())
+            with readable():
+                if self.target.is_job:
+                    return self.record(observed_job(*read_job(self._cluster, self.target.text)))
+                output = self.target.output()
+                return self.record(observed_output(output, status_of(output)))
         except Unreadable as problem:
             return JobEntry(self.key, self.target.text, problem=str(problem))
 
@@ -100,7 +98,7 @@ class ObservedJob:
             return JobEntry(self.key, self.target.text, self._meter.measured(seen))
 
     def details(self) -> JobDetails:
-        """Return everything that the page of this job shows, except what cannot be read."""
+        """Return everything that the page of this job shows. What cannot be read is empty."""
         with self._lock:
             entry = self.entry()
             if self._details is None or self._is_outdated(self._details, entry):
@@ -114,6 +112,7 @@ class ObservedJob:
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:
+        """Return whether details are to be read again: they are old, or the job has ended since."""
         read_at, job = details
         return job.entry.ended != entry.ended or monotonic() - read_at >= DETAILS_SECONDS
 
@@ -132,6 +131,7 @@ class ObservedJob:
 
 
 def _or_default(read: Callable[[], Any], default: Any) -> Any:
+    """Return what `read` returns, or `default` if it fails."""
     try:
         with readable():
             return read()
@@ -159,8 +159,8 @@ class JobsOfNamespace:
     """All jobs of a namespace of a cluster."""
 
     def __init__(self, namespace: str | None, context: str | None) -> None:
-        """Raises ClusterError if there is no cluster."""
-        self._cluster = Target("", namespace, context).cluster()
+        """Connect to the cluster of a context. Raises ClusterError if there is none."""
+        self._cluster = Kubernetes(namespace, context)
         self._context = context
         self._jobs: dict[str, ObservedJob] = {}
         self._lock = Lock()
@@ -169,11 +169,11 @@ class JobsOfNamespace:
     def entries(self) -> list[JobEntry]:
         """Return the entries of all jobs. Jobs that have not ended are first. Raises Unreadable."""
         with readable():
-            ofs = [JobStatus.of(job) for job in self._cluster.list_jobs()]
+            current = [JobStatus.of(job) for job in self._cluster.list_jobs()]
         with self._lock:
-            self._jobs = {job.name: self._jobs.get(job.name) or self._job(job) for job in ofs}
+            self._jobs = {job.name: self._jobs.get(job.name) or self._job(job) for job in current}
             jobs = self._jobs
-        entries = [jobs[job.name].record(observed_job(job)) for job in ofs]
+        entries = [jobs[job.name].record(observed_job(job)) for job in current]
         return sorted(entries, key=lambda entry: (entry.ended, entry.target))
 
     def find(self, key: str) -> ObservedJob | None:

@@ -12,6 +12,7 @@ from batchinference.pipeline.output.error_groups import ErrorGroup, Record
 from batchinference.spec.progress import RowsOverTime
 
 REFRESH_SECONDS = 2
+"""Seconds after which a page of running jobs is updated."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,12 @@ class JobEntry:
 
     @property
     def name(self) -> str:
-        """The name of the job, or the text by which the user has named it if that is unknown."""
+        """The name of the job; if it is unknown, the text by which the user has named the job."""
         return self.seen.name if self.seen and self.seen.name else self.target
 
     @property
     def ended(self) -> bool:
+        """Whether the job has ended; false if its state cannot be read."""
         return self.seen is not None and self.seen.ended
 
 

@@ -2,8 +2,8 @@
 
 import hmac
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
@@ -22,9 +22,8 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests whose path begins with a secret token. Other users of this machine, and
-    websites in the user's browser, can also send requests to this server, but they do not know the
-    token."""
+    """Answers GET requests whose path begins with a secret token. Other users of this machine and
+    websites in the user's browser do not know the token, although they can send requests too."""
 
     server: _Server
 
@@ -61,15 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing, because the paths of requests contain the token."""
 
 
-@contextmanager
-def serving(ports: Sequence[int], token: str, site: Site) -> Iterator[_Server]:
-    """Yield a server that listens on the loopback address, on the first of these ports that is
-    free. Port 0 stands for any free port. Raises OSError if all ports are in use."""
-    with _listening(ports, token, site) as server:
-        yield server
-
-
-def _listening(ports: Sequence[int], token: str, site: Site) -> _Server:
+def serving(ports: Sequence[int], token: str, site: Site) -> _Server:
+    """Return a server, which is a context manager. It listens on the loopback address, on the first
+    of these ports that is free. Port 0 stands for any free port. Raises OSError if all are in use.
+    """
     *others, last = ports
     for port in others:
         with suppress(OSError):

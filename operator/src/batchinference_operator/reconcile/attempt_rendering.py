@@ -42,6 +42,13 @@ from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 
+def in_own_namespace(namespace: str) -> Problem:
+    """Return the problem of a job in the namespace of the operator."""
+    why = f"'{namespace}' is the operator's namespace, whose Secrets its jobs could read"
+    fix = "create the BatchInference in another namespace"
+    return Problem("metadata.namespace", f"{why}: {fix}")
+
+
 def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
     """Return the parsed job as its next attempt runs it, and the attempt's hardware choice, if any.
 
@@ -49,11 +56,7 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
     SpecError if the spec is invalid, or if the policy of the platform rejects it.
     """
     if job.namespace == config.own_namespace:
-        message = (
-            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
-            "create the BatchInference in another namespace"
-        )
-        raise SpecError([Problem("metadata.namespace", message)])
+        raise SpecError([in_own_namespace(job.namespace)])
     parsed = parse(job.document)
     raise_for_problems(config.policy.check_spec(parsed.spec))
     complete = with_platform_defaults(parsed, config.defaults)

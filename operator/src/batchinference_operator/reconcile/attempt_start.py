@@ -24,12 +24,11 @@ from batchinference_operator.status.attempts import (
     last_attempt,
     remove_attempt,
 )
-from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.conditions import Summary, Waiting, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
-_API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
 UNREACHABLE_SECONDS = 60.0
 """Seconds of unavailability after which the status reports it. Most outages are shorter."""
 
@@ -51,7 +50,7 @@ def status_after_create_error(
         summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
-        summary = Summary(_API_SERVER_UNAVAILABLE, message)
+        summary = Summary(Waiting.API_SERVER_UNAVAILABLE, message)
     else:
         return None
     return _pending_status(job.with_status(add_suspended_time(job, now)), summary, now)
@@ -60,10 +59,9 @@ def status_after_create_error(
 def has_create_error(job: JobView) -> bool:
     """Return whether the status reports that the objects of the attempt cannot be created."""
     reason = find_condition(job.status, "Ready").get("reason")
-    return reason in (Cause.REFUSED.value, _API_SERVER_UNAVAILABLE)
+    return reason in (Cause.REFUSED, Waiting.API_SERVER_UNAVAILABLE)
 
 
-_ADMISSION_PENDING = "AdmissionPending"
 CREATE_RETRY_SECONDS = 60.0
 """Seconds until a job requests admission again after its RayJob could not be created."""
 SHORT_QUEUE_SECONDS = 30.0
@@ -90,7 +88,7 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
         message = f"a RayJob named {ray_job.name} exists and is not this job's. Delete it"
-    status = _pending_status(job, Summary("NameTaken", message), now)
+    status = _pending_status(job, Summary(Waiting.NAME_TAKEN, message), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)
 
 
@@ -103,11 +101,11 @@ def _wait_for_admission(
     """
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
-    if not same_spec or ready.get("reason") != _ADMISSION_PENDING:
+    if not same_spec or ready.get("reason") != Waiting.ADMISSION_PENDING:
         planned = create_actions(job, job.next_names, config, now)
         if not planned.create:
             return planned
-    status = _pending_status(job, Summary(_ADMISSION_PENDING, admission.message), now)
+    status = _pending_status(job, Summary(Waiting.ADMISSION_PENDING, admission.message), now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUND_FROM_POSITION else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     return Actions(status=status, requeue_after=min([refresh, *deadlines]))

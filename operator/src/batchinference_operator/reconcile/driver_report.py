@@ -7,8 +7,8 @@ from datetime import datetime
 
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.phase import DRIVER, DRIVER_SILENT
+from batchinference_operator.status.conditions import Summary, Waiting, find_condition
+from batchinference_operator.status.phase import DRIVER
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -91,10 +91,10 @@ def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
     This is DriverUnauthorized if the driver rejects the token. If the driver has not been polled
     since the operator started, the reason and the message in the status are kept.
     """
-    if summary.reason != DRIVER_SILENT:
+    if summary.reason != Waiting.DRIVER_SILENT:
         return summary
     if observed.driver_unauthorized:
-        return Summary("DriverUnauthorized", summary.message)
+        return Summary(Waiting.DRIVER_UNAUTHORIZED, summary.message)
     ready = find_condition(observed.job.status, "Ready")
     if not observed.driver_polled and ready:
         return Summary(ready["reason"], ready["message"])

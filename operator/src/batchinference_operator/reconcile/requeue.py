@@ -7,7 +7,7 @@ from datetime import datetime
 
 from batchinference.spec.status import PROCESSING_PHASES
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.conditions import Summary, Waiting
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -59,7 +59,7 @@ def not_responding(done: str, ray_job: RayJobView) -> Summary:
     if ray_job.multikueue:
         why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
     message = f"KubeRay has not {done} RayJob {ray_job.name}: {why}"
-    return Summary("KubeRayNotResponding", message)
+    return Summary(Waiting.KUBERAY_NOT_RESPONDING, message)
 
 
 def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary | None:

@@ -24,6 +24,7 @@ from batchinference_operator.reconcile.job_view import JobView, ResourceView
 from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.status.conditions import (
     Summary,
+    Waiting,
     conditions_of,
     find_condition,
     is_condition_true,
@@ -204,7 +205,7 @@ def _check_due_time(due: _DueTime) -> _DueTimeResult:
             f"the operator's clock is behind status.checkedUntil ({to_rfc3339(checked)}), before "
             "which no run starts. Correct the clock, or create the schedule again"
         )
-        return _DueTimeResult(Summary("ClockBehind", message, failed=True), checked)
+        return _DueTimeResult(Summary(Waiting.CLOCK_BEHIND, message, failed=True), checked)
     if due.parsed.spec.suspend:
         return _DueTimeResult(Summary("Suspended", "spec.suspend is true"), checked)
     if due.time is None:
@@ -251,7 +252,7 @@ def _why_waiting(due: _DueTime, others: tuple[Run, ...], time: datetime) -> Summ
     """Return why the run for the last due time must wait; None if it need not."""
     if others and due.parsed.spec.concurrency_policy == "Forbid":
         message = f"{to_rfc3339(time)} waits for {others[0].name} (concurrencyPolicy Forbid)"
-        return Summary("RunActive", message)
+        return Summary(Waiting.RUN_ACTIVE, message)
     if refused := due.observed.refused:
         return Summary(Cause.REFUSED.value, refused, failed=True)
     return None

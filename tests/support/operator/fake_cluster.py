@@ -367,13 +367,13 @@ class FakeKubeApi:
         self.cluster.events[body["metadata"]["name"]] = {**body, "count": known["count"] + 1}
         return known["count"] > 0
 
-    async def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+    async def list_runs(self, namespace: str, schedule: str, limit: int) -> AsyncIterator[Object]:
         await self.begin("list runs")
         jobs = self.cluster.list("BatchInference")
         self.end("list runs")
-        for one in jobs:
-            if labels_of(one).get(SCHEDULE_LABEL) == schedule:
-                yield one
+        runs = [one for one in jobs if labels_of(one).get(SCHEDULE_LABEL) == schedule]
+        for one in runs[:limit]:
+            yield one
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Object, *, kind: str = KIND

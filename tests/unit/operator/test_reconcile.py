@@ -225,13 +225,6 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
         assert shown.endswith(queues) is (hint == to_queue)
 
 
-def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
-    """The job could mount the key from which the tokens of all Ray clusters are derived."""
-    actions = reconcile(Observed(job()), replace(CONFIG, own_namespace=NAMESPACE), NOW)
-    assert (actions.create, phase(actions), reason(actions)) == ((), "Failed", "InvalidSpec")
-    assert message(actions).startswith(f"metadata.namespace: '{NAMESPACE}' is the operator's")
-
-
 def test_a_corrected_spec_leaves_invalid_spec() -> None:
     loop = ReconcileLoop(priority=5)
     loop.allow(max_priority=3)

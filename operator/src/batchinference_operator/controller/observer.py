@@ -1,7 +1,5 @@
 """Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
@@ -136,7 +134,7 @@ class Observer:
         return replace(observed, admission=self._cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
-        """Return the observation; if the running attempt has no RayJob in it, with a live read.
+        """Return the observation. If it lacks the RayJob of the running attempt, read this RayJob.
 
         The cache may miss a RayJob whose label was changed, or that the watch has not reported yet.
         The attempt fails only if the API server does not have the RayJob either.
@@ -178,7 +176,7 @@ class Observer:
         )
 
     async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation; if Kueue may have evicted the RayJob, with a live read of it.
+        """Return the observation. If Kueue may have evicted the RayJob, read the RayJob again.
 
         When Kueue deletes the pods, the driver fails. Its report may arrive before the watch says
         that the RayJob is suspended.

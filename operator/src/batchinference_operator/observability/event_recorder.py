@@ -1,7 +1,5 @@
 """Posts Events about jobs and schedules. Nothing waits for an Event or fails because of one."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """Serves the HTTP endpoints `/healthz`, `/readyz` and `/metrics`."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus

@@ -1,7 +1,5 @@
 """Checks the spec of a job, and renders the objects of an attempt from it."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from batchinference.rendering import (
@@ -52,8 +50,8 @@ def in_own_namespace(namespace: str) -> Problem:
 def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
     """Return the parsed job as its next attempt runs it, and the attempt's hardware choice, if any.
 
-    It has the platform's defaults, the memory after OutOfMemory, and no faulty nodes. Raises
-    SpecError if the spec is invalid, or if the policy of the platform rejects it.
+    The job has the platform's defaults and the raised memory after OutOfMemory, and avoids faulty
+    nodes. Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
     """
     if job.namespace == config.own_namespace:
         raise SpecError([in_own_namespace(job.namespace)])
@@ -72,7 +70,7 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
 def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
     """Return the status of a job whose next attempt cannot be created from its spec.
 
-    That attempt is removed from the status, so that the job continues when the spec is corrected.
+    The attempt is removed from the status, so that the job continues when the spec is corrected.
     """
     if is_running(job.status):
         job = job.with_status(remove_attempt(job.status))
@@ -98,8 +96,8 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
 
 
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the ConfigMap and then the RayJob, which mounts it, of an
-    attempt. If the spec is invalid, return the actions that fail the job."""
+    """Return the actions that create the ConfigMap of an attempt, and then its RayJob, which mounts
+    the ConfigMap. If the spec is invalid, return the actions that fail the job."""
     try:
         complete, choice = parse_with_defaults(job, config)
         owner = Owner(job.name, job.uid)

@@ -1,7 +1,5 @@
 """Starts the first attempt of a job and each retry, or reports why the job waits for its start."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -67,8 +65,8 @@ CREATE_RETRY_SECONDS = 60.0
 SHORT_QUEUE_SECONDS = 30.0
 LONG_QUEUE_SECONDS = 300.0
 """Seconds between updates of the position in the status, for jobs with fewer than
-ROUND_FROM_POSITION jobs ahead and for others. They do not delay the start, because the admission
-queue wakes the job."""
+ROUND_FROM_POSITION jobs ahead and for others. These intervals do not delay the start, because the
+admission queue wakes the job."""
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
@@ -83,7 +81,7 @@ def requeue_for_admission(job: JobView, now: datetime) -> JobView:
 def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     """Return the actions while `ray_job` has the name of the RayJob that the job needs."""
     if ray_job.owner_uid == job.uid:
-        return Actions(requeue_after=POLL_SECONDS)  # it is being deleted
+        return Actions(requeue_after=POLL_SECONDS)  # this RayJob is being deleted
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
@@ -168,7 +166,7 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
 def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -> Actions | None:
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
-    The driver of a suspended attempt may commit before. Pods are awaited for at most
+    The driver of a suspended attempt may commit before the deletion. Pods are awaited for at most
     POD_TERMINATION_SECONDS, because a healthy node ends them in this time, and a lost node does not
     report their end.
     """

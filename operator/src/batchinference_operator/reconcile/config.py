@@ -1,7 +1,5 @@
 """The settings of the operator that reconcile needs, such as the limits of running jobs."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ class Concurrency:
 
     @property
     def limited(self) -> bool:
+        """Whether at least one of the numbers is limited."""
         return self.total is not None or self.per_namespace is not None
 
     def capacity(self, running: int) -> int:

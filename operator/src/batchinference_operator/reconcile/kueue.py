@@ -5,8 +5,6 @@ ignored, because Kueue deletes the pods. When Kueue admits it, the attempt start
 deadlines start.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Decides when a running job is reconciled without an event, and when its status is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -23,7 +21,8 @@ QUEUED_SECONDS = 120.0
 """Interval of reading why Kueue queues a RayJob. Until there is a reason, the interval is the age
 of the RayJob, up to this maximum."""
 NO_PODS_SECONDS = 10.0
-"""Interval of a job whose cluster has no pods. Why may be only in Events, which are not watched."""
+"""Interval of a job whose cluster has no pods. The reason may only be in Events, which the operator
+does not watch."""
 KUBERAY_SECONDS = 45.0
 """If a RayJob has no status or no pod for this number of seconds, KubeRay does not respond."""
 WATCHED_SECONDS = 3600.0
@@ -46,7 +45,7 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 
 def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if it has."""
+    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if it is accepted."""
     accepted = ray_job.deployment_status or ray_job.cluster
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
@@ -73,8 +72,8 @@ def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary |
 
 
 def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds since KubeRay accepted a RayJob without creating a pod; -1 if it has
-    created one, or need not."""
+    """Return the seconds since KubeRay accepted a RayJob without creating a pod; -1 if KubeRay has
+    created a pod, or need not create one."""
     had_pods = observed.pods_of_attempt or observed.crashes or observed.disruptions
     if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
         return -1.0

@@ -5,8 +5,6 @@ around clock changes. If several times are due, only the last one runs. The name
 its scheduled time, so a restart of the operator does not create a second run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -60,6 +58,7 @@ class Run:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the run that a BatchInference is."""
         job = JobView.of(body)
         return cls(
             name=job.name,

@@ -5,8 +5,6 @@ while they are true. A suspended job is Ready, as in Flux, so that tools that wa
 objects do not wait for this one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """Derives the Events that a job gets from the difference between two of its statuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

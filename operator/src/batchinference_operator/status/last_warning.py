@@ -1,7 +1,5 @@
 """Reads Events about an object, to find the last one if it explains why the object waits."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Self
 
 from batchinference_operator.status.conditions import truncate_message

@@ -1,7 +1,5 @@
 """Derives the phase of a job and the summary of its conditions from observations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """The pods of a job: their state, why they do not run, and how they were lost or crashed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -272,6 +270,7 @@ class PodView:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the view of a pod of a job."""
         metadata, status = body["metadata"], body.get("status") or {}
         labels = metadata["labels"]
         return cls(

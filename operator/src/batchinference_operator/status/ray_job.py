@@ -1,7 +1,5 @@
 """The fields of a RayJob that the operator reads. It caches thousands of RayJobs."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Iterator
@@ -166,7 +164,7 @@ class RayJobView:
     """When the driver started; if unknown, when KubeRay accepted the RayJob."""
     ended_at: str
     suspend: bool
-    """Whether `suspend` is set, for instance by Kueue, or KubeRay has not resumed it yet."""
+    """Whether `suspend` is set, for instance by Kueue, or the RayJob is not yet resumed."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
     multikueue: bool
@@ -192,6 +190,7 @@ class RayJobView:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the view of a RayJob. Invalid values of untrusted fields are left out."""
         status, spec = body.get("status") or {}, body.get("spec") or {}
         cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
@@ -232,6 +231,7 @@ class RayJobView:
 
     @property
     def deleting(self) -> bool:
+        """Whether it is being deleted."""
         return bool(self.deleted_at)
 
     @property
@@ -267,4 +267,5 @@ class RayJobView:
 
     @property
     def driver_started(self) -> bool:
+        """Whether its driver has started; the driver may have ended since."""
         return self.job_status in ("RUNNING", "STOPPED", "SUCCEEDED", "FAILED")

@@ -18,7 +18,7 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.kueue import is_gated
-from batchinference_operator.reconcile.requeue import poll_interval
+from batchinference_operator.reconcile.requeue import POLLS_PER_SECOND, poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job import RayJobView
@@ -120,6 +120,7 @@ class Observer:
     ) -> None:
         self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
         self._event_reader = EventReader(api, now=now)
+        self.polls_per_second = POLLS_PER_SECOND
 
     async def observe(self, key: JobKey) -> Observed | None:
         """Return the observed state of a job; None if the job is gone.
@@ -162,7 +163,8 @@ class Observer:
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""
         tokens = self._config.tokens(observed.job, ray_job)
-        interval = poll_interval(observed.driver_count - self._drivers.slow)
+        drivers = observed.driver_count - self._drivers.slow
+        interval = poll_interval(drivers, self.polls_per_second)
         answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
         if answer is None:
             return replace(observed, driver_polled=False)

@@ -80,9 +80,9 @@ def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime)
     return seconds_since(ray_job.driver_started_at, now)
 
 
-def poll_interval(driver_count: int) -> float:
+def poll_interval(driver_count: int, polls_per_second: float = POLLS_PER_SECOND) -> float:
     """Return the seconds between two polls of a driver if there is this number of drivers."""
-    return max(POLL_SECONDS, driver_count / POLLS_PER_SECOND)
+    return max(POLL_SECONDS, driver_count / polls_per_second)
 
 
 WRITE_SECONDS = 5.0

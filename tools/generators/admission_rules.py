@@ -112,7 +112,7 @@ def _problems(rule: Rule, steps: list[str], at: _Expression) -> str:
 
 
 def _field_problem(rule: Rule, value: str, path: str) -> str:
-    """Return the expression for the problem of a field. Its value is empty if there is none."""
+    """Return the expression for the text of the problem of a field; the text may be empty."""
     refused = f"variables.refused_{rule.policy}"
     if rule.compare in ("any", "if_listed"):
         shown = "': it '"

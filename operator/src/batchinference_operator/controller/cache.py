@@ -62,7 +62,7 @@ class PodCache:
     def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
         """Record a crash and return whether it is new.
 
-        It is identified by the uid of its pod, because KubeRay may give the next pod the same name.
+        The uid of its pod identifies a crash, because KubeRay may use the name of the pod again.
         """
         if crash is None:
             return False
@@ -128,9 +128,10 @@ class PodCache:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod is the head that replaces a lost head. It may still wait for a node.
+    """Return whether a pod is the head that replaces a lost head.
 
-    KubeRay creates no other head while the pod of the lost one cannot end.
+    The new head may still wait for a node. KubeRay creates no other head while the pod of the lost
+    one cannot end.
     """
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 

@@ -155,8 +155,8 @@ SLOW_SECONDS = 1.0
 FIRST_BACKOFF = 10.0
 MAX_SLOW_BACKOFF = 40.0
 MAX_BACKOFF = 160.0
-"""Backoff in seconds for drivers that are slow or do not answer. It doubles with each poll, up to
-MAX_SLOW_BACKOFF for slow drivers and MAX_BACKOFF for drivers that do not answer."""
+"""Backoff in seconds for drivers that are slow or do not answer. The backoff doubles with each
+poll, up to MAX_SLOW_BACKOFF for slow drivers and MAX_BACKOFF for drivers that do not answer."""
 SILENT_POLLS = 3
 SILENT_SECONDS = 30.0
 """A driver is silent if SILENT_POLLS consecutive polls and SILENT_SECONDS have passed without an

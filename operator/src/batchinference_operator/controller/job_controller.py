@@ -355,7 +355,7 @@ def _logged_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def stores(controller: JobController) -> dict[str, Store]:
-    """Return the store of each reflector, by kind. It updates the cache and queues changed jobs."""
+    """Return the store of each reflector, by kind. A store updates the cache and queues jobs."""
     cache, requeue = controller.cache, controller.requeue_waiting_for_list
     return {
         RAY_JOB: Store(

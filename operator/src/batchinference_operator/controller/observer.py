@@ -25,7 +25,7 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_PODS = 2
-"""Maximum number of pods of a job whose Events are read. Those of its other pods are similar."""
+"""Maximum number of pods of a job whose Events are read. Events of other pods are similar."""
 POD_START_SECONDS = 60.0
 """Seconds that a pod may take to start before its Events are read. Pulling an image takes time."""
 FIRST_BACKOFF = 10.0
@@ -180,8 +180,8 @@ class Observer:
     async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation. If Kueue may have evicted the RayJob, read the RayJob again.
 
-        When Kueue deletes the pods, the driver fails. Its report may arrive before the watch says
-        that the RayJob is suspended.
+        When Kueue deletes the pods, the driver fails. Its last report may arrive before the watch
+        says that the RayJob is suspended.
         """
         report = observed.report
         if not ray_job.queue or report is None or report.state != JobState.FAILED:

@@ -3,7 +3,7 @@
 Keys wait in flows, for instance one flow per namespace. Flows are served round-robin, so that a
 long flow does not delay a short one. A flow that has used much CPU time is paused, so that it does
 not block the event loop for others. A key is in the queue at most once, and at most one worker
-processes it. If it is added while it is processed, it is processed again afterwards.
+processes it. A key that is added while a worker processes it is processed again afterwards.
 """
 
 import asyncio

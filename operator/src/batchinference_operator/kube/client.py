@@ -35,7 +35,7 @@ class KubeClient(ObjectClient):
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         """Return why a pod's containers do not start, or why a RayCluster has no pods.
 
-        This is the message of the last Event about the object, if it is a warning; else empty.
+        The result is the message of the last Event about the object; empty if that is no warning.
         """
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD

@@ -1,6 +1,6 @@
 """The session with which kopf lists and watches, so that no error or large object stops a watch.
 
-It logs kopf in to the API server, retries refused requests without end, records the responses,
+The session logs kopf in to the API server, retries refused requests without end, records responses,
 limits the size of objects, and restarts a watch after any error.
 """
 

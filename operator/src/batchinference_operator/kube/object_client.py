@@ -33,7 +33,7 @@ PAGE = 10
 object may have 1.5 MB. Lists do not set resourceVersion=0, with which the API server ignores the
 page size. Since Kubernetes 1.34, it serves pages from its cache anyway."""
 EVENT = "events.k8s.io"
-"""The API group for writing Events. They are read through the core API."""
+"""The API group for writing Events. Events are read through the core API."""
 WATCH_GRACE_SECONDS = 10.0
 """Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096

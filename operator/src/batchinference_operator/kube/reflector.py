@@ -112,7 +112,8 @@ class Store:
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
-    """Called with a deleted object. It may have only a name, a namespace, a uid and labels."""
+    """Called with a deleted object. The object may have only a name, a namespace, a uid and
+    labels."""
     known: Callable[[str], list[Object]]
     """Returns stubs of the cached objects of a namespace ("" for all), with only these fields."""
     listed: Callable[[str, str], None]

@@ -14,7 +14,7 @@ from batchinference.rendering import MANAGER
 from batchinference.version import __version__
 
 USER_AGENT = f"{MANAGER}/{__version__}"
-"""The user agent. It is in audit logs, and the API server derives the field manager from it."""
+"""The user agent, which audit logs show. The API server derives the field manager from it."""
 OnRequest = Callable[[str, str, int | None, float], None]
 """Called after each request with method, path, status code (None without a response), seconds."""
 TOKEN_SECONDS = 60.0

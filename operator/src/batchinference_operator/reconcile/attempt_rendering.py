@@ -117,7 +117,7 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
 def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple[Object, ...]:
     """Return the token Secret, and the PodDisruptionBudget if the head is protected.
 
-    They are created after the RayJob, because the RayJob owns them.
+    These objects are created after the RayJob, because the RayJob owns them.
     """
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     names, token = job.last_attempt_names, config.token(job, owner.name)

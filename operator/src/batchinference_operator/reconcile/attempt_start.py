@@ -72,7 +72,8 @@ admission queue wakes the job."""
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
     """Return the job without its last attempt, whose RayJob could not be created.
 
-    It requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start meanwhile.
+    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start
+    meanwhile.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
@@ -95,7 +96,7 @@ def _wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting. Its spec is checked once.
+    A job with an invalid spec fails instead of waiting. Each version of a spec is checked once.
     """
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -120,8 +121,8 @@ POD_TERMINATION_SECONDS = 60.0
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that create the objects of the next attempt, or wait for its start.
 
-    It starts when the objects of earlier attempts are deleted, the backoff is over, the name of its
-    RayJob is free, and the job is admitted.
+    The attempt starts when the objects of earlier attempts are deleted, the backoff is over, the
+    name of its RayJob is free, and the job is admitted.
     """
     job = observed.job.with_status(add_suspended_time(observed.job, now))
     holder = observed.ray_jobs.get(job.next_names.ray_job)

@@ -101,8 +101,8 @@ def _secret_missing(observed: Observed) -> bool:
 def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions for an attempt without a RayJob: a user has deleted it, it has not been
-    created yet, or `ray_job` of another owner has its name."""
+    """Return the actions for an attempt without a RayJob: a user has deleted the RayJob, or it is
+    not created yet, for instance because `ray_job` of another owner has the same name."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         message = f"RayJob {names.ray_job} was deleted before the job ended"

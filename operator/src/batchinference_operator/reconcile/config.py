@@ -47,14 +47,14 @@ class Config:
     policy: PlatformPolicy = field(default_factory=PlatformPolicy)
     prices: Prices = field(default_factory=Prices)
     own_namespace: str = ""
-    """The operator's namespace. Jobs in it fail, because they could mount the Secret with the token
-    key of all Ray clusters."""
+    """The operator's namespace. Jobs in this namespace fail, because they could mount the Secret
+    with the token key of all Ray clusters."""
 
     def token(self, job: JobView, ray_job: str) -> str:
         """Return the token of the Ray cluster of a RayJob.
 
         The token is derived from the operator's key, so that the operator needs no permission to
-        read the Secret. It differs between attempts, because the name of the RayJob differs.
+        read the Secret. The token differs between attempts, because the name of the RayJob differs.
         """
         return _token(self.token_key, job, ray_job)
 

@@ -92,8 +92,8 @@ def _max_device_seconds(
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
     """Return the usage of pods with these amounts in an interval, in whole seconds.
 
-    It is the difference of two rounded sums, so that the rounding errors of short intervals do not
-    add up.
+    The result is the difference of two rounded sums, so that the rounding errors of short intervals
+    do not add up.
     """
     before, after = (
         sum(amount * _seconds_with_node(pod, end) for amount, pod in pods) for end in (since, until)

@@ -16,7 +16,7 @@ DRIVER_START_SECONDS = 60.0
 REPORT_GRACE_SECONDS = 60.0
 """Seconds for which the operator waits for the final report after the end of a RayJob."""
 REPORT_MAX_AGE_SECONDS = 300.0
-"""Maximum age of a report that is used. It is long, because drivers in a namespace with many slow
+"""Maximum age of a used report. This age is long, because drivers in a namespace with many slow
 drivers are polled less often."""
 
 

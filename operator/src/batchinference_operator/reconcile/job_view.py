@@ -85,7 +85,7 @@ class JobView(ResourceView):
 
     kind: ClassVar[str] = KIND
     cancelled: bool = False
-    """Whether the batch service has cancelled the job. It is suspended and never resumed."""
+    """Whether the batch service has cancelled the job, which stays suspended."""
 
     @classmethod
     def of(cls, body: Object) -> Self:

@@ -26,8 +26,8 @@ does not watch."""
 KUBERAY_SECONDS = 45.0
 """If a RayJob has no status or no pod for this number of seconds, KubeRay does not respond."""
 WATCHED_SECONDS = 3600.0
-"""Interval of a job that waits for KubeRay to create its cluster. It is long, because there may be
-thousands of such jobs, and watches report their changes."""
+"""Interval of a job that waits for KubeRay to create its cluster. The interval is long, because
+there may be thousands of such jobs, and watches report their changes."""
 
 
 def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> float:

@@ -70,8 +70,8 @@ def _longer_backstop(
 
 
 def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetime) -> Actions:
-    """Return the actions for a cancelled job, which is suspended and never resumed. It is deleted
-    as if it had finished when it was suspended."""
+    """Return the actions for a cancelled job, which is suspended and never resumed. The job is
+    deleted as if it had finished at its suspension."""
     suspended = find_condition(actions.status or job.status, "Suspended")
     kept = _job_retention_seconds(ttl)
     if not suspended or kept is None:

@@ -177,7 +177,7 @@ def _schedule_key(parsed: BatchInferenceSchedule) -> str:
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
     """Return the time up to which all scheduled times have run or were missed.
 
-    This is `now` if the schedule has changed, and its creation time if it is new.
+    The result is `now` if the schedule has changed, and the creation time of a new schedule.
     """
     status = schedule.status
     if status.get("observedSchedule", key) != key:

@@ -81,8 +81,8 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
 def mark_queued(status: Status, now: str) -> Status:
     """Return the status in which Kueue queues the running attempt.
 
-    The fields about its driver and rows are removed, because it starts over when it is admitted.
-    Its driver may have finished rows while other pods were gated.
+    The fields about the driver and the rows are removed, because the attempt starts over when it
+    is admitted. The driver may have finished rows while other pods were gated.
     """
     last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):

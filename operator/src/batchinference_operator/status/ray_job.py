@@ -1,4 +1,4 @@
-"""The fields of a RayJob that the operator reads. It caches thousands of RayJobs."""
+"""The fields of a RayJob that the operator reads and caches, for thousands of RayJobs."""
 
 import operator
 import re
@@ -30,7 +30,8 @@ Object = dict[str, Any]
 
 DASHBOARD_PORT = 8265
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
-"""Names of the Ray container, including names from earlier versions. Others are sidecars."""
+"""Names of the Ray container, including names from earlier versions. Other containers are
+sidecars."""
 _FAILED_DELETE = "FailedDelete"
 """Prefix of KubeRay's reasons if it cannot delete a pod, usually because the pod is gone."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

@@ -69,7 +69,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
     return store
 
 
-async def test_lease_is_held_until_its_last_renewal_expires(store: LeaseStore) -> None:
+async def test_lease_is_free_after_its_last_renewal_expires(store: LeaseStore) -> None:
     first, second = store.lease(), store.lease()
     assert await first.take(A)
     assert not await second.take(B)

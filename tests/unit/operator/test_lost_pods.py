@@ -125,7 +125,7 @@ def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
     assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
 
 
-def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
+def test_loss_of_all_workers_of_a_group_ends_the_attempt(loop: ReconcileLoop) -> None:
     lost = lost_worker(loop)
     loop.disruptions, loop.pods = (
         (),
@@ -144,7 +144,7 @@ def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
     ],
     ids=["not deleted", "killed", "ended"],
 )
-def test_worker_that_its_node_has_not_taken_is_not_lost(
+def test_worker_that_was_not_deleted_with_its_node_is_not_lost(
     loop: ReconcileLoop, change: dict[str, Any]
 ) -> None:
     loop.disruptions, loop.pods = (), (replace(lost_worker(loop), **change),)

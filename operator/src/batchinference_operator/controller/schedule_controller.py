@@ -153,7 +153,7 @@ class ScheduleController:
             return observed
         current = await self._with_runs(observed.schedule)
         may_be_ours = current.refused or any(run.name == name for run in current.runs)
-        return current if may_be_ours else replace(current, taken_name=name)
+        return current if may_be_ours else replace(current, name_in_use=name)
 
     async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
         """Write the status if it has changed, and post the Events. Raises Conflict."""

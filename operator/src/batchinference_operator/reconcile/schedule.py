@@ -91,7 +91,7 @@ class ObservedSchedule:
 
     schedule: ScheduleView
     runs: tuple[Run, ...] = ()
-    taken_name: str = ""
+    name_in_use: str = ""
     """The name of the next run if a BatchInference that is no run has this name; else empty."""
     refused: str = ""
     """Why no run can be created: the API server refused it, or there are too many; else empty."""
@@ -244,7 +244,7 @@ def _why_missed(due: _DueTime, name: str, late: float) -> str:
     deadline = due.parsed.spec.starting_deadline
     if deadline is not None and late > seconds_of(deadline):
         return f"{late:.0f} s late, with startingDeadline {deadline}"
-    return f"another BatchInference is named {name}" if due.observed.taken_name == name else ""
+    return f"another BatchInference is named {name}" if due.observed.name_in_use == name else ""
 
 
 def _why_waiting(due: _DueTime, others: tuple[Run, ...], time: datetime) -> Summary | None:

@@ -1,8 +1,8 @@
-"""A Kubernetes API server in memory, and the operator's gateway to it and watches of it.
+"""A Kubernetes API server in memory, with the client and the watches of the operator.
 
-It maintains resourceVersions and refuses stale ones, keeps deleted objects that have finalizers,
-and collects garbage by owner references. Two modules run the operator on it: harness.py in virtual
-time, and stepped_operator.py call by call.
+The server maintains resourceVersions and refuses stale ones, keeps deleted objects that have
+finalizers, and collects garbage by owner references. Two modules run the operator on it: harness.py
+in virtual time, and stepped_operator.py call by call.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ async def test_slow_namespace_delays_no_other(heads: Heads) -> None:
 
 @in_virtual_time
 async def test_drivers_that_are_nearly_slow_in_many_namespaces_delay_no_other(heads: Heads) -> None:
-    """They are polled without backoff."""
+    """Drivers that are nearly slow are polled without backoff."""
     heads.seconds, heads.fast = 0.9 * SLOW_SECONDS, "honest"
     hostile = [(f"hostile-{number % 40}", f"job-{number}") for number in range(200)]
     async with polling(heads) as polls:

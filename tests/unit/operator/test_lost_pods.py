@@ -74,7 +74,7 @@ def test_attempt_whose_heads_are_lost_again_and_again_ends(cause: Cause, limit: 
 
 
 def test_heads_between_which_rows_are_finished_may_be_lost_any_number_of_times() -> None:
-    """This is so on spot nodes. A lack of memory comes again, whatever was finished before."""
+    """Spot nodes end often. A lack of memory comes again, even after many finished rows."""
     for cause, ends in ((Cause.PREEMPTED, False), (Cause.OUT_OF_MEMORY, True)):
         loop = ReconcileLoop()
         loop.pods = (head("head-0"),)

@@ -339,8 +339,8 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
 
 
 def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:
-    """The time that the cluster took to start does not count. It counts in KubeRay's startTime,
-    which is when KubeRay accepted the RayJob."""
+    """The minute begins with the driver, and not with KubeRay's `startTime`, at which KubeRay
+    accepted the RayJob."""
     loop = ReconcileLoop()
     loop.start()
     accepted = to_rfc3339(loop.now)

@@ -118,7 +118,8 @@ class Rule:
         allowed = getattr(policy, to_snake(self.policy))
         if allowed is True:
             return
-        refusal = self.refusal(_show(allowed))
+        listed = isinstance(allowed, list)
+        refusal = self.refusal(", ".join(allowed) or NONE if listed else str(allowed).lower())
         for path, value in (each for steps in self.steps for each in _find(fields, steps, "spec")):
             if not self._allows(allowed, value):
                 shown = {str: f"'{value}'", int: str(value)}.get(type(value), "it")
@@ -147,11 +148,6 @@ class Rule:
                 begins = [n if n.endswith("/") else f"{n}{end}" for n in allowed for end in "/:@"]
                 return value in allowed or value.startswith(tuple(begins))
         return value in allowed or (self.compare == "kind" and value == "name")
-
-
-def _show(allowed: bool | int | list[str]) -> str:
-    """Return a value of the policy as messages show it."""
-    return ", ".join(allowed) or NONE if isinstance(allowed, list) else str(allowed).lower()
 
 
 def not_allowed(policy: str, allowed: str) -> str:

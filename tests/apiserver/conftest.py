@@ -26,8 +26,8 @@ NewJob = Callable[..., SimulatedJob]
 
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Run an API server that serves BatchInferences. It ends with this suite, because it also uses
-    CPU time while no test does."""
+    """Run an API server that serves BatchInferences. The server ends with this suite, because an
+    idle API server uses CPU time, too."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("apiserver")) as server:
         for file in ("crd.yaml", "schedule-crd.yaml"):
             server.install_crd(yaml.safe_load((CHART / "files" / file).read_text()))

@@ -45,8 +45,8 @@ class Operators:
 def _refused(events: list[Object]) -> set[str]:
     """Return the requests that were refused every time.
 
-    While the API server starts, it refuses some requests that it allows later. A request that got
-    404 was allowed: its object was gone.
+    A starting API server refuses some requests that it allows later. A request that was answered
+    with 404 was allowed: its object was gone.
     """
     codes: dict[int, set[str]] = {403: set(), 200: set(), 201: set(), 404: set()}
     for event in events:

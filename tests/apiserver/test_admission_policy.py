@@ -102,6 +102,14 @@ def test_all_problems_are_in_one_message(platforms: Platforms) -> None:
         assert f"spec.{field}: " in message
 
 
+def test_fields_and_values_that_are_left_out_have_their_defaults(platforms: Platforms) -> None:
+    namespace = platforms.of({"policy": {"maxPriority": -1, "volumes": None}})
+    volume = {"name": "v", "hostPath": {"path": "/"}}
+    message = refusal(namespace, document("default", cluster={"volumes": [volume]})) or ""
+    assert "spec.priority: 0 is above" in message
+    assert "spec.cluster.volumes[0].hostPath: " in message
+
+
 def test_job_from_before_a_change_of_the_policy_can_be_suspended(
     server: ApiServer, platforms: Platforms
 ) -> None:

@@ -43,7 +43,7 @@ def kubectl(server: ApiServer, namespace: Namespace, tmp_path: Path) -> Any:
     return run
 
 
-def test_server_stores_the_whole_schema(server: ApiServer) -> None:
+def test_server_stores_each_part_of_the_schema(server: ApiServer) -> None:
     (version,) = server.get(PATH)["spec"]["versions"]
     assert version["schema"] == CRD["spec"]["versions"][0]["schema"]
 

@@ -188,7 +188,7 @@ CRD = read_yaml(CHART / "files" / "crd.yaml")
 
 
 def around_bounds(keys: Keys) -> list[Any]:
-    """Return values just inside and just outside the bounds of a place."""
+    """Return values just inside and just outside the bounds of the field at `keys`."""
     schema = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for key in keys:
         inner = schema.get("properties", {}).get(key) or schema.get("items")
@@ -201,14 +201,14 @@ def around_bounds(keys: Keys) -> list[Any]:
 
 
 def in_turns(values: dict[Keys, list[Any]]) -> Iterator[dict[Keys, Any]]:
-    """Yield the first values of all places, then the second values, and so on."""
+    """Yield the first values of all fields, then the second values, and so on."""
     for turn in range(max(map(len, values.values()))):
         yield {keys: value[turn] for keys, value in values.items() if turn < len(value)}
 
 
 def message_about(namespace: Namespace, values: dict[Keys, Any]) -> str:
-    """Return the server's message about the full document with other values. It names every place
-    that breaks the schema."""
+    """Return the server's message about the full document with other values. The message names
+    each field that breaks the schema."""
     body = full_document()
     for keys, value in values.items():
         at(body, keys[:-1])[keys[-1]] = value

@@ -44,7 +44,7 @@ PLACES = [
     if not (is_mutable(keys) or keys == ("errors",))
 ]
 STEP = examples(1, landing=5)
-"""A landing tests every fifth place. That is enough: the rule compares whole fields of the spec."""
+"""A landing tests each fifth value: one rule compares all values below a field of the spec."""
 
 
 def other(value: Any) -> Any:
@@ -100,7 +100,7 @@ def is_immutable(message: str) -> bool:
 
 
 def field_of(keys: str) -> str:
-    """Return the field whose rule refuses a change of a place, as the API server names it."""
+    """Return the field whose rule refuses a change at `keys`, as the API server names the field."""
     _, field, *below = keys.split(".")
     if field == "steps" and below[1:]:
         return f"spec.steps[{below[0]}].{below[1]}"

@@ -66,7 +66,7 @@ def _resource(plural: str, kind: str) -> dict[str, Any]:
 
 @dataclass
 class ScriptedApiServer:
-    """An API server with one BatchInference. Its watches send no events on their own."""
+    """An API server with one BatchInference. A watch sends only the events of a test."""
 
     pods_listed: asyncio.Event = field(default_factory=asyncio.Event)
     """The server answers the list of pods only after this event."""
@@ -163,7 +163,7 @@ def _pod_event(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Serve]:
-    """Yield a function that starts a server. It stops at the end of the test."""
+    """Yield a function that starts a server, which stops at the end of the test."""
     async with AsyncExitStack() as stack:
         yield lambda api: stack.enter_async_context(served(api))
 
@@ -186,7 +186,7 @@ def settings(tmp_path: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def operator(environment: dict[str, str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the operator as a process. Kill it if it still runs at the end of the block."""
+    """Run the operator as a process. Kill the process if it runs at the end of the block."""
     command = "from batchinference_operator.main import main; main()"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", command, env=environment, stderr=asyncio.subprocess.PIPE
@@ -353,7 +353,7 @@ async def test_health_depends_on_watches_and_refused_credentials_stop_the_operat
 async def test_lost_namespace_does_not_stop_the_others(
     serve: Serve, settings: dict[str, str], jobs_readable: bool
 ) -> None:
-    """Its jobs keep no position in the admission queue."""
+    """Jobs of the lost namespace keep no position in the admission queue."""
     settings[f"{PREFIX}NAMESPACES"] = f"gone,{NAMESPACE}"
     settings[f"{PREFIX}MAX_RUNNING"] = "1"
     api = ScriptedApiServer(forbidden="gone", jobs_readable=jobs_readable)
@@ -378,7 +378,7 @@ async def test_lost_namespace_does_not_stop_the_others(
 async def test_operator_watches_again_after_an_error_of_a_watch(
     serve: Serve, settings: dict[str, str]
 ) -> None:
-    """This happens if etcd loses its leader for a moment."""
+    """If etcd loses its leader for a moment, the API server sends an error to all watches."""
     api = ScriptedApiServer()
     api.pods_listed.set()
     server = await serve(api)

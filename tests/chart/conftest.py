@@ -29,8 +29,8 @@ def with_kuberay() -> Chart:
 
 @pytest.fixture(scope="package")
 def shared_bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """Run an API server for `bare_server`. It ends with this suite, because it also uses CPU time
-    while no test does."""
+    """Run an API server for `bare_server`. The server ends with this suite, because an idle API
+    server uses CPU time, too."""
     with running(kubebuilder_assets(), tmp_path_factory.mktemp("bare")) as server:
         yield server
 

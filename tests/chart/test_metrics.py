@@ -76,7 +76,7 @@ def test_alerts_link_to_their_runbooks(chart: Chart) -> None:
         assert alert["annotations"]["summary"]
 
 
-def test_dashboard_is_found_by_the_sidecar_of_grafana(chart: Chart) -> None:
+def test_sidecar_of_grafana_finds_the_dashboard(chart: Chart) -> None:
     values = {"enabled": True, "annotations": {"folder": "jobs"}}
     maps = chart.manifests({"metrics": {"dashboard": values}})
     (result,) = (m for m in maps if m["metadata"]["name"].endswith("-dashboard"))

@@ -58,7 +58,7 @@ def ray(pod: Object) -> Object:
 
 @pytest.mark.parametrize("name", PLATFORMS)
 def test_pods_meet_restricted_v2_of_openshift(chart: Chart, name: str) -> None:
-    """It chooses user and groups itself, and refuses pods that name others."""
+    """OpenShift chooses the user and the groups, and refuses pods that name others."""
     pods_of_all = list(pods(chart, PLATFORMS[name]))
     assert len(pods_of_all) >= 5  # the operator, its test, a head and two groups of workers
     for pod in pods_of_all:

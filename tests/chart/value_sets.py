@@ -10,7 +10,7 @@ from support.documents.yaml_files import read_yaml
 Object = dict[str, Any]
 
 NAMESPACES = ["a", "b"]
-"""Namespaces that these values name. They must exist."""
+"""Namespaces that these values name, and that must exist."""
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 KUBERAY = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kuberay"}}}
 BATCH_SERVICE: Object = {"enabled": True, "path": "s3://bucket/batches", "keysSecret": "keys"}

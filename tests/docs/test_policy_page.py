@@ -7,7 +7,8 @@ import re
 import yaml
 
 from batchinference.rendering.policy import PlatformPolicy
-from batchinference.spec.cluster import Cluster
+from batchinference.spec import parse
+from support.documents.minimal import document
 from support.documents.pages import ROOT, blocks
 
 PAGE = "docs/policy.md"
@@ -24,6 +25,6 @@ def test_each_policy_value_is_described_with_its_default() -> None:
 def test_page_shows_the_message_of_the_policy() -> None:
     (values,) = blocks(PAGE, "yaml")
     policy = PlatformPolicy.model_validate(yaml.safe_load(values)["policy"])
-    (problem,) = policy.check(Cluster(image="docker.io/app:1"))
+    (problem,) = policy.check_spec(parse(document(cluster={"image": "docker.io/app:1"})).spec)
     (message,) = blocks(PAGE, "text")
     assert message.strip() == str(problem)

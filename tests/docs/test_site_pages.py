@@ -11,7 +11,6 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.status import Phase
-from generators.troubleshooting import WAITING
 from support.documents.pages import ROOT, blocks, jobs, name_of
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
@@ -68,6 +67,6 @@ def test_script_and_its_job_write_the_same_rows(
 def test_catalogue_has_each_reason_of_the_operator() -> None:
     sources = [path.read_text() for path in OPERATOR.rglob("*.py")]
     reasons = {match for text in sources for match in re.findall(r'Summary\(\s*"(\w+)"', text)}
-    known = {*WAITING, *Phase, *Cause, "Scheduled"}
+    known = {*Phase, *Cause, "Scheduled"}
     assert len(reasons) > 8
     assert reasons - known == set()

@@ -26,6 +26,8 @@ from batchinference.spec.schedule import (
 )
 from batchinference.spec.status import BatchInferenceStatus
 
+OWNERS = ("self", "oldSelf")
+"""The variables of CEL with the new and the old spec."""
 PRINTER_COLUMNS = (
     ("Phase", "string", ".status.phase", 0),
     ("Reason", "string", ".status.conditions[?(@.type=='Ready')].reason", 0),
@@ -145,7 +147,7 @@ def _spec() -> Schema:
     """
     spec = structural_schema(BatchInferenceSpec)
     for section, name in (("retry", "maxAttempts"), ("ttl", "cluster")):
-        # the API server would set this default, so that the default of the platform had no effect
+        # otherwise the API server sets this default, and the default of the platform has no effect
         del spec["properties"][section]["properties"][name]["default"]
     fixed = [name for name in spec["properties"] if name not in (*MUTABLE, "steps", "errors")]
     errors = spec["properties"]["errors"]["properties"]
@@ -173,13 +175,13 @@ def _spec() -> Schema:
 
 
 def _unchanged(name: str) -> Schema:
-    """Return the rule that a field is not added, changed or removed."""
+    """Return the rule that an update neither adds nor changes nor removes a field."""
     given = f"has(self.{name}) == has(oldSelf.{name})"
     return _rule(name, f"{given} && (!has(self.{name}) || self.{name} == oldSelf.{name})")
 
 
 def _field_of_errors(owner: str, name: str, schema: Schema) -> str:
-    """Return a CEL expression for a field of `errors`, with a default if it is absent."""
+    """Return a CEL expression for a field of `errors`; its value is a default without the field."""
     absent = "false" if schema["type"] == "boolean" else "''"
     given = f"has({owner}.errors) && has({owner}.errors.{name})"
     return f"({given} ? {owner}.errors.{name} : {absent})"
@@ -189,5 +191,4 @@ def _rule(field: str, rule: str) -> Schema:
     return {"rule": rule, "message": _IMMUTABLE, "fieldPath": f".{field}"}
 
 
-OWNERS = ("self", "oldSelf")
 _IMMUTABLE = "cannot be changed. Create a new BatchInference"

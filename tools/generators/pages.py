@@ -20,7 +20,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def page(name: str, **tables: str) -> str:
-    """Return the page `name` with these tables, by the comment before the table."""
+    """Return the page `name` with these tables. The table NAME replaces the text between the
+    comments `<!-- NAME -->` and `<!-- end -->`."""
     text = (DOCS / name).read_text(encoding="utf-8")
     for comment, content in tables.items():
         pattern = rf"(?<=<!-- {comment} -->\n).*?(?=<!-- end -->)"

@@ -74,8 +74,8 @@ def reference() -> str:
 
 
 def _section(path: str, schema: Schema, heading: str = "##", title: str = "") -> list[str]:
-    """Return a heading, a table of the fields below `path`, and a section for each variant of a
-    union in it."""
+    """Return a heading, a table of the fields below `path`, and a section for each variant of each
+    union among these fields."""
     unions: list[tuple[str, Schema]] = []
     rows = ["| field | type | default | meaning |", "| --- | --- | --- | --- |"]
     rows += _rows(schema, path, unions)

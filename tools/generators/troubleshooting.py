@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from batchinference.spec.causes import Cause
+from batchinference_operator.status.conditions import Waiting
 from generators.pages import table
 
 
@@ -17,51 +18,51 @@ class Entry:
     remedy: str
 
 
-WAITING = {
-    "AdmissionPending": Entry(
+_WAITING = {
+    Waiting.ADMISSION_PENDING: Entry(
         "the maximum number of jobs of the namespace or the cluster is running",
         "Wait, or increase `priority` of the job. The message contains the number of jobs ahead.",
     ),
-    "Queued": Entry(
+    Waiting.QUEUED: Entry(
         "Kueue has not admitted the RayJob or its pods",
         "Compare the message with the quota of the ClusterQueue.",
     ),
-    "NameTaken": Entry(
+    Waiting.NAME_TAKEN: Entry(
         "a RayJob with the name of the job's RayJob exists and belongs to something else",
         "If the message names a deleted BatchInference, wait: its RayJob is being deleted. "
         "Otherwise delete that RayJob, or give the job [another name]"
         "(cluster.md#run-a-failed-job-again).",
     ),
-    "ApiServerUnavailable": Entry(
+    Waiting.API_SERVER_UNAVAILABLE: Entry(
         "the API server, or a webhook that it calls, has not answered for a minute",
         "Nothing: the operator retries. Running jobs continue.",
     ),
-    "KubeRayNotResponding": Entry(
+    Waiting.KUBERAY_NOT_RESPONDING: Entry(
         "KubeRay has not accepted the RayJob, created a pod of it or deleted it for a minute",
         "Check that KubeRay runs, watches this namespace and may create pods in it: its log says "
         "why not.",
     ),
-    "DriverSilent": Entry(
+    Waiting.DRIVER_SILENT: Entry(
         "the driver has not answered several polls of the operator. The deadlines of the job "
         "continue",
         "Check the network policies between the operator and port 8265 of the head pod, and the "
         "log of the head pod. Without a deadline, a silent driver runs on: set `deadlines.stall`.",
     ),
-    "DriverUnauthorized": Entry(
+    Waiting.DRIVER_UNAUTHORIZED: Entry(
         "the driver rejects the operator's token",
         "Check whether the token key of the operator was changed while the job was running "
         "([network](operations.md#network)).",
     ),
-    "RunActive": Entry(
+    Waiting.RUN_ACTIVE: Entry(
         "a scheduled time waits, because the previous run is active and the policy is `Forbid`",
         "Wait, or change `concurrencyPolicy` of the schedule.",
     ),
-    "ClockBehind": Entry(
+    Waiting.CLOCK_BEHIND: Entry(
         "the operator's clock is more than a minute behind the last time that was checked",
         "Correct the clock of the operator's node.",
     ),
 }
-"""Reasons of the condition Ready while a job waits, without those that are phases or causes."""
+"""What docs/troubleshooting.md says about each reason for waiting."""
 _NOTES = {
     Cause.OUT_OF_MEMORY: " See [Out of memory](steps.md#out-of-memory).",
     Cause.OUT_OF_DISK: " On your machine, set `TMPDIR` to a directory on a larger disk.",
@@ -98,7 +99,8 @@ def causes() -> str:
 
 def reasons() -> str:
     """Return a table with each reason for waiting."""
-    rows = ((f"`{reason}`", entry.meaning, entry.remedy) for reason, entry in WAITING.items())
+    entries = ((reason, _WAITING[reason]) for reason in Waiting)
+    rows = ((f"`{reason}`", entry.meaning, entry.remedy) for reason, entry in entries)
     return table(("reason", "why", "what to do"), rows)
 
 

@@ -171,7 +171,7 @@ affinity:
   resourceNames: [batchinference-notifications]
   verbs: [get]
 {{- end }}
-# they keep the heads of jobs from being evicted
+# PodDisruptionBudgets keep the heads of jobs from being evicted
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [create]

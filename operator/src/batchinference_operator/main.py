@@ -1,7 +1,5 @@
 """Entry point of `batchinference-operator`."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import logging
@@ -51,7 +49,7 @@ from batchinference_operator.settings import OperatorSettings
 SCHEDULE_WORKERS = 2
 """Number of schedules that are reconciled concurrently, while jobs have `settings.workers`."""
 GC_THRESHOLD = 10_000
-"""Number of new objects after which Python collects garbage. Its default of 700 costs 4 % of the
+"""Number of new objects after which Python collects garbage. The default of 700 costs 4 % of the
 CPU time, although most objects are freed without a collection."""
 logger = logging.getLogger("batchinference.operator")
 
@@ -86,7 +84,7 @@ async def operate(settings: OperatorSettings) -> None:
     except (OSError, ValueError) as problem:
         raise NotReady(str(problem)) from None
     if (task := asyncio.current_task()) is not None:
-        # without a handler, the kernel ignores SIGTERM for PID 1; kopf replaces this one later
+        # without a handler, the kernel ignores SIGTERM for PID 1; kopf later sets its own handler
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     metrics = Metrics(settings.metrics_namespaces)
     try:
@@ -163,7 +161,7 @@ async def _run(
     login: KopfLogin,
     settings: OperatorSettings,
 ) -> None:
-    """Run kopf and the endless loops beside it. When kopf stops, cancel the loops."""
+    """Run kopf and the endless loops. When kopf stops, cancel the loops."""
     namespaces, workers = settings.namespace_list, list[asyncio.Task[None]]()
 
     def stop() -> None:
@@ -184,7 +182,7 @@ async def _run(
         resync(controller, namespaces),
     ]
     async with asyncio.TaskGroup() as group:
-        # created before kopf, which on exit waits for each task that was created after it
+        # created first, because on exit kopf waits for each task that was created after its own
         workers += [group.create_task(each) for each in loops]
-        # in another task, so that a lost Lease ends the workers before kopf has stopped
+        # kopf has its own task, so that a lost Lease ends the workers before kopf has stopped
         group.create_task(run_kopf(registry, namespaces))

@@ -1,10 +1,9 @@
 """Checks at the start that the API server has all required kinds, and the operator may list them.
 
-If a check fails, the operator logs the reason and exits, and Kubernetes restarts it. kopf would not
-report a missing kind, and wait for it forever if it may not watch CustomResourceDefinitions.
+If a check fails, the operator logs the reason and exits, and Kubernetes restarts the operator. kopf
+does not report a missing kind, and if kopf may not watch CustomResourceDefinitions, it waits for
+the kind forever.
 """
-
-from __future__ import annotations
 
 import logging
 from collections.abc import Sequence

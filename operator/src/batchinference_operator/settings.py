@@ -1,7 +1,5 @@
 """Settings of the operator, read from environment variables."""
 
-from __future__ import annotations
-
 import socket
 import zlib
 from collections import Counter
@@ -45,7 +43,7 @@ class OperatorSettings(BaseSettings):
     token_key_file: Path
     """File with the key from which the tokens of Ray clusters are derived."""
     previous_token_key_file: Path | None = None
-    """File with the key before the last rotation, with which the tokens of running jobs may be
+    """File with the key before the last rotation, from which the tokens of running jobs may be
     derived. The file may be absent."""
     namespaces: str = ""
     """Comma-separated namespaces to watch; all namespaces if empty."""
@@ -85,10 +83,12 @@ class OperatorSettings(BaseSettings):
 
     @property
     def namespace_list(self) -> list[str]:
+        """The namespaces to watch; empty for all namespaces."""
         return [name.strip() for name in self.namespaces.split(",") if name.strip()]
 
     @property
     def identity(self) -> str:
+        """The identity of this replica in the Lease: NAMESPACE/RELEASE/POD."""
         return f"{self.own_namespace}/{self.release}/{self.pod_name}"
 
     def for_reconcile(self) -> Config:
@@ -112,7 +112,7 @@ class OperatorSettings(BaseSettings):
 
 
 def _parse_file(file: Path | None, parse: Callable[[str], T]) -> T:
-    """Parse a file (or an empty text if it is None), and return the result."""
+    """Return the parsed content of a file; without a file, of an empty text."""
     try:
         return parse(file.read_text(encoding="utf-8") if file else "")
     except SpecError as error:
@@ -121,7 +121,9 @@ def _parse_file(file: Path | None, parse: Callable[[str], T]) -> T:
 
 def _read_key(path: Path) -> bytes:
     """Read and return a key. Raises ValueError if the key is too short or easy to guess."""
-    key = path.read_bytes().strip()
+    content = path.read_bytes()
+    # an editor may add white space; random bytes of the minimum length may end with it by chance
+    key = content.strip() if len(content) > MIN_KEY_BYTES else content
     fix = "generate one with: openssl rand -hex 32"
     if len(key) < MIN_KEY_BYTES:
         raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {fix}")

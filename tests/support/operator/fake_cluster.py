@@ -1,8 +1,8 @@
-"""A Kubernetes API server in memory, and the operator's gateway to it and watches of it.
+"""A Kubernetes API server in memory, with the client and the watches of the operator.
 
-It maintains resourceVersions and refuses stale ones, keeps deleted objects that have finalizers,
-and collects garbage by owner references. Two modules run the operator on it: harness.py in virtual
-time, and stepped_operator.py call by call.
+The server maintains resourceVersions and refuses stale ones, keeps deleted objects that have
+finalizers, and collects garbage by owner references. Two modules run the operator on it: harness.py
+in virtual time, and stepped_operator.py call by call.
 """
 
 from __future__ import annotations
@@ -367,13 +367,13 @@ class FakeKubeApi:
         self.cluster.events[body["metadata"]["name"]] = {**body, "count": known["count"] + 1}
         return known["count"] > 0
 
-    async def list_runs(self, namespace: str, schedule: str) -> AsyncIterator[Object]:
+    async def list_runs(self, namespace: str, schedule: str, limit: int) -> AsyncIterator[Object]:
         await self.begin("list runs")
         jobs = self.cluster.list("BatchInference")
         self.end("list runs")
-        for one in jobs:
-            if labels_of(one).get(SCHEDULE_LABEL) == schedule:
-                yield one
+        runs = [one for one in jobs if labels_of(one).get(SCHEDULE_LABEL) == schedule]
+        for one in runs[:limit]:
+            yield one
 
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Object, *, kind: str = KIND

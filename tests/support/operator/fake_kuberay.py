@@ -27,7 +27,7 @@ ROWS = 800
 
 @dataclass
 class RayDriver:
-    """The driver of a Ray job. It has no state until it starts."""
+    """The driver of a Ray job. A driver has no state before its start."""
 
     state: JobState | None = None
     rows: int = 0
@@ -159,7 +159,7 @@ class FakeKubeRay:
             self._clean_up(body)
 
     def _interrupt(self, body: Object) -> None:
-        """Stop the driver. It may still report the stop."""
+        """Stop the driver, which may still report the stop."""
         driver = self.drivers.get(body["status"].get("rayClusterName", ""))
         if driver is not None:
             self._stop(driver)

@@ -55,7 +55,7 @@ async def running_operator(
     config: Config = CONFIG,
     telemetry: Telemetry | None = None,
 ) -> AsyncIterator[JobController]:
-    """Run the operator while the block runs. It ends when the first of its workers ends."""
+    """Run the operator while the block runs, or until the first of its workers ends."""
     cache, polls = Cache(config), DriverPoller(driver, clock)
     # in virtual time, no reconcile takes CPU time
     queue = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: 0.0)

@@ -28,7 +28,7 @@ _GRANTED = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRole
 
 
 class OperatorProcess:
-    """The operator of one release. It can be stopped and started any number of times."""
+    """The operator of one release, which can be stopped and started any number of times."""
 
     def __init__(
         self, server: ApiServer, manifests: list[Object], directory: Path, dashboard: Dashboard
@@ -107,7 +107,7 @@ class OperatorProcess:
 
     @contextmanager
     def restarted(self) -> Iterator[None]:
-        """Start it again whenever it ends while the block runs, as the kubelet does."""
+        """Start the operator again whenever it ends while the block runs, as the kubelet does."""
         done = threading.Event()
 
         def watch() -> None:

@@ -110,7 +110,7 @@ class SimulatedJob:
         self.namespace.patch_status("RayJob", name, status)
 
     def start_cluster(self) -> None:
-        """Make the Ray cluster ready. Its dashboard answers requests with the cluster's token."""
+        """Make the Ray cluster ready. The dashboard answers requests with the cluster's token."""
         head = {"podIP": HEAD_IP, "serviceName": self.service}
         self.write_ray_job_status(
             "Running", rayClusterName=f"{self.name}-abcde", rayClusterStatus={"head": head}

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 import pytest
 from kopf import ConnectionInfo
 
-from batchinference_operator.kube import object_client
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.session import open_session
 from support.operator.harness import Harness
@@ -39,22 +38,16 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 @pytest.fixture
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the backoff between the retries of gateways."""
-    monkeypatch.setattr(object_client, "RETRY_DELAYS", (0.0, 0.0))
-
-
-@pytest.fixture
 async def connect(
-    serve: Serve, no_pauses: None
+    serve: Serve,
 ) -> AsyncIterator[Callable[[Answer], Awaitable[tuple[KubeClient, Server]]]]:
-    """Yield a function that starts a server and a gateway to it."""
+    """Yield a function that starts a server and a client that retries without a backoff."""
     async with AsyncExitStack() as stack:
 
         async def start(answer: Answer) -> tuple[KubeClient, Server]:
             server = await serve(answer)
             session = open_session(ConnectionInfo(server=server.url, token="the-operators-own"))
             await stack.enter_async_context(session.aiohttp_session)
-            return KubeClient(session), server
+            return KubeClient(session, retry_delays=(0.0, 0.0)), server
 
         yield start

@@ -334,7 +334,7 @@ def test_only_the_decisive_disruption_is_kept(running: Cache, lost: str, disrupt
     assert disruptions(running) == [disruption]
 
 
-def test_head_that_is_created_in_place_of_a_lost_one_is_noted(running: Cache) -> None:
+def test_head_that_replaces_a_lost_head_is_recorded(running: Cache) -> None:
     """After a drain, it may wait for a new node for minutes."""
     lost, new = evicted("job-1-head"), pod_body("job-1-head")
     lost["metadata"]["uid"], new["metadata"]["uid"] = "a", "b"

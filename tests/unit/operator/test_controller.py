@@ -40,7 +40,7 @@ async def test_job_runs_from_creation_to_complete(harness: Harness, lag: dict[st
 
 @in_virtual_time
 async def test_job_waits_until_the_ray_jobs_of_its_namespace_are_listed(harness: Harness) -> None:
-    """It might start another attempt while a RayJob that is not known yet still runs."""
+    """Otherwise a second attempt could start while a RayJob that no list contains yet runs."""
     async with harness.operator() as controller:
         controller.is_listed = lambda namespace: namespace != NAMESPACE
         harness.cluster.apply()

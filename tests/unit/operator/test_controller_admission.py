@@ -119,7 +119,9 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
 
 @pytest.mark.parametrize("at_creation", [False, True], ids=["before", "at-creation"])
 @in_virtual_time
-async def test_job_with_taken_name_blocks_no_other(harness: Harness, at_creation: bool) -> None:
+async def test_job_whose_name_is_in_use_blocks_no_other(
+    harness: Harness, at_creation: bool
+) -> None:
     def take_name() -> None:
         harness.cluster.put(ray_job_body("job-a-1", owner_uid=None))
 

@@ -262,8 +262,8 @@ async def test_report_that_breaks_a_reconcile_evades_no_deadline(
 ) -> None:
     """The operator's own clock ends the job, regardless of the driver's report."""
 
-    def fail(_: Any, found_report: Any) -> None:
-        if found_report is not None:
+    def fail(_: Any, last_report: Any) -> None:
+        if last_report is not None:
             raise OverflowError
 
     async with harness.operator():

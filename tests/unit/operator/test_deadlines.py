@@ -214,7 +214,7 @@ def test_total_deadline_excludes_suspension() -> None:
     assert state(loop) == EXPIRED
 
 
-def test_total_deadline_applies_while_the_name_is_taken() -> None:
+def test_total_deadline_applies_while_the_name_is_in_use() -> None:
     loop = limited(total="1h")
     loop.plan()
     loop.ray_job["metadata"]["ownerReferences"] = [owner(OTHER_UID)]

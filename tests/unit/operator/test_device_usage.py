@@ -202,7 +202,7 @@ def test_gpus_are_charged_up_to_the_plan_for_any_pod_labels(
     assert used(loop)[0] == charged
 
 
-def test_gpus_of_the_status_are_at_most_those_of_the_plan(loop: ReconcileLoop) -> None:
+def test_status_has_no_more_devices_than_the_plan(loop: ReconcileLoop) -> None:
     loop.run()
     loop.ray_job["spec"] |= plan({2: 1})
     loop.pods = (pod(gpus=8),)

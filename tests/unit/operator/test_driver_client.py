@@ -15,7 +15,6 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchinference.spec.report import REPORT_FILE, JobState
-from batchinference_operator.controller import driver_poller
 from batchinference_operator.controller.driver_poller import MAX_BYTES, Answer, DashboardClient
 from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 from plugins.messages import Messages
@@ -47,10 +46,12 @@ class LoopbackDns(AbstractResolver):
 
 
 @asynccontextmanager
-async def dashboard_at(port: int) -> AsyncIterator[tuple[DashboardClient, LoopbackDns]]:
+async def dashboard_at(
+    port: int, timeout_seconds: float = 60.0
+) -> AsyncIterator[tuple[DashboardClient, LoopbackDns]]:
     dns = LoopbackDns(port)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=dns)) as session:
-        yield DashboardClient(session), dns
+        yield DashboardClient(session, timeout_seconds=timeout_seconds), dns
 
 
 def is_unreachable(answer: Answer) -> bool:
@@ -198,10 +199,10 @@ async def abort(request: web.Request) -> web.StreamResponse:
 
 @pytest.mark.parametrize(("handler", "seconds"), [(never, 0.1), (abort, 60.0)])
 async def test_missing_or_aborted_answer_is_not_a_report(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch, handler: Any, seconds: float
+    serve: Serve, handler: Any, seconds: float
 ) -> None:
-    monkeypatch.setattr(driver_poller, "TIMEOUT_SECONDS", seconds)
-    assert is_unreachable(await poll(await serve(handler)))
+    async with dashboard_at((await serve(handler)).port, seconds) as (dashboard, _):
+        assert is_unreachable(await dashboard.poll(NAMESPACE, SEEN, TOKEN))
 
 
 async def test_endless_answer_is_cut_off(serve: Serve) -> None:

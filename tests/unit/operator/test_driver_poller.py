@@ -23,7 +23,6 @@ from batchinference_operator.controller.driver_poller import (
     Answer,
     DriverPoller,
 )
-from batchinference_operator.reconcile import requeue
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.status.ray_job import RayJobView
@@ -227,7 +226,7 @@ async def test_slow_namespace_delays_no_other(heads: Heads) -> None:
 
 @in_virtual_time
 async def test_drivers_that_are_nearly_slow_in_many_namespaces_delay_no_other(heads: Heads) -> None:
-    """They are polled without backoff."""
+    """Drivers that are nearly slow are polled without backoff."""
     heads.seconds, heads.fast = 0.9 * SLOW_SECONDS, "honest"
     hostile = [(f"hostile-{number % 40}", f"job-{number}") for number in range(200)]
     async with polling(heads) as polls:
@@ -326,14 +325,14 @@ async def test_unreachable_drivers_do_not_delay_a_new_job(harness: Harness) -> N
 
 
 @in_virtual_time
-async def test_poll_rate_is_limited_over_all_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_poll_rate_is_limited_over_all_jobs() -> None:
     limit = 10.0
-    monkeypatch.setattr(requeue, "POLLS_PER_SECOND", limit)
     few, many = 10, 40
     rates = []
     for count in (few, many):
         harness = Harness()
-        async with harness.operator(workers=16):
+        async with harness.operator(workers=16) as controller:
+            controller.observer.polls_per_second = limit
             for number in range(count):
                 name = f"job-{number}"
                 harness.cluster.put(job_body(name, uid=f"uid-of-{name}"))

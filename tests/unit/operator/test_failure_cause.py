@@ -70,15 +70,15 @@ def test_reason_of_kuberay_is_used_without_a_report(reason: str | None, cause: C
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
 @pytest.mark.parametrize("disruptions", [(), (KILLED, EVICTED)], ids=["no-loss", "losses"])
 @pytest.mark.parametrize(
-    "found_report",
+    "last_report",
     [None, report(rows=5), failure_report("Interrupted")],
     ids=["silent", "runs", "stopped"],
 )
 def test_deadline_of_kuberay_is_the_cause(
-    reason: str, disruptions: tuple[Disruption, ...], found_report: Report | None
+    reason: str, disruptions: tuple[Disruption, ...], last_report: Report | None
 ) -> None:
     ended = seen(reason=reason, message="passed")
-    assert failure_cause(ended, found_report, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
+    assert failure_cause(ended, last_report, disruptions) == (Cause.DEADLINE_EXCEEDED, "passed")
     assert (
         failure_cause(seen(reason=reason), failure_report("ModelLoad"), ())[0] == Cause.MODEL_LOAD
     )
@@ -123,7 +123,7 @@ def test_driver_that_the_memory_monitor_of_ray_kills_ran_out_of_memory() -> None
 
 
 @pytest.mark.parametrize(
-    "found_report",
+    "last_report",
     [
         None,
         failure_report("Application"),
@@ -132,8 +132,8 @@ def test_driver_that_the_memory_monitor_of_ray_kills_ran_out_of_memory() -> None
     ],
     ids=["silent", "error", "stopped", "lost node"],
 )
-def test_pod_loss_explains_an_unspecific_failure(found_report: Report | None) -> None:
-    cause = failure_cause(seen(), found_report, (KILLED,))
+def test_pod_loss_explains_an_unspecific_failure(last_report: Report | None) -> None:
+    cause = failure_cause(seen(), last_report, (KILLED,))
     assert cause == (Cause.OUT_OF_MEMORY, "pod job-1-worker: killed")
 
 
@@ -144,9 +144,9 @@ def test_pod_loss_explains_an_unspecific_failure(found_report: Report | None) ->
     ids=["same-time", "shortly-before", "long-before"],
 )  # fmt: skip
 def test_pod_loss_shortly_before_the_end_is_the_cause(before: float, cause: Cause) -> None:
-    found_report = failure_report("Application")
-    disruption = replace(KILLED, at=unix_seconds(found_report.updated_at) - before)
-    assert failure_cause(seen(), found_report, (disruption,))[0] == cause
+    last_report = failure_report("Application")
+    disruption = replace(KILLED, at=unix_seconds(last_report.updated_at) - before)
+    assert failure_cause(seen(), last_report, (disruption,))[0] == cause
 
 
 def test_missing_end_time_hides_no_loss() -> None:

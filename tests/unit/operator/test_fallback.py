@@ -110,7 +110,7 @@ def test_first_choice_is_tried_again_after_another_end_of_an_attempt() -> None:
     assert start(loop) == {"gpu": "h100", "capacity": "spot"}
 
 
-def test_group_with_one_placed_pod_does_not_wait() -> None:
+def test_group_with_one_scheduled_pod_does_not_wait() -> None:
     loop = fallback_loop()
     start(loop)
     loop.pods = (worker(loop, placed=True), worker(loop))

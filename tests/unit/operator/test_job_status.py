@@ -31,18 +31,18 @@ def built(
     return build_status(previous or {}, generation, update, now)
 
 
-def running(found_report: Report | None) -> StatusUpdate:
+def running(last_report: Report | None) -> StatusUpdate:
     ray_job = RayJobView.of(ray_job_body(**RUNNING, rayClusterName="job-1-raycluster-x"))
-    return StatusUpdate(Phase.RUNNING, ACTIVE, ray_job, found_report)
+    return StatusUpdate(Phase.RUNNING, ACTIVE, ray_job, last_report)
 
 
 def test_status_is_valid_by_the_specification() -> None:
-    found_report = report(JobState.SUCCEEDED, rows=10, total=20, counts=COUNTS)
-    status = built(StatusUpdate(Phase.SUCCEEDED, DONE, running(found_report).ray_job, found_report))
+    last_report = report(JobState.SUCCEEDED, rows=10, total=20, counts=COUNTS)
+    status = built(StatusUpdate(Phase.SUCCEEDED, DONE, running(last_report).ray_job, last_report))
     known = BatchInferenceStatus.model_validate(
         {**status, "phase": Phase(status["phase"])}, strict=True
     )
-    assert known.progress == found_report.progress
+    assert known.progress == last_report.progress
     assert known.counts == COUNTS
 
 
@@ -98,7 +98,7 @@ def test_new_report_replaces_progress() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ray_job", "found_report", "expected"),
+    ("ray_job", "last_report", "expected"),
     [
         (SUCCEEDED, report(JobState.SUCCEEDED), "2026-03-01T12:09:00Z"),
         (None, report(JobState.FAILED), "2026-03-01T12:09:00Z"),
@@ -110,19 +110,19 @@ def test_new_report_replaces_progress() -> None:
     ids=["report", "report-only", "kuberay-over-old-report", "kuberay", "now", "now-only"],
 )
 def test_completion_time_comes_from_report_ray_job_or_clock(
-    ray_job: dict[str, Any] | None, found_report: Report | None, expected: str
+    ray_job: dict[str, Any] | None, last_report: Report | None, expected: str
 ) -> None:
     view = RayJobView.of(ray_job_body(**ray_job)) if ray_job else None
     for summary in (DONE, Summary("X", "x", failed=True)):
         assert (
-            built(StatusUpdate(Phase.FAILED, summary, view, found_report))["completionTime"]
+            built(StatusUpdate(Phase.FAILED, summary, view, last_report))["completionTime"]
             == expected
         )
 
 
 def test_completion_time_is_never_in_the_future() -> None:
-    found_report = report(JobState.SUCCEEDED, updatedAt="2026-03-01T18:00:00+01:00")
-    assert built(StatusUpdate(Phase.SUCCEEDED, DONE, None, found_report))["completionTime"] == NOW
+    last_report = report(JobState.SUCCEEDED, updatedAt="2026-03-01T18:00:00+01:00")
+    assert built(StatusUpdate(Phase.SUCCEEDED, DONE, None, last_report))["completionTime"] == NOW
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in PROCESSING_PHASES])
@@ -148,9 +148,9 @@ def test_same_observation_leaves_the_status_unchanged() -> None:
     assert before == copy
 
 
-def status_after(found_report: Report | None, before: Status | None = None) -> Status:
+def status_after(last_report: Report | None, before: Status | None = None) -> Status:
     """Return the status after a report of the driver."""
-    shown = without_decrease(before or {}, found_report)
+    shown = without_decrease(before or {}, last_report)
     return built(StatusUpdate(Phase.RUNNING, ACTIVE, None, shown), before)
 
 
@@ -184,12 +184,12 @@ REPORTS = st.builds(
 )
 
 
-@given(found_report=st.lists(st.none() | REPORTS, max_size=12))
+@given(reports=st.lists(st.none() | REPORTS, max_size=12))
 @settings(max_examples=examples(200), deadline=None)
-def test_progress_never_decreases(found_report: list[Report | None]) -> None:
+def test_progress_never_decreases(reports: list[Report | None]) -> None:
     status: dict[str, Any] = {}
     rows = 0
-    for each in found_report:
+    for each in reports:
         status = status_after(each, status)
         now = status.get("progress", {}).get("rows", 0)
         assert now >= rows

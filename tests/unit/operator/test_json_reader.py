@@ -125,7 +125,7 @@ def test_status_of_a_job_is_read_completely() -> None:
 
 
 def test_large_spec_of_a_ray_job_is_read() -> None:
-    """It may have many worker groups, whose devices and memory are needed."""
+    """The operator needs the devices and the memory of each worker group, and there may be many."""
     job = {"kind": "RayJob", "metadata": {}, "spec": {"rayClusterSpec": ["x"] * (MAX_BYTES // 4)}}
     assert read(json.dumps(job).encode()) == job
 

@@ -12,8 +12,7 @@ from aiohttp import web
 from kopf import ConnectionInfo
 
 from batchinference.rendering import KubeRayDeadlines
-from batchinference_operator.kube import http
-from batchinference_operator.kube.client import MAX_EVENTS, MAX_RUNS, KubeClient
+from batchinference_operator.kube.client import MAX_EVENTS, KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.http import RateLimiter
 from batchinference_operator.kube.object_client import MAX_LISTS, PAGE, path_of
@@ -392,8 +391,8 @@ async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Con
     client, server = await connect(
         answering(200, {"items": page, "metadata": {"continue": "more"}})
     )
-    assert len([run async for run in client.list_runs(NAMESPACE, "nightly")]) == MAX_RUNS
-    assert len(server.requests) == MAX_RUNS // PAGE
+    assert len([run async for run in client.list_runs(NAMESPACE, "nightly", 3 * PAGE)]) == 3 * PAGE
+    assert len(server.requests) == 3
     assert {request.path for request in server.requests} == {JOBS}
     labels = {request.query["labelSelector"] for request in server.requests}
     assert labels == {"batchinference.dev/schedule=nightly"}
@@ -557,26 +556,22 @@ async def test_object_that_is_too_large_for_etcd_is_refused(
     assert not isinstance(refused.value, Unreachable)
 
 
-@pytest.mark.usefixtures("no_pauses")
 async def test_missing_server_is_unreachable() -> None:
     session = open_session(ConnectionInfo(server=f"http://127.0.0.1:{free_port()}"))
     async with session.aiohttp_session:
         with pytest.raises(Unreachable, match="Cannot connect"):
-            await KubeClient(session).create(BODY)
+            await KubeClient(session, retry_delays=()).create(BODY)
 
 
-async def test_request_timeout_is_unreachable(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.05)
-
+async def test_request_timeout_is_unreachable(serve: Serve) -> None:
     async def late(request: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         return web.Response()
 
-    api, _ = await connect(late)
-    with pytest.raises(Unreachable):
-        await api.create(BODY)
+    session = open_session(ConnectionInfo(server=(await serve(late)).url))
+    async with session.aiohttp_session:
+        with pytest.raises(Unreachable):
+            await KubeClient(session, timeout_seconds=0.05, retry_delays=()).create(BODY)
 
 
 @pytest.mark.parametrize("code", [400, 403, 422])
@@ -588,7 +583,6 @@ async def test_refusal_is_not_retried(connect: Connect, code: int) -> None:
     assert len(server.requests) == 1
 
 
-@pytest.mark.usefixtures("no_pauses")
 async def test_retry_after_pauses_all_requests(serve: Serve) -> None:
     pauses: list[float] = []
 
@@ -599,5 +593,5 @@ async def test_retry_after_pauses_all_requests(serve: Serve) -> None:
     server = await serve(at_first(status_code(429, Retry_After="7"), times=1))
     session = open_session(ConnectionInfo(server=server.url))
     async with session.aiohttp_session:
-        await KubeClient(session, rate=RecordedRate()).create(BODY)
+        await KubeClient(session, RecordedRate(), retry_delays=(0.0,)).create(BODY)
     assert pauses == [7, 0]

@@ -1,8 +1,8 @@
 """The changes that Kueue 0.18 makes to a job's objects, in its order, and the status after each.
 
-With a queue, the RayJob is an elastic job. One patch admits or evicts it: it sets `suspend`, and
-adds or removes the node selector of the pods. Kueue gates each pod of its RayCluster, and removes
-the gates from as many pods as it has admitted.
+With a queue, the RayJob is an elastic job. One patch of Kueue admits or evicts the RayJob: this
+patch sets `suspend`, and adds or removes the node selector of the pods. Kueue gates each pod of the
+RayCluster, and removes the gates from as many pods as Kueue has admitted.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_attempt_whose_heads_are_lost_again_and_again_ends(cause: Cause, limit: 
 
 
 def test_heads_between_which_rows_are_finished_may_be_lost_any_number_of_times() -> None:
-    """This is so on spot nodes. A lack of memory comes again, whatever was finished before."""
+    """Spot nodes end often. A lack of memory comes again, even after many finished rows."""
     for cause, ends in ((Cause.PREEMPTED, False), (Cause.OUT_OF_MEMORY, True)):
         loop = ReconcileLoop()
         loop.pods = (head("head-0"),)
@@ -125,7 +125,7 @@ def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
     assert (attempt["cause"], attempt["message"]) == ("NodeLost", "its node is gone")
 
 
-def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
+def test_loss_of_all_workers_of_a_group_ends_the_attempt(loop: ReconcileLoop) -> None:
     lost = lost_worker(loop)
     loop.disruptions, loop.pods = (
         (),
@@ -144,7 +144,7 @@ def test_loss_of_a_whole_group_ends_the_attempt(loop: ReconcileLoop) -> None:
     ],
     ids=["not deleted", "killed", "ended"],
 )
-def test_worker_that_its_node_has_not_taken_is_not_lost(
+def test_worker_that_was_not_deleted_with_its_node_is_not_lost(
     loop: ReconcileLoop, change: dict[str, Any]
 ) -> None:
     loop.disruptions, loop.pods = (), (replace(lost_worker(loop), **change),)

@@ -207,7 +207,7 @@ class JobModel(RuleBasedStateMachine):
     @precondition(lambda self: self.job is not None)
     @rule(cluster=st.sampled_from(CLUSTERS))
     def change_cluster_settings(self, cluster: Object) -> None:
-        """Change settings for the next attempt. They may be invalid."""
+        """Change settings for the next attempt. The new settings may be invalid."""
         assert self.job is not None
         self.allow_failure(self.job["metadata"]["uid"], "InvalidSpec")
         self.change_spec(cluster=cluster)

@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.notifications import SECRET
 from batchinference.spec.report import JobState
-from batchinference_operator.controller import notifier, workqueue
 from batchinference_operator.controller.notifier import Notifier
+from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.errors import Forbidden, Unreachable
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.status.conditions import NOTIFIED, find_condition
@@ -116,13 +115,20 @@ def test_corrected_spec_notifies_again_about_its_new_end() -> None:
 class Sending:
     """A notifier with one worker, and a namespace with a Secret."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, timeout_seconds: float) -> None:
         self.url = f"{server.url}/hook/secret"
         self.allowed = [f"{server.url}/hook/"]
         self.secret: Any = {"URL": self.url}
         self.ended: asyncio.Queue[JobKey] = asyncio.Queue()
         policy = lambda: PlatformPolicy(notifications=self.allowed)  # noqa: E731
-        self.notifier = Notifier(self, policy, self.ended.put_nowait)  # type: ignore[arg-type]
+        self.notifier = Notifier(
+            self,  # type: ignore[arg-type]
+            policy,
+            self.ended.put_nowait,
+            max_tries=3,
+            timeout_seconds=timeout_seconds,
+            queue=WorkQueue(first_retry_seconds=0.0),
+        )
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Any:
         assert (kind, name) == ("Secret", SECRET)
@@ -140,14 +146,13 @@ class Sending:
 
 
 @pytest.fixture
-def sending(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], Any]:
-    monkeypatch.setattr(workqueue, "FIRST_RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(notifier, "MAX_TRIES", 3)
-
+def sending(serve: Serve) -> Callable[..., Any]:
     @asynccontextmanager
-    async def start(answer: Answer) -> AsyncIterator[tuple[Sending, Server]]:
+    async def start(
+        answer: Answer, timeout_seconds: float = 10.0
+    ) -> AsyncIterator[tuple[Sending, Server]]:
         server = await serve(answer)
-        made = Sending(server)
+        made = Sending(server, timeout_seconds)
         work = asyncio.create_task(made.notifier.work())
         yield made, server
         work.cancel()
@@ -192,17 +197,14 @@ async def test_redirects_and_other_answers_are_not_followed(sending: Any, status
     assert len(server.requests) == 1
 
 
-async def test_silent_endpoint_ends_within_bounded_time(
-    sending: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notifier, "TIMEOUT", aiohttp.ClientTimeout(total=0.05))
+async def test_silent_endpoint_ends_within_bounded_time(sending: Any) -> None:
     silence = asyncio.Event()
 
     async def answer(_: web.Request) -> web.Response:
         await silence.wait()
         return web.Response()
 
-    async with sending(answer) as (made, _):
+    async with sending(answer, 0.05) as (made, _):
         assert "gives no answer" in (await made.send(job()))["chat"]
         silence.set()
 

@@ -129,7 +129,7 @@ def test_job_is_starting_until_its_driver_starts(status: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize(
-    ("found_report", "phase", "reason", "message"),
+    ("last_report", "phase", "reason", "message"),
     [
         (None, Phase.STARTING, "Starting", "first report"),
         (report(JobState.PREPARING), Phase.STARTING, "Starting", "preparing"),
@@ -140,9 +140,9 @@ def test_job_is_starting_until_its_driver_starts(status: dict[str, Any]) -> None
     ids=["nothing", "preparing", "no-rows-yet", "rows", "finalizing"],
 )
 def test_phase_of_a_started_job_is_that_of_its_driver(
-    found_report: Report | None, phase: Phase, reason: str, message: str
+    last_report: Report | None, phase: Phase, reason: str, message: str
 ) -> None:
-    verdict, summary = verdict_of(seen(**RUNNING), HEALTHY, report=found_report)
+    verdict, summary = verdict_of(seen(**RUNNING), HEALTHY, report=last_report)
     assert (verdict, summary.reason) == (phase, reason)
     assert message in summary.message
     assert not summary.complete
@@ -156,19 +156,19 @@ def test_unreachable_driver_does_not_change_the_phase(before: Phase) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found_report", "before"),
+    ("last_report", "before"),
     [*((None, before) for before in ("", "Pending", "Starting", "Unheard")),
      (report(JobState.PREPARING), "Running")],
 )  # fmt: skip
-def test_driver_without_progress_is_starting(found_report: Report | None, before: str) -> None:
-    assert verdict_of(seen(**RUNNING), report=found_report, before=before)[0] == Phase.STARTING
+def test_driver_without_progress_is_starting(last_report: Report | None, before: str) -> None:
+    assert verdict_of(seen(**RUNNING), report=last_report, before=before)[0] == Phase.STARTING
 
 
 IMAGE_PULL = Summary("ImagePull", "pod job-1-worker: no such image")
 
 
 @pytest.mark.parametrize(
-    ("status", "found_report", "before", "phase"),
+    ("status", "last_report", "before", "phase"),
     [
         ({}, None, "", Phase.PENDING),
         ({"jobStatus": "RUNNING"}, None, "", Phase.PENDING),
@@ -184,9 +184,9 @@ IMAGE_PULL = Summary("ImagePull", "pod job-1-worker: no such image")
     ],
 )
 def test_pod_problem_is_named_before_the_driver_starts(
-    status: dict[str, Any], found_report: Report | None, before: str, phase: Phase
+    status: dict[str, Any], last_report: Report | None, before: str, phase: Phase
 ) -> None:
-    assert verdict_of(seen(**status), TROUBLED, report=found_report, before=before) == (
+    assert verdict_of(seen(**status), TROUBLED, report=last_report, before=before) == (
         phase,
         IMAGE_PULL,
     )
@@ -209,12 +209,12 @@ def test_events_of_a_started_pod_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "found_report", [None, report(JobState.FINALIZING, rows=9)], ids=["new", "later"]
+    "last_report", [None, report(JobState.FINALIZING, rows=9)], ids=["new", "later"]
 )
-def test_ray_job_held_by_kueue_is_queued(found_report: Report | None) -> None:
+def test_ray_job_that_kueue_suspends_is_queued(last_report: Report | None) -> None:
     body = ray_job_body(**RUNNING)
     body["spec"]["suspend"] = True
-    phase, summary = verdict_of(RayJobView.of(body), report=found_report, before="Finalizing")
+    phase, summary = verdict_of(RayJobView.of(body), report=last_report, before="Finalizing")
     assert (phase, summary.reason) == (Phase.PENDING, "Queued")
 
 

@@ -225,13 +225,6 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
         assert shown.endswith(queues) is (hint == to_queue)
 
 
-def test_a_job_in_the_namespace_of_the_operator_is_refused() -> None:
-    """The job could mount the key from which the tokens of all Ray clusters are derived."""
-    actions = reconcile(Observed(job()), replace(CONFIG, own_namespace=NAMESPACE), NOW)
-    assert (actions.create, phase(actions), reason(actions)) == ((), "Failed", "InvalidSpec")
-    assert message(actions).startswith(f"metadata.namespace: '{NAMESPACE}' is the operator's")
-
-
 def test_a_corrected_spec_leaves_invalid_spec() -> None:
     loop = ReconcileLoop(priority=5)
     loop.allow(max_priority=3)
@@ -346,8 +339,8 @@ def test_requeue_delay_of_a_starting_ray_job() -> None:
 
 
 def test_driver_is_not_reported_unreachable_in_its_first_minute() -> None:
-    """The time that the cluster took to start does not count. It counts in KubeRay's startTime,
-    which is when KubeRay accepted the RayJob."""
+    """The minute begins with the driver, and not with KubeRay's `startTime`, at which KubeRay
+    accepted the RayJob."""
     loop = ReconcileLoop()
     loop.start()
     accepted = to_rfc3339(loop.now)

@@ -228,7 +228,7 @@ def requeues_an_unfinished_job(observed: Observed, actions: Actions, _: datetime
 def writes_an_end_without_creating_objects(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
-    """The API server may refuse objects. This must not delay the end."""
+    """The API server may refuse objects. A refusal must not delay the end."""
     if actions.status is not None and not is_running(actions.status):
         assert actions.create == ()
 

@@ -241,7 +241,7 @@ async def test_objects_of_a_refused_watch_are_forgotten_only_after_a_while() -> 
 
 @in_virtual_time
 async def test_jobs_are_queued_again_when_the_first_list_is_refused() -> None:
-    """They keep no position in the admission queue while it is refused."""
+    """Jobs of a namespace whose list is refused keep no position in the admission queue."""
     recorder = Recorder()
     client = ScriptedClient([[Forbidden("403: no Role")]])
     async with reflecting(client, recorder, 3 * MAX_BACKOFF) as (reflector, health):

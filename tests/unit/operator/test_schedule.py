@@ -11,7 +11,6 @@ import pytest
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller import schedule_controller as controller_of_schedules
 from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from plugins.messages import Messages
@@ -284,31 +283,27 @@ def test_foreign_objects_with_the_label_hide_no_run() -> None:
 
 
 @pytest.mark.parametrize("policy", ["Allow", "Forbid", "Replace"])
-def test_no_run_is_created_while_not_all_can_be_listed(
-    policy: str, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
+def test_no_run_is_created_while_not_all_can_be_listed(policy: str, messages: Messages) -> None:
     """A run that is not listed may be active, and must neither be missed nor start twice."""
     schedules = started(concurrencyPolicy=policy)
-    monkeypatch.setattr(controller_of_schedules, "MAX_RUNS", 1)
+    schedules.controller.max_runs = 1
     with messages.raises(Refused):
         schedules.reconcile(START + 2 * HOUR)
     assert (schedules.created, schedules.status["missedRuns"]) == ([FIRST], 0)
     schedules.finish(FIRST)
-    monkeypatch.undo()
+    schedules.controller.max_runs = 2
     schedules.reconcile(START + 2 * HOUR)
     assert schedules.created == [FIRST, SECOND]
 
 
-def test_run_that_appears_with_too_many_others_is_not_missed(
-    monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
+def test_run_that_appears_with_too_many_others_is_not_missed(messages: Messages) -> None:
     schedules = started(concurrencyPolicy="Allow")
 
     def fill(call: str) -> None:
         if call == "create BatchInference":
             schedules.api.before = lambda _: None
             schedules.cluster.apply(SECOND)
-            monkeypatch.setattr(controller_of_schedules, "MAX_RUNS", 1)
+            schedules.controller.max_runs = 1
 
     schedules.api.before = fill
     with messages.raises(Refused):
@@ -323,7 +318,7 @@ def test_one_run_is_in_memory_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     schedules, listed, alive = started(), list[weakref.ref[Body]](), list[int]()
     body = schedules.cluster.objects["BatchInference", FIRST]
 
-    async def list_runs(*_: str) -> AsyncIterator[dict[str, Any]]:
+    async def list_runs(*_: Any) -> AsyncIterator[dict[str, Any]]:
         for _number in range(100):
             one = Body(body)
             listed.append(weakref.ref(one))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 from itertools import count
 from pathlib import Path
 
@@ -76,7 +76,7 @@ async def test_kubeconfig_that_cannot_be_used_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None
 ) -> None:
     key, config = tmp_path / "key", tmp_path / "config"
-    key.write_bytes(os.urandom(32))
+    key.write_text(secrets.token_hex(32))
     if content:
         config.write_text(content)
     monkeypatch.setenv("KUBECONFIG", str(config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,12 @@ def test_key_that_is_easy_to_guess_is_refused(tmp_path: Path, name: str, content
 def test_key_excludes_a_trailing_newline(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(KEY + b"\n")
     assert OperatorSettings().for_reconcile().token_key == KEY
+
+
+def test_random_bytes_may_end_with_white_space(tmp_path: Path) -> None:
+    content = hashlib.sha256(KEY).digest()[1:] + b"\n"
+    (tmp_path / "key").write_bytes(content)
+    assert OperatorSettings().for_reconcile().token_key == content
 
 
 def test_tokens_of_the_previous_key_are_known_after_a_rotation(tmp_path: Path) -> None:

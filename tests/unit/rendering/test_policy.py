@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from batchinference.rendering.policy import PlatformPolicy, Rule, parse_policy
-from batchinference.spec import SpecError
-from batchinference.spec.cluster import Cluster
+from batchinference.spec import SpecError, parse
 from support.cluster.deployment import CHART
+from support.documents.minimal import document
 from support.documents.policy_violations import VIOLATIONS
 
 
 def refused(policy: PlatformPolicy, cluster: Any) -> list[str]:
-    return [str(one) for one in policy.check(Cluster.model_validate(cluster))]
+    return [str(one) for one in policy.check_spec(parse(document(cluster=cluster)).spec)]
 
 
 def test_default_refuses_access_to_nodes() -> None:
@@ -35,7 +35,7 @@ def test_path_within_another_is_checked_once() -> None:
     rule = Rule("images", ("volumes[].image", "volumes[].image.reference"))
     image = {"reference": "a", "pullPolicy": "Always"}
     problems = rule.check(PlatformPolicy(images=["b/"]), {"volumes": [{"image": image}]})
-    assert [problem.path for problem in problems] == ["spec.cluster.volumes[0].image.reference"]
+    assert [problem.path for problem in problems] == ["spec.volumes[0].image.reference"]
 
 
 def test_name_is_a_field_of_volumes_only() -> None:

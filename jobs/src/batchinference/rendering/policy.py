@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel, to_snake
 
 from batchinference.spec.base import WEBHOOK_PREFIX
-from batchinference.spec.cluster import Cluster
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.pod_settings import DEVICE_VARIABLES
 from batchinference.spec.problems import Problem
@@ -37,6 +36,7 @@ SAFE_ANNOTATIONS = (
 )
 """Annotations that do not control a container runtime, a network or a service mesh."""
 NONE = "none"
+Compare = Literal["name", "kind", "prefix", "image", "any", "variable", "maximum", "if_listed"]
 
 
 class PlatformPolicy(BaseModel):
@@ -80,20 +80,9 @@ class PlatformPolicy(BaseModel):
 
     def check_spec(self, spec: BatchInferenceSpec) -> list[Problem]:
         """Return the problems with the spec of a job, before the defaults are merged."""
-        problems = self.check(spec.cluster)
-        if spec.priority > self.max_priority:
-            limit = f"policy.maxPriority ({self.max_priority})"
-            message = f"{spec.priority} is above {limit}. Lower it"
-            problems.append(Problem("spec.priority", message))
-        if spec.notifications and not self.notifications:
-            message = f"it {not_allowed('notifications', NONE)}"
-            problems.append(Problem("spec.notifications", message))
-        return problems
-
-    def check(self, own: Cluster) -> list[Problem]:
-        """Return the problems with the cluster settings of a job, before defaults are merged."""
-        settings = own.model_dump(by_alias=True, exclude_none=True)
-        return [problem for rule in RULES for problem in rule.check(self, settings)]
+        limited = {"cluster", "notifications", "priority"}
+        fields = spec.model_dump(by_alias=True, exclude_none=True, include=limited)
+        return [problem for rule in RULES for problem in rule.check(self, fields)]
 
 
 @dataclass(frozen=True)
@@ -101,19 +90,20 @@ class Rule:
     """A rule of the policy, which checks the values at some paths.
 
     In a path, `[]` stands for each item of a list, `{}` for each value of a mapping, and `*` for
-    each key, such as the kind of a volume. The value at a path that ends in `?` is an empty string
-    if the field is missing.
+    each key, such as the kind of a volume. If the field at a path that ends in `?` is missing, its
+    value is an empty string, or 0 for a number.
     """
 
     policy: str
     """The name of the chart value below `policy`."""
     paths: tuple[str, ...]
-    """Paths of fields below `spec.cluster`."""
-    compare: Literal["name", "kind", "prefix", "image", "any", "variable"] = "name"
+    """Paths of fields below `spec`."""
+    compare: Compare = "name"
     """Which values are allowed. `name`: a listed value. `kind`: a listed value, or the key `name`.
     `prefix`: a listed value, or one that begins with a listed prefix that ends in `/`. `image`: an
     image in a listed registry or repository. `any`: no value. `variable`: a prefix with which none
-    of DEVICE_VARIABLES begins."""
+    of DEVICE_VARIABLES begins. `maximum`: a number up to the value of the policy. `if_listed`: an
+    empty list, or any list if the policy lists a value, with which its items are compared later."""
 
     @cached_property
     def parts(self) -> list[list[str]]:
@@ -123,31 +113,41 @@ class Rule:
         shorter = [longer[:size] for longer in parts for size in range(len(longer))]
         return [each for each in parts if each not in shorter]
 
-    def check(self, policy: PlatformPolicy, settings: dict[str, Any]) -> Iterator[Problem]:
+    def check(self, policy: PlatformPolicy, fields: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""
         allowed = getattr(policy, to_snake(self.policy))
         if allowed is True:
             return
-        shown = ", ".join(allowed or []) or ("false" if allowed is False else NONE)
-        values = (each for parts in self.parts for each in _find(settings, parts, "spec.cluster"))
-        for path, value in values:
-            if not self._allows(allowed or [], value):
-                named = f"'{value}'" if isinstance(value, str) else "it"
-                yield Problem(path, f"{named} {not_allowed(self.policy, shown)}")
+        listed = isinstance(allowed, list)
+        refusal = self.refusal(", ".join(allowed) or NONE if listed else str(allowed).lower())
+        for path, value in (each for parts in self.parts for each in _find(fields, parts, "spec")):
+            if not self._allows(allowed, value):
+                shown = {str: f"'{value}'", int: str(value)}.get(type(value), "it")
+                yield Problem(path, f"{shown} {refusal}")
 
-    def _allows(self, names: list[str], value: Any) -> bool:
+    def refusal(self, allowed: str) -> str:
+        """Return the end of the message about a value that the rule does not allow."""
+        if self.compare == "maximum":
+            return f"is above policy.{self.policy} ({allowed}). Lower it"
+        return not_allowed(self.policy, allowed)
+
+    def _allows(self, allowed: Any, value: Any) -> bool:
         match self.compare:
             case "any":
                 return False
             case "variable":
                 return not any(name.startswith(value) for name in DEVICE_VARIABLES)
+            case "maximum":
+                return bool(value <= allowed)
+            case "if_listed":
+                return not value or bool(allowed)
             case "prefix":
-                begins = [name for name in names if name.endswith("/")]
-                return value in names or value.startswith(tuple(begins))
+                begins = [name for name in allowed if name.endswith("/")]
+                return value in allowed or value.startswith(tuple(begins))
             case "image":
-                begins = [n if n.endswith("/") else f"{n}{end}" for n in names for end in "/:@"]
-                return value in names or value.startswith(tuple(begins))
-        return value in names or (self.compare == "kind" and value == "name")
+                begins = [n if n.endswith("/") else f"{n}{end}" for n in allowed for end in "/:@"]
+                return value in allowed or value.startswith(tuple(begins))
+        return value in allowed or (self.compare == "kind" and value == "name")
 
 
 def not_allowed(policy: str, allowed: str) -> str:
@@ -182,20 +182,24 @@ def _children(value: Any, part: str) -> list[tuple[str, Any]]:
     return [(f".{name}", "" if child is None else child)]
 
 
+_IMAGES = ("cluster.image", "cluster.profiles{}.image", "cluster.volumes[].image.reference")
+_TOLERATING = ("cluster", "cluster.head", "cluster.profiles{}")
 RULES = (
-    Rule("volumes", ("volumes[]*",), "kind"),
-    Rule("images", ("image", "profiles{}.image", "volumes[].image.reference"), "image"),
-    Rule("serviceAccounts", ("serviceAccountName",)),
-    Rule("priorityClasses", ("priorityClassName",)),
-    Rule("queues", ("queueName",)),
-    Rule("queuePriorityClasses", ("queuePriorityClassName",)),
-    Rule("runtimeClasses", ("profiles{}.runtimeClassName",)),
-    Rule("schedulers", ("schedulerName",)),
-    Rule("tolerations", tuple(f"{at}tolerations[].key?" for at in ("", "head.", "profiles{}."))),
-    Rule("profiles", ("profiles{}",), "any"),
-    Rule("labels", ("labels*",), "prefix"),
-    Rule("annotations", ("annotations*",), "prefix"),
-    Rule("hostAccess", ("envFrom[].prefix?",), "variable"),
+    Rule("volumes", ("cluster.volumes[]*",), "kind"),
+    Rule("images", _IMAGES, "image"),
+    Rule("serviceAccounts", ("cluster.serviceAccountName",)),
+    Rule("priorityClasses", ("cluster.priorityClassName",)),
+    Rule("queues", ("cluster.queueName",)),
+    Rule("queuePriorityClasses", ("cluster.queuePriorityClassName",)),
+    Rule("runtimeClasses", ("cluster.profiles{}.runtimeClassName",)),
+    Rule("schedulers", ("cluster.schedulerName",)),
+    Rule("tolerations", tuple(f"{at}.tolerations[].key?" for at in _TOLERATING)),
+    Rule("profiles", ("cluster.profiles{}",), "any"),
+    Rule("labels", ("cluster.labels*",), "prefix"),
+    Rule("annotations", ("cluster.annotations*",), "prefix"),
+    Rule("hostAccess", ("cluster.envFrom[].prefix?",), "variable"),
+    Rule("maxPriority", ("priority?",), "maximum"),
+    Rule("notifications", ("notifications",), "if_listed"),
 )
 
 

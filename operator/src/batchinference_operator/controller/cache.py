@@ -37,12 +37,13 @@ class PodCache:
     def __init__(self, ray_job_of_cluster: RayJobOfCluster) -> None:
         self._ray_job_of_cluster = ray_job_of_cluster
         self._pods: dict[JobKey, dict[str, PodView]] = {}
-        self._parents: dict[JobKey, JobKey] = {}
+        self._parents: dict[tuple[str, str], JobKey] = {}
         """The job of each pod, by the namespace and name of the pod."""
         self._disruptions: dict[JobKey, dict[str, Disruption]] = {}
         self._crashes: dict[JobKey, dict[str, dict[str, Crash]]] = {}
 
     def set_pod(self, body: Object) -> JobKey | None:
+        """Store a pod, and record its disruption or crash."""
         key, view = parent_of(body), PodView.of(body)
         former = self._parents.get((key[0], view.name), key)
         if former != key:  # a user has changed the label that names the job
@@ -55,13 +56,13 @@ class PodCache:
             disruptions[view.cluster] = _decisive(disruptions.get(view.cluster), view.disruption)
         elif (lost := disruptions.get(view.cluster)) is not None and _replaces(view, lost):
             disruptions[view.cluster] = replace(lost, replaced=True)
-        crashed = self._record_crash(key, view.cluster, crash_of(body))
-        return None if view == before and not crashed else key
+        new_crash = self._record_crash(key, view.cluster, crash_of(body))
+        return None if view == before and not new_crash else key
 
     def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
         """Record a crash and return whether it is new.
 
-        It is identified by the uid of its pod, because KubeRay may give the next pod the same name.
+        The uid of its pod identifies a crash, because KubeRay may use the name of the pod again.
         """
         if crash is None:
             return False
@@ -73,6 +74,7 @@ class PodCache:
         return True
 
     def delete_pod(self, body: Object) -> JobKey:
+        """Forget a deleted pod, but not its disruption or crash."""
         key, name = parent_of(body), body["metadata"]["name"]
         if name in self._pods.get(key, {}):
             self._drop(key, name)
@@ -126,9 +128,10 @@ class PodCache:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod is the head that replaces a lost head. It may still wait for a node.
+    """Return whether a pod is the head that replaces a lost head.
 
-    KubeRay creates no other head while the pod of the lost one cannot end.
+    The new head may still wait for a node. KubeRay creates no other head while the pod of the lost
+    one cannot end.
     """
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
@@ -157,6 +160,7 @@ class CompactJob:
 
     @classmethod
     def of(cls, job: JobView) -> CompactJob:
+        """Return a job in compact form."""
         settled = _is_settled(job)
         job = _without_unused_fields(job) if settled else job
         attempt = attempt_number(job.status)
@@ -165,6 +169,7 @@ class CompactJob:
         return cls(*first, settled, json.dumps(fields, separators=(",", ":")))
 
     def job(self) -> JobView:
+        """Return the job. A settled job has only the fields that are still read."""
         return JobView(**json.loads(self.fields))
 
 
@@ -200,7 +205,7 @@ class Cache:
         """Called with the old and the new state when a job changes that was not settled."""
         self._jobs: dict[JobKey, CompactJob] = {}
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
-        self._parents: dict[JobKey, JobKey] = {}
+        self._parents: dict[tuple[str, str], JobKey] = {}
         """The job of each RayJob, by the namespace and name of the RayJob."""
         self._ray_job_versions: dict[str, str] = {}
         """The resource version up to which RayJobs are known, by namespace ("" for all)."""
@@ -208,6 +213,7 @@ class Cache:
         self.pods = PodCache(self._ray_job_of_cluster)
 
     def set_job(self, body: Object) -> JobKey | None:
+        """Store a job, unless the cache has this version, a newer version or a newer job."""
         job = JobView.of(body)
         key = job.key
         cached = self._jobs.get(key)
@@ -226,6 +232,7 @@ class Cache:
             self.set_job(body)
 
     def delete_job(self, body: Object) -> JobKey:
+        """Forget a deleted job, unless another job with its name has been created."""
         key = key_of(body)
         self.forget_job(key, body["metadata"]["uid"])
         return key
@@ -268,8 +275,8 @@ class Cache:
     def add_ray_job(self, body: Object) -> None:
         """Store a RayJob that the operator has just created, before the watch reports it.
 
-        If the watch is past its resource version, it has already reported the RayJob, or also its
-        deletion. Then nothing is stored.
+        If the watch is past the resource version of the RayJob, the watch has already reported the
+        RayJob, and perhaps its deletion. Then nothing is stored.
         """
         key, metadata = parent_of(body), body["metadata"]
         reported = max(
@@ -297,6 +304,7 @@ class Cache:
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 
     def delete_ray_job(self, body: Object) -> JobKey:
+        """Forget a deleted RayJob, and the disruptions and crashes of its cluster."""
         key, name = parent_of(body), body["metadata"]["name"]
         cached = self._ray_jobs.get(key, {}).get(name)
         if cached is not None and cached.uid == body["metadata"]["uid"]:

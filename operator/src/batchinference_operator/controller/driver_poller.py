@@ -5,8 +5,6 @@ reconcile uses the last answer and never waits for one. Each new answer adds the
 queue.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import time
@@ -27,7 +25,7 @@ from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
 
 CLUSTER_DOMAIN = "cluster.local"
-TIMEOUT_SECONDS = 2
+TIMEOUT_SECONDS = 2.0
 MAX_BYTES = 1 << 16
 """Maximum size of a report. Reports have a few kilobytes, but they are untrusted, and parsing one
 MiB may block the event loop for half a second."""
@@ -65,20 +63,19 @@ class Answer:
     age: float = 0.0
 
 
+@dataclass(frozen=True)
 class DashboardClient:
     """Reaches the driver through the dashboard of the job's Ray cluster."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, cluster_domain: str = CLUSTER_DOMAIN
-    ) -> None:
-        self._session = session
-        self._domain = cluster_domain
+    session: aiohttp.ClientSession
+    cluster_domain: str = CLUSTER_DOMAIN
+    timeout_seconds: float = TIMEOUT_SECONDS
 
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
         """Return the URL of the dashboard."""
         # with a dot at the end, so that DNS tries no search domains: a Service in a namespace named
         # `svc` could answer instead of any head
-        host = f"{ray_job.head_service}.{namespace}.svc.{self._domain}."
+        host = f"{ray_job.head_service}.{namespace}.svc.{self.cluster_domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
     async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
@@ -88,10 +85,10 @@ class DashboardClient:
         url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
         query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
         try:
-            async with self._session.get(url, params=query, **_request_options(token)) as response:
+            async with self.session.get(url, params=query, **self._options(token)) as response:
                 return _parse_answer(_host(ray_job), response.status, await _read_body(response))
         except TimeoutError:
-            problem = f"does not answer the operator within {TIMEOUT_SECONDS} s"
+            problem = f"does not answer the operator within {self.timeout_seconds:g} s"
         except NOT_REACHED:
             problem = "cannot be reached from the operator"
         return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
@@ -105,18 +102,18 @@ class DashboardClient:
             return
         url = f"{self._address(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
         with suppress(*NOT_REACHED):
-            async with self._session.post(url, **_request_options(token)):
+            async with self.session.post(url, **self._options(token)):
                 pass
+
+    def _options(self, token: str) -> dict[str, Any]:
+        """Return the arguments of a request with a token."""
+        headers = {"Authorization": f"Bearer {token}"}
+        timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
+        return {"headers": headers, "timeout": timeout, "allow_redirects": False}
 
 
 def _host(ray_job: RayJobView) -> str:
     return f"{ray_job.head_service}:{DASHBOARD_PORT}"
-
-
-def _request_options(token: str) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {token}"}
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-    return {"headers": headers, "timeout": timeout, "allow_redirects": False}
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
@@ -158,8 +155,8 @@ SLOW_SECONDS = 1.0
 FIRST_BACKOFF = 10.0
 MAX_SLOW_BACKOFF = 40.0
 MAX_BACKOFF = 160.0
-"""Backoff in seconds for drivers that are slow or do not answer. It doubles with each poll, up to
-MAX_SLOW_BACKOFF for slow drivers and MAX_BACKOFF for drivers that do not answer."""
+"""Backoff in seconds for drivers that are slow or do not answer. The backoff doubles with each
+poll, up to MAX_SLOW_BACKOFF for slow drivers and MAX_BACKOFF for drivers that do not answer."""
 SILENT_POLLS = 3
 SILENT_SECONDS = 30.0
 """A driver is silent if SILENT_POLLS consecutive polls and SILENT_SECONDS have passed without an

@@ -1,11 +1,9 @@
 """The control loop of jobs: take a key from the work queue, observe, reconcile, act."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -31,7 +29,7 @@ from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.job_status import Status, merge_patch
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import Clock, seconds_since, to_rfc3339, utc_now
 
 ORPHAN_SECONDS = 300.0
@@ -139,12 +137,10 @@ class JobController:
                 await self._reconcile(key)
         except Conflict:
             self.queue.add_rate_limited(key)
-        except Unreachable as error:
-            delay = self.queue.add_rate_limited(key)
-            logger.warning("the API server is unreachable: %s; retrying in %.1f s", error, delay)
         except Refused as error:
-            delay = self.queue.add_rate_limited(key)
-            logger.warning("rejected by the API server: %s; retrying in %.1f s", error, delay)
+            delay, silent = self.queue.add_rate_limited(key), isinstance(error, Unreachable)
+            what = "the API server is unreachable" if silent else "rejected by the API server"
+            logger.warning("%s: %s; retrying in %.1f s", what, error, delay)
         except Exception:
             delay = self.queue.add_rate_limited(key)
             logger.exception("reconcile failed; retrying in %.1f s", delay)
@@ -230,24 +226,26 @@ class JobController:
         except Refused as error:
             await self._report_create_error(job, error)
             raise
-        for ray_job in actions.release_clusters:
-            await self.api.release_cluster(job.namespace, ray_job)
-            logger.info("released the cluster of RayJob %s", ray_job.name)
-        for ray_job in actions.remove_workers:
-            await self._remove_workers(job, ray_job)
-        await self._update_deadlines(job, actions)
-        await self._release_pods(job, actions)
+        await self._change_ray_jobs(job, actions)
         if actions.delete_job:
             await self.api.delete_job(*job.key, job.uid, resourceVersion=job.resource_version)
             logger.info("deleted the BatchInference after ttl.afterFinished")
         return ray_job_created
 
-    async def _remove_workers(self, job: JobView, ray_job: RayJobView) -> None:
-        """Remove the workers of a kept cluster. After a refusal, the cluster is kept shorter."""
-        try:
-            await self.api.remove_workers(job.namespace, ray_job)
-        except Refused as error:
-            logger.warning("the workers of RayJob %s cannot be removed: %s", ray_job.name, error)
+    async def _change_ray_jobs(self, job: JobView, actions: Actions) -> None:
+        """Change existing RayJobs, and delete or shrink their clusters."""
+        for ray_job in actions.release_clusters:
+            await self.api.release_cluster(job.namespace, ray_job)
+            logger.info("released the cluster of RayJob %s", ray_job.name)
+        for ray_job in actions.remove_workers:
+            # after a refusal, the cluster is kept for a shorter time
+            with _logged_errors(f"the workers of RayJob {ray_job.name} cannot be removed", Refused):
+                await self.api.remove_workers(job.namespace, ray_job)
+        await self._update_deadlines(job, actions)
+        if (gated := actions.release_pods) is not None:
+            what = f"the gated pods of RayJob {gated.name} are not released"
+            with _logged_errors(what, Conflict, Refused):
+                await self.api.release_pods(job.namespace, gated, to_rfc3339(self.now()))
 
     async def _create(self, bodies: Sequence[Object]) -> bool:
         """Create objects. Return whether a RayJob was created.
@@ -281,16 +279,6 @@ class JobController:
         async with self.large_status_lock if job.skipped_reason else nullcontext():
             await self._write(job, actions.status)
         return actions.requeue_after
-
-    async def _release_pods(self, job: JobView, actions: Actions) -> None:
-        """Ask Kueue to look at the gated pods of a RayJob. If that fails, the job continues."""
-        ray_job = actions.release_pods
-        if ray_job is None:
-            return
-        try:
-            await self.api.release_pods(job.namespace, ray_job, to_rfc3339(self.now()))
-        except (Conflict, Refused) as error:
-            logger.warning("the gated pods of RayJob %s are not released: %s", ray_job.name, error)
 
     async def _update_deadlines(self, job: JobView, actions: Actions) -> None:
         """Change KubeRay's deadlines of a RayJob. If that fails, the job continues."""
@@ -357,8 +345,17 @@ class JobController:
             logger.info("phase %s", patch["phase"])
 
 
+@contextmanager
+def _logged_errors(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Log an error of the block as a warning if it is of these kinds, so that the job continues."""
+    try:
+        yield
+    except kinds as error:
+        logger.warning("%s: %s", what, error)
+
+
 def stores(controller: JobController) -> dict[str, Store]:
-    """Return the store of each reflector, by kind. It updates the cache and queues changed jobs."""
+    """Return the store of each reflector, by kind. A store updates the cache and queues jobs."""
     cache, requeue = controller.cache, controller.requeue_waiting_for_list
     return {
         RAY_JOB: Store(

@@ -6,8 +6,6 @@ nothing, because the write is already in the cache. The handlers set no finalize
 and are not retried; the work queue retries.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ followed, and only the status of an answer is shown. URLs, and so also errors th
 secret and not logged.
 """
 
-from __future__ import annotations
-
 import logging
 from base64 import b64decode
 from collections.abc import Callable
@@ -32,7 +30,7 @@ from batchinference_operator.reconcile.notification import ended_job, unsent_not
 
 MAX_TRIES = 10
 """Number of tries to send the notifications of a job. The backoff between them is three minutes."""
-TIMEOUT = aiohttp.ClientTimeout(total=10)
+TIMEOUT_SECONDS = 10.0
 WORKERS = 8
 logger = logging.getLogger("batchinference.operator")
 
@@ -52,19 +50,21 @@ class _Delivery:
         return len(self.results) == len(self.notifications)
 
 
+@dataclass
 class Notifier:
     """Sends notifications in the background, round-robin by namespace.
 
-    `done` is called with the key of a job when all its notifications were sent or given up. All
-    methods must be called in one event loop.
+    All methods must be called in one event loop.
     """
 
-    def __init__(
-        self, api: KubeClient, policy: Callable[[], PlatformPolicy], done: Callable[[JobKey], None]
-    ) -> None:
-        self._api, self._policy, self._done = api, policy, done
-        self._queue: WorkQueue[JobKey] = WorkQueue(flow=lambda key: key[0])
-        self._deliveries: dict[JobKey, _Delivery] = {}
+    api: KubeClient
+    policy: Callable[[], PlatformPolicy]
+    done: Callable[[JobKey], None]
+    """Called with the key of a job when all its notifications were sent or given up."""
+    max_tries: int = MAX_TRIES
+    timeout_seconds: float = TIMEOUT_SECONDS
+    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    _deliveries: dict[JobKey, _Delivery] = field(default_factory=dict)
 
     def results(self, job: JobView) -> dict[str, str] | None:
         """Return `_Delivery.results` about the end of a job; None until all have a result."""
@@ -78,23 +78,23 @@ class Notifier:
         ended, delivery = ended_job(job), self._deliveries.get(job.key)
         if delivery is None or delivery.job.id != ended.id:
             self._deliveries[job.key] = _Delivery(ended, unsent_notifications(job))
-            self._queue.add(job.key)
+            self.queue.add(job.key)
 
     def forget(self, key: JobKey) -> None:
         """Forget a job whose notifications are recorded, or that is gone."""
         if self._deliveries.pop(key, None) is not None:
-            self._queue.drop(key)
+            self.queue.drop(key)
 
     async def work(self) -> None:
         """Run one worker until it is cancelled."""
         cookies = aiohttp.DummyCookieJar()
         async with aiohttp.ClientSession(cookie_jar=cookies, trust_env=True) as session:
             while True:
-                key = await self._queue.get()
+                key = await self.queue.get()
                 if (delivery := self._deliveries.get(key)) is not None:
                     with log_context(*key):
                         await self._deliver(session, key, delivery)
-                self._queue.done(key)
+                self.queue.done(key)
 
     async def _deliver(
         self, session: aiohttp.ClientSession, key: JobKey, delivery: _Delivery
@@ -104,16 +104,16 @@ class Notifier:
             if one.name in delivery.results:
                 continue
             problem, retryable = await self._try(session, one, delivery.job)
-            if retryable and delivery.tries < MAX_TRIES:
+            if retryable and delivery.tries < self.max_tries:
                 continue
             if problem:
                 logger.warning("notification %s was not sent: %s", one.name, problem)
             delivery.results[one.name] = problem
         if delivery.ended:
-            self._queue.forget(key)
-            self._done(key)
+            self.queue.forget(key)
+            self.done(key)
         else:
-            self._queue.add_rate_limited(key)
+            self.queue.add_rate_limited(key)
 
     async def _try(
         self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
@@ -122,7 +122,7 @@ class Notifier:
         try:
             return await self._send(session, one, job)
         except TimeoutError:
-            return f"the endpoint gives no answer within {TIMEOUT.total:g} s", True
+            return f"the endpoint gives no answer within {self.timeout_seconds:g} s", True
         except (aiohttp.ClientError, OSError):
             return "the endpoint cannot be reached", True
         except Unreachable:
@@ -137,10 +137,10 @@ class Notifier:
     async def _send(
         self, session: aiohttp.ClientSession, one: Notification, job: EndedJob
     ) -> tuple[str, bool]:
-        allowed = self._policy().notifications
+        allowed = self.policy().notifications
         if not allowed:
             return f"a notification {not_allowed('notifications', NONE)}", False
-        secret = await self._api.get_object("Secret", job.namespace or "", SECRET) or {}
+        secret = await self.api.get_object("Secret", job.namespace or "", SECRET) or {}
         data = (secret.get("data") or {}).items()
         variables = {name: b64decode(value).decode(errors="replace") for name, value in data}
         url, body, headers = one.request(job, variables)
@@ -149,6 +149,7 @@ class Notifier:
                 f"the URL in {one.url_env} {not_allowed('notifications', ', '.join(allowed))}",
                 False,
             )
-        sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=TIMEOUT)
+        timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
+        sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=timeout)
         async with sent as answer:
             return problem_of(answer.status), is_retryable(answer.status)

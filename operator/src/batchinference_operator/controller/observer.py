@@ -1,7 +1,5 @@
 """Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
@@ -20,14 +18,14 @@ from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.kueue import is_gated
-from batchinference_operator.reconcile.requeue import poll_interval
+from batchinference_operator.reconcile.requeue import POLLS_PER_SECOND, poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_PODS = 2
-"""Maximum number of pods of a job whose Events are read. Those of its other pods are similar."""
+"""Maximum number of pods of a job whose Events are read. Events of other pods are similar."""
 POD_START_SECONDS = 60.0
 """Seconds that a pod may take to start before its Events are read. Pulling an image takes time."""
 FIRST_BACKOFF = 10.0
@@ -122,6 +120,7 @@ class Observer:
     ) -> None:
         self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
         self._event_reader = EventReader(api, now=now)
+        self.polls_per_second = POLLS_PER_SECOND
 
     async def observe(self, key: JobKey) -> Observed | None:
         """Return the observed state of a job; None if the job is gone.
@@ -136,7 +135,7 @@ class Observer:
         return replace(observed, admission=self._cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
-        """Return the observation; if the running attempt has no RayJob in it, with a live read.
+        """Return the observation. If it lacks the RayJob of the running attempt, read this RayJob.
 
         The cache may miss a RayJob whose label was changed, or that the watch has not reported yet.
         The attempt fails only if the API server does not have the RayJob either.
@@ -164,7 +163,8 @@ class Observer:
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""
         tokens = self._config.tokens(observed.job, ray_job)
-        interval = poll_interval(observed.driver_count - self._drivers.slow)
+        drivers = observed.driver_count - self._drivers.slow
+        interval = poll_interval(drivers, self.polls_per_second)
         answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
         if answer is None:
             return replace(observed, driver_polled=False)
@@ -178,10 +178,10 @@ class Observer:
         )
 
     async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation; if Kueue may have evicted the RayJob, with a live read of it.
+        """Return the observation. If Kueue may have evicted the RayJob, read the RayJob again.
 
-        When Kueue deletes the pods, the driver fails. Its report may arrive before the watch says
-        that the RayJob is suspended.
+        When Kueue deletes the pods, the driver fails. Its last report may arrive before the watch
+        says that the RayJob is suspended.
         """
         report = observed.report
         if not ray_job.queue or report is None or report.state != JobState.FAILED:

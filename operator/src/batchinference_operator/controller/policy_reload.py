@@ -1,7 +1,5 @@
 """Reloads the policy of the platform from its file."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Forgets jobs whose deletion a watch has missed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence
@@ -9,6 +7,7 @@ from collections.abc import Sequence
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.reconcile.job_view import key_of
 
 RESYNC_SECONDS = 3600.0
 logger = logging.getLogger("batchinference.operator")
@@ -35,7 +34,7 @@ async def _forget_deleted(controller: JobController, namespace: str) -> None:
     cached = controller.cache.uids().items()
     deleted = {key: uid for key, uid in cached if namespace in ("", key[0])}
     async for body in controller.api.list_all(KIND, namespace):
-        key = body["metadata"]["namespace"], body["metadata"]["name"]
+        key = key_of(body)
         if deleted.get(key) == body["metadata"]["uid"]:
             del deleted[key]
     for key, uid in deleted.items():

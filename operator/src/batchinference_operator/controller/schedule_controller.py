@@ -4,15 +4,13 @@ Each reconcile reads the schedule and its runs from the API server. The loop is 
 of jobs, so that schedules with errors do not delay jobs.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, field, replace
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import MAX_RUNS, KubeClient
+from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
@@ -29,10 +27,9 @@ from batchinference_operator.status.job_status import merge_patch
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import Clock, utc_now
 
-_TOO_MANY = (
-    f"{MAX_RUNS} or more BatchInferences have the label {SCHEDULE_LABEL}={{name}}. Delete those "
-    "that are not needed"
-)
+MAX_RUNS = 1000
+"""Maximum number of runs that are listed for a schedule. The history limits allow 200 finished
+runs. A tenant with more runs must not delay other schedules."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -44,6 +41,7 @@ class ScheduleController:
     config: Config
     telemetry: Telemetry = field(default_factory=Telemetry)
     now: Clock = utc_now
+    max_runs: int = MAX_RUNS
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
     """The last state of schedules and runs that matters here, by kind and key. Events that do not
@@ -128,11 +126,13 @@ class ScheduleController:
         listed may be active.
         """
         runs, listed = list[Run](), 0
-        async for body in self.api.list_runs(schedule.namespace, schedule.name):
+        async for body in self.api.list_runs(schedule.namespace, schedule.name, self.max_runs):
             listed += 1
             if schedule.owns(body):  # users may set the label
                 runs.append(Run.of(body))  # a few fields, because a body may be large
-        refused = _TOO_MANY.format(name=schedule.name) if listed >= MAX_RUNS else ""
+        label = f"{SCHEDULE_LABEL}={schedule.name}"
+        too_many = f"{self.max_runs} or more BatchInferences have the label {label}"
+        refused = f"{too_many}. Delete those that are not needed" if listed >= self.max_runs else ""
         in_order = tuple(sorted(runs, key=lambda run: run.name))
         return ObservedSchedule(schedule, in_order, refused=refused)
 
@@ -153,7 +153,7 @@ class ScheduleController:
             return observed
         current = await self._with_runs(observed.schedule)
         may_be_ours = current.refused or any(run.name == name for run in current.runs)
-        return current if may_be_ours else replace(current, taken_name=name)
+        return current if may_be_ours else replace(current, name_in_use=name)
 
     async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
         """Write the status if it has changed, and post the Events. Raises Conflict."""

@@ -3,10 +3,8 @@
 Keys wait in flows, for instance one flow per namespace. Flows are served round-robin, so that a
 long flow does not delay a short one. A flow that has used much CPU time is paused, so that it does
 not block the event loop for others. A key is in the queue at most once, and at most one worker
-processes it. If it is added while it is processed, it is processed again afterwards.
+processes it. A key that is added while a worker processes it is processed again afterwards.
 """
-
-from __future__ import annotations
 
 import asyncio
 import time
@@ -33,8 +31,10 @@ class WorkQueue(Generic[Key]):
         self,
         flow: Callable[[Key], Hashable] = lambda _: None,
         cpu_clock: Callable[[], float] = time.thread_time,
+        first_retry_seconds: float = FIRST_RETRY_SECONDS,
     ) -> None:
         self._flow, self._cpu_clock = flow, cpu_clock
+        self._first_retry_seconds = first_retry_seconds
         self._flows: dict[Hashable, deque[Key]] = {}
         """The keys to process, by flow. The next flow to serve comes first."""
         self._paused: dict[Hashable, deque[Key]] = {}
@@ -87,6 +87,7 @@ class WorkQueue(Generic[Key]):
         return key
 
     def done(self, key: Key) -> None:
+        """End the processing of a key. If the key was added meanwhile, queue it again."""
         self._active.discard(key)
         if key in self._dirty:
             self._make_ready(key)
@@ -122,7 +123,7 @@ class WorkQueue(Generic[Key]):
         """
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
+        delay = min(self._first_retry_seconds * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
         self.add_after(key, delay)
         return delay
 

@@ -1,7 +1,5 @@
 """The exceptions for errors of the API server, and the choice of one for an answer."""
 
-from __future__ import annotations
-
 from http import HTTPStatus
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sends HTTP requests to the API server, and limits their rate."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -45,7 +43,7 @@ class RateLimiter:
 MAX_RETRY_AFTER_SECONDS = 30.0
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 30.0
 
 
 async def send(
@@ -54,10 +52,12 @@ async def send(
     path: str,
     body: Any = None,
     content_type: str = JSON,
+    *,
+    seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[int, Any, float]:
     """Send a request. Return the status, the answer as data or text, and Retry-After in seconds, at
-    most MAX_RETRY_AFTER_SECONDS."""
-    response = await _call(session, method, path, TIMEOUT_SECONDS, body, content_type)
+    most MAX_RETRY_AFTER_SECONDS. Raises TimeoutError without an answer after `seconds`."""
+    response = await _call(session, method, path, seconds, body, content_type)
     content = await response.read()
     after = response.headers.get("Retry-After", "")
     retry_after = min(float(after), MAX_RETRY_AFTER_SECONDS) if after.isdecimal() else 0.0

@@ -24,8 +24,8 @@ MAX_BYTES = 128 << 10
 """Maximum size of a section (the metadata, the spec or the status) of an object, because the
 operator keeps the specs of all jobs in memory. Responses up to this size are parsed as a whole."""
 MAX_RAY_JOB_BYTES = 512 << 10
-"""Maximum size of a section of a RayJob. It is higher, because the operator needs the worker
-groups."""
+"""Maximum size of a section of a RayJob. The limit is higher, because the operator needs
+the worker groups."""
 MAX_FIELD_BYTES = 4 << 10
 """Maximum size of a field in a section that is too large. Larger fields are skipped."""
 _SECTIONS = {"metadata", "spec", "status"}
@@ -81,7 +81,7 @@ def _object(scanner: _Scanner) -> Object:
 def _is_limited(kind: Any, section: str) -> bool:
     """Return whether fields of a section may be skipped.
 
-    Those of a job's status are never skipped, because a finished job without its conditions would
+    Fields of a job's status are never skipped, because a finished job without its conditions would
     start again. Only the operator writes this status, and the CRD limits its size.
     """
     return section in _SECTIONS and not (kind == KIND and section == "status")

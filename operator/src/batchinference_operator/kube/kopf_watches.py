@@ -1,10 +1,8 @@
 """The session with which kopf lists and watches, so that no error or large object stops a watch.
 
-It logs kopf in to the API server, retries refused requests without end, records the responses,
+The session logs kopf in to the API server, retries refused requests without end, records responses,
 limits the size of objects, and restarts a watch after any error.
 """
-
-from __future__ import annotations
 
 import itertools
 import json
@@ -33,11 +31,13 @@ class LimitedResponse(aiohttp.ClientResponse):
     """A response without the fields that exceed the limits of `json_reader`."""
 
     async def start(self, connection: Connection) -> Self:
+        """Read the head of the response, and limit the size of the objects in its stream."""
         await super().start(connection)
         self.content: Any = _LimitedStream(self.content)
         return self
 
     async def json(self, **options: Any) -> Any:
+        """Return the body as data without the fields that exceed the limits."""
         try:
             return await read_json(await self.read())
         except ValueError:
@@ -109,6 +109,7 @@ class KopfLogin:
         self._session = lru_cache(maxsize=1)(self._new_session)
 
     async def login(self, **options: Any) -> kopf.AiohttpSession | None:
+        """Return a session with the current credentials; None if there are none."""
         info = find_credentials(**options)
         return None if info is None else self._session(info)
 

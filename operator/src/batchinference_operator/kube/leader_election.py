@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from time import monotonic
@@ -47,29 +48,29 @@ def _release_of(identity: str) -> str:
     return identity.rpartition("/")[0]
 
 
+@dataclass
 class Leadership:
-    """Competes for a Lease, and holds it while the operator works.
+    """Competes for a Lease, and holds it while the operator works."""
 
-    The identity of a replica is NAMESPACE/NAME/POD, with the namespace and name of its release.
-    """
-
-    def __init__(self, lease: Lease, identity: str) -> None:
-        self._lease = lease
-        self._identity = identity
-        self.is_leader = False
+    lease: Lease
+    identity: str
+    """NAMESPACE/NAME/POD of this replica, with the namespace and name of its release."""
+    renew_seconds: float = RENEW_SECONDS
+    retry_seconds: float = RETRY_SECONDS
+    is_leader: bool = False
 
     @property
     def other_release(self) -> str | None:
         """The release that holds the Lease, as NAMESPACE/NAME; None if it is this one or none."""
-        release = _release_of(self._lease.holder)
-        return release if release not in ("", _release_of(self._identity)) else None
+        release = _release_of(self.lease.holder)
+        return release if release not in ("", _release_of(self.identity)) else None
 
     @property
     def unready(self) -> str | None:
         """Why this replica cannot take over from a leader of its release; None if it can."""
         if self.other_release:
             return f"release {self.other_release} runs the jobs of this cluster"
-        return None if self._lease.holder else "there is no leader yet"
+        return None if self.lease.holder else "there is no leader yet"
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait until this replica holds the Lease, do the work, and release the Lease.
@@ -77,26 +78,26 @@ class Leadership:
         If the Lease cannot be renewed, cancel the work and raise LeadershipLost.
         """
         await self._acquire()
-        logger.info("%s is the leader", self._identity)
+        logger.info("%s is the leader", self.identity)
         self.is_leader = True
         try:
             await self._work_while_renewed(work())
         finally:
             self.is_leader = False
-            await self._lease.release(self._identity)
+            await self.lease.release(self.identity)
 
     async def _acquire(self) -> None:
         """Wait until this replica holds the Lease. Log each holder that it waits for once."""
         reported = ""
-        while not await self._lease.take(self._identity):
-            if (holder := self._lease.holder) != reported:
+        while not await self.lease.take(self.identity):
+            if (holder := self.lease.holder) != reported:
                 reported = holder
                 if self.other_release is None:
                     logger.info("waiting: %s is the leader", holder)
                 else:
                     fix = "Uninstall one of the two releases, or give each its own watchNamespaces"
                     logger.warning("waiting: %s. %s", self.unready, fix)
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(self.retry_seconds)
 
     async def _work_while_renewed(self, work: Coroutine[Any, Any, None]) -> None:
         working, renewing = asyncio.create_task(work), asyncio.create_task(self._renew())
@@ -109,18 +110,19 @@ class Leadership:
             await asyncio.gather(working, renewing, return_exceptions=True)
 
     async def _renew(self) -> None:
-        """Renew the Lease until this has failed for RENEW_SECONDS. Then raise LeadershipLost."""
+        """Renew the Lease until all tries have failed for `renew_seconds`, or until another replica
+        has the Lease. Then raise LeadershipLost."""
         renewed = monotonic()
-        while (left := renewed + RENEW_SECONDS - monotonic()) > 0:
+        while (left := renewed + self.renew_seconds - monotonic()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await asyncio.sleep(self.retry_seconds)
                     began = monotonic()
-                    if await self._lease.take(self._identity):
+                    if await self.lease.take(self.identity):
                         renewed = began
-                    elif self._lease.holder != self._identity:
+                    elif self.lease.holder != self.identity:
                         break
-        raise LeadershipLost(f"the Lease was not renewed; its holder is {self._lease.holder!r}")
+        raise LeadershipLost(f"the Lease was not renewed; its holder is {self.lease.holder!r}")
 
 
 class Lease:

@@ -1,10 +1,8 @@
 """Requests to the API server for objects of any kind: create, list, watch, read and delete."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +16,7 @@ from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
 from batchinference_operator.kube.errors import TRANSIENT, Unreachable, raise_for
 from batchinference_operator.kube.http import (
+    TIMEOUT_SECONDS,
     RateLimiter,
     is_error,
     is_gone,
@@ -34,7 +33,7 @@ PAGE = 10
 object may have 1.5 MB. Lists do not set resourceVersion=0, with which the API server ignores the
 page size. Since Kubernetes 1.34, it serves pages from its cache anyway."""
 EVENT = "events.k8s.io"
-"""The API group for writing Events. They are read through the core API."""
+"""The API group for writing Events. Events are read through the core API."""
 WATCH_GRACE_SECONDS = 10.0
 """Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096
@@ -76,14 +75,18 @@ class ObjectClient:
         self,
         session: kopf.AiohttpSession,
         rate: RateLimiter | None = None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retry_delays: Sequence[float] = RETRY_DELAYS,
     ) -> None:
         self._session = session
         self._rate = rate or RateLimiter()
+        self._timeout, self._retry_delays = timeout_seconds, retry_delays
         self._list_slots = asyncio.Semaphore(MAX_LISTS)
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
         """Send a request with retries. Return the status and the answer of the last try."""
-        for pause in RETRY_DELAYS:
+        for pause in self._retry_delays:
             with suppress(Unreachable):
                 status, answer = await self._send(*call)
                 if status not in TRANSIENT:
@@ -94,7 +97,7 @@ class ObjectClient:
     async def _send(self, *call: Any) -> tuple[int, Any]:
         await self._rate.wait()
         try:
-            status, answer, retry_after = await send(self._session, *call)
+            status, answer, retry_after = await send(self._session, *call, seconds=self._timeout)
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
         self._rate.pause(retry_after)

@@ -4,8 +4,6 @@ After each list, the reflector reports objects that are not in the list as delet
 may have reported this. Failed watches are retried with backoff, independently of each other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -20,6 +18,7 @@ from batchinference.spec.job import KIND, SCHEDULE_KIND
 from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Expired, Refused, Unreachable
 from batchinference_operator.kube.object_client import POD, path_of
+from batchinference_operator.reconcile.job_view import key_of
 from batchinference_operator.status.ray_job import Object
 
 KINDS = (KIND, SCHEDULE_KIND, RAY_JOB, POD)
@@ -113,9 +112,10 @@ class Store:
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
-    """Called with a deleted object. It may have only a name, a namespace, a uid and labels."""
+    """Called with a deleted object. The object may have only a name, a namespace, a uid and
+    labels."""
     known: Callable[[str], list[Object]]
-    """Returns the cached objects of a namespace ("" for all), with only these fields."""
+    """Returns stubs of the cached objects of a namespace ("" for all), with only these fields."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
     requeue: Callable[[str], None]
@@ -211,12 +211,12 @@ class Reflector:
 
     async def _list(self) -> None:
         """Store all objects, and report the cached objects that are gone as deleted."""
-        missing = {_namespaced_name(body): body for body in self._store.known(self.namespace)}
+        missing = {key_of(body): body for body in self._store.known(self.namespace)}
         version = ""
         async for items, version in self._client.list_pages(self._kind, self.namespace):  # noqa: B007
             self._record_answer(watch=False)
             for body in items:
-                missing.pop(_namespaced_name(body), None)
+                missing.pop(key_of(body), None)
                 self._update(self._store.put, body)
         for body in missing.values():
             self._update(self._store.delete, body)
@@ -256,7 +256,3 @@ class Reflector:
             self.is_listed, self._version = False, ""
             for body in self._store.known(self.namespace):
                 self._update(self._store.delete, body)
-
-
-def _namespaced_name(body: Object) -> tuple[str, str]:
-    return body["metadata"]["namespace"], body["metadata"]["name"]

@@ -1,7 +1,5 @@
 """The credentials of the operator, and sessions with the API server."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -16,12 +14,12 @@ from batchinference.rendering import MANAGER
 from batchinference.version import __version__
 
 USER_AGENT = f"{MANAGER}/{__version__}"
-"""The user agent. It is in audit logs, and the API server derives the field manager from it."""
+"""The user agent, which audit logs show. The API server derives the field manager from it."""
 OnRequest = Callable[[str, str, int | None, float], None]
 """Called after each request with method, path, status code (None without a response), seconds."""
 TOKEN_SECONDS = 60.0
-"""How long a token that was read is used. Kubernetes replaces the file with it about once an
-hour."""
+"""Seconds for which a token is used before its file is read again. Kubernetes replaces the file
+about once an hour."""
 
 
 def find_credentials(**options: Any) -> kopf.ConnectionInfo | None:

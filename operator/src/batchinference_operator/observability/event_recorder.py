@@ -1,7 +1,5 @@
 """Posts Events about jobs and schedules. Nothing waits for an Event or fails because of one."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -26,7 +24,7 @@ MAX_WAITING = 5000
 longest queue is dropped."""
 EVENT_QPS = 10.0
 EVENT_BURST = 50
-"""Rate limit of Events. It is low, so that reconciles can send most of the requests, for instance
+"""Rate limit of Events: a low one, so that reconciles can send most of the requests, for instance
 when a thousand jobs start at once."""
 MAX_NOTE_BYTES = 1024
 """The API server's limit for the note of an Event."""
@@ -94,8 +92,8 @@ class EventRecorder:
 def event_body(job: ResourceView, attempt: int, event: Event, now: datetime) -> Object:
     """Return the body of an Event.
 
-    Its name depends only on the job's uid, the reason and the attempt. So if the same happens to
-    many pods of an attempt, there is one Event with the first note and a count.
+    The name of an Event depends only on the job's uid, the reason and the attempt. So if the same
+    happens to many pods of an attempt, there is one Event with the first note and a count.
     """
     identity = "\n".join((job.uid, event.reason, str(attempt)))
     name = f"{job.name}.{hashlib.sha256(identity.encode()).hexdigest()[:16]}"

@@ -1,7 +1,5 @@
 """Serves the HTTP endpoints `/healthz`, `/readyz` and `/metrics`."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -17,7 +15,8 @@ from batchinference_operator.observability.metrics import Metrics
 def _application(leadership: Leadership, watches: WatchHealth, metrics: Metrics) -> web.Application:
     """Return the endpoints.
 
-    A standby replica has no watches. It is ready if a replica of its own release is the leader.
+    A standby replica has no watches. Such a replica is ready if a replica of its own release is the
+    leader.
     """
 
     async def healthz(_: web.Request) -> web.Response:

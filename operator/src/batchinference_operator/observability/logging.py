@@ -1,7 +1,5 @@
 """Configures logging as JSON or text. Each line names the job that is processed, if any."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager

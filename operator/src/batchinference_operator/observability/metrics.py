@@ -49,6 +49,7 @@ class JobSummary:
 
     @classmethod
     def of(cls, job: JobView) -> JobSummary:
+        """Return the summary of a job. Only an unfinished job has devices and a reason."""
         namespace = sys.intern(job.namespace)
         if job.finished:
             complete = is_condition_true(job.status, "Complete")
@@ -100,6 +101,7 @@ class BoundedLabel:
         self.values: set[str] = set()
 
     def value(self, text: str) -> str:
+        """Return the label value for a text: the text, or OTHER if there are too many values."""
         if text not in self.values and len(self.values) >= self._limit:
             text = OTHER
         self.values.add(text)

@@ -1,7 +1,5 @@
 """Publishes changes of jobs as metrics and Events."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +48,7 @@ class Telemetry:
             self.recorder.record(job, attempt_number(job.status), events)
 
     def count_status_write(self, result: str) -> None:
+        """Count a status write by its result, such as `written` or `conflict`."""
         self.metrics.status_writes.labels(result).inc()
 
 

@@ -1,12 +1,10 @@
 """The admission queue: decides which waiting job starts next if there is a concurrency limit.
 
 Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
-several have equally few, the oldest of their first jobs is next. Within a namespace, jobs are
-ordered by priority and then by age, so a high priority has no effect on other namespaces. A changed
-job updates only its own position, so no reconcile iterates over all jobs. All state is derived from
-objects in the API server, so nothing is lost when the operator restarts."""
-
-from __future__ import annotations
+several namespaces have equally few, the oldest of their first jobs is next. Within a namespace,
+jobs are ordered by priority and then by age, so a high priority has no effect on other namespaces.
+A changed job updates only its own position, so no reconcile iterates over all jobs. All state is
+derived from objects in the API server, so nothing is lost when the operator restarts."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -30,7 +28,7 @@ ROUND_FROM_POSITION = 10
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """What the admission queue knows about a job. If it neither runs nor waits, it is finished,
+    """What the admission queue knows about a job. A job that neither runs nor waits is finished,
     suspended, being deleted or queued by Kueue."""
 
     resource_version: str
@@ -38,11 +36,11 @@ class QueueEntry:
     priority: int = 0
     created_at: str = ""
     running: bool = False
-    """Whether it has or may have pods."""
+    """Whether the job has or may have pods."""
     waiting: bool = False
     queued: bool = False
-    """Whether Kueue admits its next attempt, so that it needs no admission by this queue. For the
-    running attempt, the label of its RayJob says this instead."""
+    """Whether Kueue admits the next attempt of the job, so that the attempt needs no admission by
+    this queue. Whether Kueue manages the running attempt is in the label of its RayJob."""
 
 
 def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
@@ -89,8 +87,8 @@ class AdmissionDecision:
 class AdmissionQueue:
     """The running and the waiting jobs.
 
-    A job that `admit` was called for is treated as running until a later version of it is observed,
-    because the write of its status may have succeeded even if there was no response.
+    After `admit`, a job counts as running until a later version of the job is observed, because the
+    write of its status may have succeeded even if there was no response.
     """
 
     limits: Concurrency = field(default_factory=Concurrency)
@@ -138,9 +136,9 @@ class AdmissionQueue:
             self._reindex(key)
 
     def skip(self, key: JobKey) -> None:
-        """Let the next job start if this one was admitted but could not start.
+        """Let the next job start if the job `key` was admitted but could not start.
 
-        The next reconcile of the skipped job returns it to its position.
+        The next reconcile of the skipped job puts it back at its position in the queue.
         """
         if key in self._positions and self._decide(key).admitted:
             self._remove(key)

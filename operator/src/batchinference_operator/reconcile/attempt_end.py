@@ -1,7 +1,5 @@
 """Ends an attempt, and completes, retries or fails the job."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause

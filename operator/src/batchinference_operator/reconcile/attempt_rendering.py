@@ -1,7 +1,5 @@
 """Checks the spec of a job, and renders the objects of an attempt from it."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from batchinference.rendering import (
@@ -42,18 +40,21 @@ from batchinference_operator.status.job_status import Status, StatusUpdate
 from batchinference_operator.status.ray_job import Object, RayJobView
 
 
+def in_own_namespace(namespace: str) -> Problem:
+    """Return the problem of a job in the namespace of the operator."""
+    why = f"'{namespace}' is the operator's namespace, whose Secrets its jobs could read"
+    fix = "create the BatchInference in another namespace"
+    return Problem("metadata.namespace", f"{why}: {fix}")
+
+
 def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
     """Return the parsed job as its next attempt runs it, and the attempt's hardware choice, if any.
 
-    It has the platform's defaults, the memory after OutOfMemory, and no faulty nodes. Raises
-    SpecError if the spec is invalid, or if the policy of the platform rejects it.
+    The job has the platform's defaults and the raised memory after OutOfMemory, and avoids faulty
+    nodes. Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
     """
     if job.namespace == config.own_namespace:
-        message = (
-            f"'{job.namespace}' is the operator's namespace, whose Secrets its jobs could read: "
-            "create the BatchInference in another namespace"
-        )
-        raise SpecError([Problem("metadata.namespace", message)])
+        raise SpecError([in_own_namespace(job.namespace)])
     parsed = parse(job.document)
     raise_for_problems(config.policy.check_spec(parsed.spec))
     complete = with_platform_defaults(parsed, config.defaults)
@@ -69,7 +70,7 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
 def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
     """Return the status of a job whose next attempt cannot be created from its spec.
 
-    That attempt is removed from the status, so that the job continues when the spec is corrected.
+    The attempt is removed from the status, so that the job continues when the spec is corrected.
     """
     if is_running(job.status):
         job = job.with_status(remove_attempt(job.status))
@@ -95,8 +96,8 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
 
 
 def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the ConfigMap and then the RayJob, which mounts it, of an
-    attempt. If the spec is invalid, return the actions that fail the job."""
+    """Return the actions that create the ConfigMap of an attempt, and then its RayJob, which mounts
+    the ConfigMap. If the spec is invalid, return the actions that fail the job."""
     try:
         complete, choice = parse_with_defaults(job, config)
         owner = Owner(job.name, job.uid)
@@ -116,7 +117,7 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
 def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple[Object, ...]:
     """Return the token Secret, and the PodDisruptionBudget if the head is protected.
 
-    They are created after the RayJob, because the RayJob owns them.
+    These objects are created after the RayJob, because the RayJob owns them.
     """
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     names, token = job.last_attempt_names, config.token(job, owner.name)

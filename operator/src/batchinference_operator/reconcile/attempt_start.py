@@ -1,7 +1,5 @@
 """Starts the first attempt of a job and each retry, or reports why the job waits for its start."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -24,12 +22,11 @@ from batchinference_operator.status.attempts import (
     last_attempt,
     remove_attempt,
 )
-from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.conditions import Summary, Waiting, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
-_API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
 UNREACHABLE_SECONDS = 60.0
 """Seconds of unavailability after which the status reports it. Most outages are shorter."""
 
@@ -51,7 +48,7 @@ def status_after_create_error(
         summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
-        summary = Summary(_API_SERVER_UNAVAILABLE, message)
+        summary = Summary(Waiting.API_SERVER_UNAVAILABLE, message)
     else:
         return None
     return _pending_status(job.with_status(add_suspended_time(job, now)), summary, now)
@@ -60,23 +57,23 @@ def status_after_create_error(
 def has_create_error(job: JobView) -> bool:
     """Return whether the status reports that the objects of the attempt cannot be created."""
     reason = find_condition(job.status, "Ready").get("reason")
-    return reason in (Cause.REFUSED.value, _API_SERVER_UNAVAILABLE)
+    return reason in (Cause.REFUSED, Waiting.API_SERVER_UNAVAILABLE)
 
 
-_ADMISSION_PENDING = "AdmissionPending"
 CREATE_RETRY_SECONDS = 60.0
 """Seconds until a job requests admission again after its RayJob could not be created."""
 SHORT_QUEUE_SECONDS = 30.0
 LONG_QUEUE_SECONDS = 300.0
 """Seconds between updates of the position in the status, for jobs with fewer than
-ROUND_FROM_POSITION jobs ahead and for others. They do not delay the start, because the admission
-queue wakes the job."""
+ROUND_FROM_POSITION jobs ahead and for others. These intervals do not delay the start, because the
+admission queue wakes the job."""
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
     """Return the job without its last attempt, whose RayJob could not be created.
 
-    It requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start meanwhile.
+    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start
+    meanwhile.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
@@ -85,12 +82,12 @@ def requeue_for_admission(job: JobView, now: datetime) -> JobView:
 def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     """Return the actions while `ray_job` has the name of the RayJob that the job needs."""
     if ray_job.owner_uid == job.uid:
-        return Actions(requeue_after=POLL_SECONDS)  # it is being deleted
+        return Actions(requeue_after=POLL_SECONDS)  # this RayJob is being deleted
     if ray_job.owner_uid is not None:
         message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
     else:
         message = f"a RayJob named {ray_job.name} exists and is not this job's. Delete it"
-    status = _pending_status(job, Summary("NameTaken", message), now)
+    status = _pending_status(job, Summary(Waiting.NAME_TAKEN, message), now)
     return Actions(status=status, requeue_after=POLL_SECONDS)
 
 
@@ -99,15 +96,15 @@ def _wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting. Its spec is checked once.
+    A job with an invalid spec fails instead of waiting. Each version of a spec is checked once.
     """
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
-    if not same_spec or ready.get("reason") != _ADMISSION_PENDING:
+    if not same_spec or ready.get("reason") != Waiting.ADMISSION_PENDING:
         planned = create_actions(job, job.next_names, config, now)
         if not planned.create:
             return planned
-    status = _pending_status(job, Summary(_ADMISSION_PENDING, admission.message), now)
+    status = _pending_status(job, Summary(Waiting.ADMISSION_PENDING, admission.message), now)
     refresh = SHORT_QUEUE_SECONDS if admission.ahead < ROUND_FROM_POSITION else LONG_QUEUE_SECONDS
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     return Actions(status=status, requeue_after=min([refresh, *deadlines]))
@@ -124,8 +121,8 @@ POD_TERMINATION_SECONDS = 60.0
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that create the objects of the next attempt, or wait for its start.
 
-    It starts when the objects of earlier attempts are deleted, the backoff is over, the name of its
-    RayJob is free, and the job is admitted.
+    The attempt starts when the objects of earlier attempts are deleted, the backoff is over, the
+    name of its RayJob is free, and the job is admitted.
     """
     job = observed.job.with_status(add_suspended_time(observed.job, now))
     holder = observed.ray_jobs.get(job.next_names.ray_job)
@@ -170,7 +167,7 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
 def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -> Actions | None:
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
-    The driver of a suspended attempt may commit before. Pods are awaited for at most
+    The driver of a suspended attempt may commit before the deletion. Pods are awaited for at most
     POD_TERMINATION_SECONDS, because a healthy node ends them in this time, and a lost node does not
     report their end.
     """

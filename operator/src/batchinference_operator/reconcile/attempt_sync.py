@@ -1,7 +1,5 @@
 """Updates the status of the running attempt, or ends the attempt."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 
@@ -86,7 +84,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
     if "startTime" in attempt and not _secret_missing(observed):
         return actions
     if actions.status is not None and not is_running(actions.status):
-        return actions  # the attempt ends: a Secret that the API server rejects must not prevent it
+        return actions  # a Secret that the API server rejects must not prevent the end
     # the first reconcile with the RayJob creates the token Secret, and then writes `startTime`
     return replace(actions, create=objects_of_ray_job(job, ray_job, config))
 
@@ -94,7 +92,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
 def _secret_missing(observed: Observed) -> bool:
     """Return whether a pod may miss the token Secret.
 
-    It is gone if an earlier RayJob of the same name owned it, which a user deleted.
+    The Secret is gone if a user has deleted an earlier RayJob of the same name, which owned it.
     """
     problems = [pod.problem for pod in observed.pods_of_attempt if pod.problem is not None]
     return any(problem.cause == Cause.CONTAINER_CONFIG for problem in problems)
@@ -103,8 +101,8 @@ def _secret_missing(observed: Observed) -> bool:
 def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions for an attempt without a RayJob: a user has deleted it, it has not been
-    created yet, or `ray_job` of another owner has its name."""
+    """Return the actions for an attempt without a RayJob: a user has deleted the RayJob, or it is
+    not created yet, for instance because `ray_job` of another owner has the same name."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
@@ -123,7 +121,7 @@ def _without_ray_job(
 def _derive_status(
     observed: Observed, ray_job: RayJobView, spec: MutableSpec, now: datetime
 ) -> Actions:
-    """Return the actions that write the status of the attempt as it was observed, or end it."""
+    """Return the actions that write the observed status of the attempt, or end the attempt."""
     observed = track_kueue_admission(observed, ray_job, now)
     job, report = observed.job, observed.report
     if ray_job.ended and awaits_report(observed, ray_job, now):
@@ -231,10 +229,10 @@ def _why_no_row(update: StatusUpdate) -> str:
 
 
 def _cause_at_deadline(cause: Cause, ray_job: RayJobView, update: StatusUpdate) -> Cause:
-    """Return the cause of an attempt that ends at a deadline with this cause.
+    """Return the cause of an attempt that ends at a deadline. `cause` is that of the deadline.
 
-    If it is Pending because of a problem with a cause, it is this cause. It is NoCapacity instead
-    of Unschedulable if there is a next choice.
+    If the attempt is Pending because of a problem, the cause is that of the problem, for instance
+    ImagePull. If there is a next choice, NoCapacity replaces Unschedulable.
     """
     if update.phase == Phase.PENDING and cause != Cause.NO_CAPACITY:
         cause = Cause.named(update.summary.reason) or cause

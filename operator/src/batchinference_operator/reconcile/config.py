@@ -1,7 +1,5 @@
 """The settings of the operator that reconcile needs, such as the limits of running jobs."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ class Concurrency:
 
     @property
     def limited(self) -> bool:
+        """Whether at least one of the numbers is limited."""
         return self.total is not None or self.per_namespace is not None
 
     def capacity(self, running: int) -> int:
@@ -48,14 +47,14 @@ class Config:
     policy: PlatformPolicy = field(default_factory=PlatformPolicy)
     prices: Prices = field(default_factory=Prices)
     own_namespace: str = ""
-    """The operator's namespace. Jobs in it fail, because they could mount the Secret with the token
-    key of all Ray clusters."""
+    """The operator's namespace. Jobs in this namespace fail, because they could mount the Secret
+    with the token key of all Ray clusters."""
 
     def token(self, job: JobView, ray_job: str) -> str:
         """Return the token of the Ray cluster of a RayJob.
 
         The token is derived from the operator's key, so that the operator needs no permission to
-        read the Secret. It differs between attempts, because the name of the RayJob differs.
+        read the Secret. The token differs between attempts, because the name of the RayJob differs.
         """
         return _token(self.token_key, job, ray_job)
 

@@ -1,7 +1,5 @@
 """Estimates the cost of a job from the prices of the platform."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Annotated

@@ -1,13 +1,11 @@
 """Computes deadlines of jobs and attempts, the limit on device hours, and the wait for capacity.
 
-An attempt that waits too long for capacity ends, so that the next one takes the next choice: one of
-the alternatives in `cluster.fallback`. It waits if a worker group has pods and none of them has a
-node, or if Kueue has not admitted the attempt. The status has the choice and the start of the wait,
-so a restart of the operator changes nothing. After any other end of an attempt, the next one begins
-with the first choice again.
+An attempt that waits too long for capacity ends, so that the next attempt takes the next choice: an
+alternative in `cluster.fallback`. An attempt waits if a worker group has pods and none of them has
+a node, or if Kueue has not admitted the attempt. The status has the choice and the start of the
+wait, so a restart of the operator changes nothing. After any other end of an attempt, the next
+attempt begins with the first choice again.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +39,8 @@ class Deadline:
 def job_deadlines(
     job: JobView, spec: MutableSpec, now: datetime, devices: int = 0
 ) -> Iterator[Deadline]:
-    """Yield the deadlines for all attempts of a job together. `devices` is what it uses now."""
+    """Yield the deadlines for all attempts of a job together. `devices` is the number of devices
+    that the job uses now."""
     limit = spec.deadlines.total
     if limit is not None:
         suspended = internal(job.status).get("suspendedSeconds", 0)
@@ -111,9 +110,9 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
     if ray_job.choice is None:
         return status
     pods, former = _pods_of_choice(observed, ray_job), attempt.get("waiting")
-    placed = {pod.group for pod in pods if pod.scheduled_at is not None}
-    waiting = [pod for pod in pods if _waits(pod) and pod.group not in placed]
-    if former is not None and former["group"] not in placed:
+    with_node = {pod.group for pod in pods if pod.scheduled_at is not None}
+    waiting = [pod for pod in pods if _waits(pod) and pod.group not in with_node]
+    if former is not None and former["group"] not in with_node:
         gap = {"gapSince": former.get("gapSince", to_rfc3339(now))}
         if seconds_since(gap["gapSince"], now) <= GAP_SECONDS:
             waits = any(pod.group == former["group"] for pod in waiting)
@@ -132,7 +131,8 @@ def capacity_deadline(
 ) -> Iterator[Deadline]:
     """Yield the deadline after which the next attempt takes the next choice.
 
-    There is none without a next choice, or if the attempt does not wait. `why` is why it waits.
+    There is no deadline without a next choice, or if the attempt does not wait. `why` says why the
+    attempt waits.
     """
     attempt = last_attempt(observed.job.status)
     choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)

@@ -5,8 +5,6 @@ included. Not included are pods that start and end while the operator is down, a
 run after the end of the attempt.
 """
 
-from __future__ import annotations
-
 from datetime import datetime
 from decimal import Decimal
 
@@ -26,13 +24,13 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     if devices := current_devices(observed):
         status["devices"] = devices
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
-    pods, plan = observed.pods_of_attempt, observed.ray_job
+    pods, ray_job = observed.pods_of_attempt, observed.ray_job
     last = last_attempt(status)
-    start, counted = _usage_start(plan, last), internal(status).get("usageTime")
+    start, counted = _usage_start(ray_job, last), internal(status).get("usageTime")
     since = unix_seconds(counted) if counted else start
-    seconds = _usage_seconds([(_devices_of(pod, plan), pod) for pod in pods], since, until)
+    seconds = _usage_seconds([(_devices_of(pod, ray_job), pod) for pod in pods], since, until)
     used = {
-        "deviceSeconds": min(seconds, _max_device_seconds(plan, last, since, until)),
+        "deviceSeconds": min(seconds, _max_device_seconds(ray_job, last, since, until)),
         "cpuSeconds": _usage_seconds([(pod.cpus, pod) for pod in pods], since, until),
     }
     if not any(used.values()):
@@ -60,51 +58,55 @@ def current_devices(observed: Observed) -> int:
     return sum(_devices_of(pod, observed.ray_job) for pod in scheduled if pod.ended_at is None)
 
 
-def _usage_start(plan: RayJobView | None, attempt: Attempt) -> float:
+def _usage_start(ray_job: RayJobView | None, attempt: Attempt) -> float:
     """Return the earliest time from which usage is counted: the start of the attempt if its RayJob
     is gone, otherwise 0."""
-    if plan is not None:
+    if ray_job is not None:
         return 0.0
     created = attempt.get("startTime")
     return unix_seconds(created) if created else 0.0
 
 
-def _devices_of(pod: PodView, plan: RayJobView | None) -> int:
+def _devices_of(pod: PodView, ray_job: RayJobView | None) -> int:
     """Return the number of devices in the label of a pod, at most that of the largest planned
     worker, because users may change the label."""
-    if plan is None or plan.max_devices is None:
+    if ray_job is None or ray_job.max_devices is None:
         return pod.devices
-    return min(pod.devices, plan.max_devices_per_pod)
+    return min(pod.devices, ray_job.max_devices_per_pod)
 
 
 def _max_device_seconds(
-    plan: RayJobView | None, attempt: Attempt, since: float, until: float
+    ray_job: RayJobView | None, attempt: Attempt, since: float, until: float
 ) -> int:
     """Return the device seconds of an interval in which all planned pods run."""
-    if plan is None or plan.max_devices is None:
+    if ray_job is None or ray_job.max_devices is None:
         return MAX_ROWS
-    start = unix_seconds(attempt.get("startTime") or plan.created_at) if plan.created_at else since
-    return max(0, round(plan.max_devices * (until - max(since, start))))
+    start = (
+        unix_seconds(attempt.get("startTime") or ray_job.created_at)
+        if ray_job.created_at
+        else since
+    )
+    return max(0, round(ray_job.max_devices * (until - max(since, start))))
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
     """Return the usage of pods with these amounts in an interval, in whole seconds.
 
-    It is the difference of two rounded sums, so that the rounding errors of short intervals do not
-    add up.
+    The result is the difference of two rounded sums, so that the rounding errors of short intervals
+    do not add up.
     """
-    at_first, at_last = (
-        sum(amount * _held_seconds(pod, end) for amount, pod in pods) for end in (since, until)
+    before, after = (
+        sum(amount * _seconds_with_node(pod, end) for amount, pod in pods) for end in (since, until)
     )
-    return max(0, round(at_last) - round(at_first))
+    return max(0, round(after) - round(before))
 
 
 def _incremented(counts: Status, used: dict[str, int]) -> dict[str, int]:
     return {name: counts.get(name, 0) + seconds for name, seconds in used.items()}
 
 
-def _held_seconds(pod: PodView, until: float) -> float:
-    """Return the seconds for which a pod held its resources up to a time."""
+def _seconds_with_node(pod: PodView, until: float) -> float:
+    """Return the seconds for which a pod had a node until a time in seconds since 1970."""
     if pod.scheduled_at is None:
         return 0.0
     ended = until if pod.ended_at is None else pod.ended_at

@@ -1,14 +1,12 @@
 """Decides when a driver is polled, how long its report is used, and what its silence means."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.conditions import Summary, find_condition
-from batchinference_operator.status.phase import DRIVER, DRIVER_SILENT
+from batchinference_operator.status.conditions import Summary, Waiting, find_condition
+from batchinference_operator.status.phase import DRIVER
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -18,7 +16,7 @@ DRIVER_START_SECONDS = 60.0
 REPORT_GRACE_SECONDS = 60.0
 """Seconds for which the operator waits for the final report after the end of a RayJob."""
 REPORT_MAX_AGE_SECONDS = 300.0
-"""Maximum age of a report that is used. It is long, because drivers in a namespace with many slow
+"""Maximum age of a used report. This age is long, because drivers in a namespace with many slow
 drivers are polled less often."""
 
 
@@ -31,9 +29,8 @@ def must_poll_driver(observed: Observed) -> bool:
 def driver_ended(observed: Observed) -> bool:
     """Return whether a report or a succeeded RayJob says that the driver has ended.
 
-    `suspend` then no longer has an effect.
-    A failure while Kueue suspends the RayJob is not an end, because Kueue may have caused it by
-    deleting the pods.
+    `suspend` then no longer has an effect. A failure while Kueue suspends the RayJob is not an end,
+    because Kueue may have caused the failure by deleting the pods.
     """
     ray_job, report = observed.running_ray_job, observed.report
     if ray_job is not None and ray_job.succeeded:
@@ -68,7 +65,7 @@ def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
 
 
 def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver has not started, or did less than DRIVER_START_SECONDS ago."""
+    """Return whether the driver has not started, or started less than DRIVER_START_SECONDS ago."""
     start = ray_job.driver_started_at
     return not start or seconds_since(start, now) < DRIVER_START_SECONDS
 
@@ -86,15 +83,15 @@ def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> di
 
 
 def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
-    """Return the summary. The reason DriverSilent is replaced if a more exact one is known.
+    """Return the summary. If its reason is DriverSilent, a more exact reason may replace it.
 
-    This is DriverUnauthorized if the driver rejects the token. If the driver has not been polled
-    since the operator started, the reason and the message in the status are kept.
+    The reason becomes DriverUnauthorized if the driver rejects the token. If the driver has not
+    been polled since the operator started, the reason and the message in the status are kept.
     """
-    if summary.reason != DRIVER_SILENT:
+    if summary.reason != Waiting.DRIVER_SILENT:
         return summary
     if observed.driver_unauthorized:
-        return Summary("DriverUnauthorized", summary.message)
+        return Summary(Waiting.DRIVER_UNAUTHORIZED, summary.message)
     ready = find_condition(observed.job.status, "Ready")
     if not observed.driver_polled and ready:
         return Summary(ready["reason"], ready["message"])

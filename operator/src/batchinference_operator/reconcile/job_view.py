@@ -28,8 +28,8 @@ from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
 SKIPPED_FIELDS = "skippedFields"
-"""A key that the operator adds to an object that it read. It maps each section (metadata, spec or
-status) of which fields were skipped to the reason."""
+"""A key that the operator adds to an object of which it did not read all fields. Its value has the
+reason by section, for instance {"spec": "spec: it is too large (...)"}."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class ResourceView:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the view of an object. Raises KeyError if required metadata is missing."""
         metadata = body["metadata"]
         return cls(
             namespace=metadata["namespace"],
@@ -80,14 +81,15 @@ class ResourceView:
 
 @dataclass(frozen=True)
 class JobView(ResourceView):
-    """A BatchInference. If fields of its spec were not read, it has only the OPERATOR_FIELDS."""
+    """A BatchInference. If fields of its spec were not read, the spec has only OPERATOR_FIELDS."""
 
     kind: ClassVar[str] = KIND
     cancelled: bool = False
-    """Whether the batch service has cancelled the job. It is suspended and never resumed."""
+    """Whether the batch service has cancelled the job, which stays suspended."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the view of a job. If fields were skipped, its spec has only OPERATOR_FIELDS."""
         job = super().of(body)
         if job.skipped_reason:
             spec = {name: job.spec[name] for name in OPERATOR_FIELDS if name in job.spec}
@@ -129,10 +131,12 @@ class JobView(ResourceView):
 
     @property
     def last_attempt_names(self) -> Names:
+        """The names of the objects of the last attempt."""
         return self.names(attempt_number(self.status))
 
     @property
     def next_names(self) -> Names:
+        """The names of the objects of the next attempt."""
         return self.names(attempt_number(self.status) + 1)
 
     def ray_job_names(self, last: int) -> set[str]:
@@ -155,6 +159,7 @@ class MutableSpec:
 
     @classmethod
     def of(cls, spec: dict[str, Any], platform: PlatformDefaults) -> MutableSpec:
+        """Return these fields of a spec. An invalid or missing field has the platform's value."""
         own = Lifecycle(
             _parse_section(Retry, spec.get("retry")),
             _parse_section(Deadlines, spec.get("deadlines")),
@@ -171,7 +176,7 @@ class MutableSpec:
 def _parse_section(model: type[Model], given: Any) -> Model:
     """Return a section of the spec without its invalid fields.
 
-    The API server should have rejected them. They must not end a running job.
+    The API server should have rejected these fields. They must not end a running job.
     """
     if not isinstance(given, dict):
         return model()
@@ -187,7 +192,7 @@ JobKey = tuple[str, str]
 
 
 def key_of(body: Object) -> JobKey:
-    """Return the key of a BatchInference."""
+    """Return the namespace and the name of an object."""
     return body["metadata"]["namespace"], body["metadata"]["name"]
 
 

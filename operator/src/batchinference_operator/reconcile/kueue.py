@@ -5,8 +5,6 @@ ignored, because Kueue deletes the pods. When Kueue admits it, the attempt start
 deadlines start.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 
@@ -53,7 +51,7 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
 
     While its RayJob is suspended, a report that does not say that the job succeeded is removed.
     Pods that are gated after the admission are additional pods of an elastic job, or replace lost
-    pods. They do not stop the deadlines of the attempt.
+    pods. Such pods do not stop the deadlines of the attempt.
     """
     job, report = observed.job, observed.report
     awaits = "admittedTime" not in last_attempt(job.status) and is_gated(observed)
@@ -68,7 +66,7 @@ def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
     """Return how to fix that Kueue rejected a RayJob because of its autoscaler; otherwise empty.
 
     Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
-    is one. It accepts an autoscaler only with a feature gate and with an annotation that the
+    is one. Kueue accepts an autoscaler only with a feature gate and with an annotation that the
     operator adds to RayJobs with a queue.
     """
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:

@@ -1,10 +1,8 @@
 """Decides whether the notifications about the end of a job are sent, and records the result.
 
-The condition Notified is written after they were sent. If the operator stops in between, they are
-sent again, with the same ids.
+The condition Notified is written after the notifications were sent. If the operator stops in
+between, the notifications are sent again, with the same ids.
 """
-
-from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
@@ -46,7 +44,7 @@ def ended_job(job: JobView) -> EndedJob:
 
 
 def unsent_notifications(job: JobView) -> list[Notification]:
-    """Return the notifications about the end of a job, until their result is in its status."""
+    """Return the notifications about the end of a job; empty if the status has their result."""
     if not (job.finished and job.managed) or find_condition(job.status, NOTIFIED):
         return []
     try:
@@ -57,7 +55,7 @@ def unsent_notifications(job: JobView) -> list[Notification]:
 
 
 def record_notifications(actions: Actions, observed: Observed, now: datetime) -> Actions:
-    """Return the actions, and also send the notifications of a job or write their result."""
+    """Return the actions, which now also send the notifications of a job or write their result."""
     job, results = observed.job, observed.notified
     if not unsent_notifications(job):
         return actions

@@ -1,7 +1,5 @@
 """Records the groups of pods that ran out of memory, and gives them more in the next attempt."""
 
-from __future__ import annotations
-
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import OutOfMemory
@@ -17,7 +15,7 @@ from batchinference_operator.status.ray_job import RayJobView
 def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) -> JobView:
     """Return the job with the groups that ran out of memory recorded in its attempt.
 
-    If the cause is another one, nothing is recorded. If no pod was killed, for instance because Ray
+    For another cause, nothing is recorded. If no pod was killed, for instance because Ray
     killed a process before, the group is unknown, and all worker groups are recorded.
     """
     job = observed.job

@@ -5,8 +5,6 @@ The status records a decision before the operator acts on it. For instance, an a
 status before its RayJob is deleted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 

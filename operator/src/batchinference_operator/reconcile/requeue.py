@@ -1,13 +1,11 @@
 """Decides when a running job is reconciled without an event, and when its status is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 
 from batchinference.spec.status import PROCESSING_PHASES
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.conditions import Summary, Waiting
 from batchinference_operator.status.job_status import Status, without
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
@@ -23,12 +21,13 @@ QUEUED_SECONDS = 120.0
 """Interval of reading why Kueue queues a RayJob. Until there is a reason, the interval is the age
 of the RayJob, up to this maximum."""
 NO_PODS_SECONDS = 10.0
-"""Interval of a job whose cluster has no pods. Why may be only in Events, which are not watched."""
+"""Interval of a job whose cluster has no pods. The reason may only be in Events, which the operator
+does not watch."""
 KUBERAY_SECONDS = 45.0
 """If a RayJob has no status or no pod for this number of seconds, KubeRay does not respond."""
 WATCHED_SECONDS = 3600.0
-"""Interval of a job that waits for KubeRay to create its cluster. It is long, because there may be
-thousands of such jobs, and watches report their changes."""
+"""Interval of a job that waits for KubeRay to create its cluster. The interval is long, because
+there may be thousands of such jobs, and watches report their changes."""
 
 
 def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
@@ -46,7 +45,7 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 
 def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if it has."""
+    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if it is accepted."""
     accepted = ray_job.deployment_status or ray_job.cluster
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
@@ -59,7 +58,7 @@ def not_responding(done: str, ray_job: RayJobView) -> Summary:
     if ray_job.multikueue:
         why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
     message = f"KubeRay has not {done} RayJob {ray_job.name}: {why}"
-    return Summary("KubeRayNotResponding", message)
+    return Summary(Waiting.KUBERAY_NOT_RESPONDING, message)
 
 
 def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary | None:
@@ -73,17 +72,17 @@ def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary |
 
 
 def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds since KubeRay accepted a RayJob without creating a pod; -1 if it has
-    created one, or need not."""
+    """Return the seconds since KubeRay accepted a RayJob without creating a pod; -1 if KubeRay has
+    created a pod, or need not create one."""
     had_pods = observed.pods_of_attempt or observed.crashes or observed.disruptions
     if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
         return -1.0
     return seconds_since(ray_job.driver_started_at, now)
 
 
-def poll_interval(driver_count: int) -> float:
+def poll_interval(driver_count: int, polls_per_second: float = POLLS_PER_SECOND) -> float:
     """Return the seconds between two polls of a driver if there is this number of drivers."""
-    return max(POLL_SECONDS, driver_count / POLLS_PER_SECOND)
+    return max(POLL_SECONDS, driver_count / polls_per_second)
 
 
 WRITE_SECONDS = 5.0

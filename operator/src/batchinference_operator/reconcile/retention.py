@@ -1,7 +1,5 @@
 """Decides how long a finished job, its RayJobs and its clusters are kept, also for debugging."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 from math import inf
@@ -26,8 +24,9 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     """Return the actions for a finished job, which delete what has been kept for its TTL.
 
     Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
-    workers are removed. Those of a RayJob that has not ended are not: KubeRay would find the
-    cluster complete, and start the driver. RayJobs that continue after the end are deleted.
+    workers are removed. The workers of a RayJob that has not ended are not removed: KubeRay would
+    regard the cluster as complete, and start the driver. RayJobs that continue after the end of the
+    job are deleted.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = observed.stuck_in_deletion, [], []
@@ -64,15 +63,15 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
 def _longer_backstop(
     ray_jobs: list[RayJobView], ttl: Ttl
 ) -> tuple[RayJobView, KubeRayDeadlines] | None:
-    """Return a RayJob whose cluster KubeRay would delete before `ttl.cluster` has passed, because
-    this was raised, and its new deadlines; None if there is none."""
+    """Return a RayJob whose cluster KubeRay would delete too early, because `ttl.cluster` was
+    raised, and the new deadlines of this RayJob; None if there is no such RayJob."""
     wanted = ((one, one.deadlines.keeping(ttl)) for one in ray_jobs if one.cluster_retained)
     return next(((one, new) for one, new in wanted if one.deadlines.kept < new.kept), None)
 
 
 def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetime) -> Actions:
-    """Return the actions for a cancelled job, which is suspended and never resumed. It is deleted
-    as if it had finished when it was suspended."""
+    """Return the actions for a cancelled job, which is suspended and never resumed. The job is
+    deleted as if it had finished at its suspension."""
     suspended = find_condition(actions.status or job.status, "Suspended")
     kept = _job_retention_seconds(ttl)
     if not suspended or kept is None:

@@ -5,8 +5,6 @@ around clock changes. If several times are due, only the last one runs. The name
 its scheduled time, so a restart of the operator does not create a second run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +22,7 @@ from batchinference_operator.reconcile.job_view import JobView, ResourceView
 from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.status.conditions import (
     Summary,
+    Waiting,
     conditions_of,
     find_condition,
     is_condition_true,
@@ -59,6 +58,7 @@ class Run:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the run that a BatchInference is."""
         job = JobView.of(body)
         return cls(
             name=job.name,
@@ -91,7 +91,7 @@ class ObservedSchedule:
 
     schedule: ScheduleView
     runs: tuple[Run, ...] = ()
-    taken_name: str = ""
+    name_in_use: str = ""
     """The name of the next run if a BatchInference that is no run has this name; else empty."""
     refused: str = ""
     """Why no run can be created: the API server refused it, or there are too many; else empty."""
@@ -177,7 +177,7 @@ def _schedule_key(parsed: BatchInferenceSchedule) -> str:
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
     """Return the time up to which all scheduled times have run or were missed.
 
-    This is `now` if the schedule has changed, and its creation time if it is new.
+    The result is `now` if the schedule has changed, and the creation time of a new schedule.
     """
     status = schedule.status
     if status.get("observedSchedule", key) != key:
@@ -204,7 +204,7 @@ def _check_due_time(due: _DueTime) -> _DueTimeResult:
             f"the operator's clock is behind status.checkedUntil ({to_rfc3339(checked)}), before "
             "which no run starts. Correct the clock, or create the schedule again"
         )
-        return _DueTimeResult(Summary("ClockBehind", message, failed=True), checked)
+        return _DueTimeResult(Summary(Waiting.CLOCK_BEHIND, message, failed=True), checked)
     if due.parsed.spec.suspend:
         return _DueTimeResult(Summary("Suspended", "spec.suspend is true"), checked)
     if due.time is None:
@@ -244,14 +244,14 @@ def _why_missed(due: _DueTime, name: str, late: float) -> str:
     deadline = due.parsed.spec.starting_deadline
     if deadline is not None and late > seconds_of(deadline):
         return f"{late:.0f} s late, with startingDeadline {deadline}"
-    return f"another BatchInference is named {name}" if due.observed.taken_name == name else ""
+    return f"another BatchInference is named {name}" if due.observed.name_in_use == name else ""
 
 
 def _why_waiting(due: _DueTime, others: tuple[Run, ...], time: datetime) -> Summary | None:
     """Return why the run for the last due time must wait; None if it need not."""
     if others and due.parsed.spec.concurrency_policy == "Forbid":
         message = f"{to_rfc3339(time)} waits for {others[0].name} (concurrencyPolicy Forbid)"
-        return Summary("RunActive", message)
+        return Summary(Waiting.RUN_ACTIVE, message)
     if refused := due.observed.refused:
         return Summary(Cause.REFUSED.value, refused, failed=True)
     return None

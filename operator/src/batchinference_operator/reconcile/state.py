@@ -1,7 +1,5 @@
 """The input and the output of reconcile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

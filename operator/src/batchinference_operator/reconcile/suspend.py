@@ -1,7 +1,5 @@
 """Suspends a job: lets its driver commit and exit, and deletes its RayJobs and clusters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime
 
@@ -49,7 +47,7 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
 
 def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) -> Actions:
     """Return the actions that stop drivers that may still commit, delete the other RayJobs that
-    have not ended, and release the retained clusters of those that have."""
+    have not ended, and release the retained clusters of ended RayJobs."""
     live = [ray_job for ray_job in ray_jobs if not ray_job.ended]
     stop = tuple(one for one in live if _may_commit(observed.job, one, now))
     delete = (one for one in live if one not in stop)
@@ -60,7 +58,7 @@ def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) 
 def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether the driver of a suspended attempt runs and may commit what it has computed.
 
-    It has STOP_SECONDS for this.
+    The driver has STOP_SECONDS for its commit.
     """
     attempt = last_attempt(job.status)
     if not ray_job.driver_running or attempt.get("outcome") != "Suspended":

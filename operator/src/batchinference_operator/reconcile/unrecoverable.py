@@ -1,7 +1,5 @@
 """Decides when an attempt ends because of lost or crashed pods that KubeRay does not handle."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from datetime import datetime
 from typing import Any
@@ -21,8 +19,8 @@ last head ran out of memory. In the second case, the next attempt may get more m
 
 
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
-    """Return the status with the head on which the driver runs, and the number of heads that were
-    lost before. The number restarts at 1 after a finished row, unless memory ran out."""
+    """Return the status with the head on which the driver runs, and the number of heads that the
+    attempt has lost. The number restarts at 1 after a finished row, unless memory ran out."""
     attempt, head = last_attempt(status), _running_head(observed)
     if head is None or not ray_job.driver_started:
         return status
@@ -87,8 +85,9 @@ def unrecoverable_cause(
 
 
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
-    """Return the disruption of a head before `then`, if its driver does not answer and it was not
-    replaced. If its node is down, its pod cannot end, and KubeRay waits for this forever."""
+    """Return the disruption of a head before `then`, if the driver does not answer and KubeRay has
+    not replaced the head. The pod of a head whose node is down cannot end, and KubeRay waits for
+    this end forever."""
     if observed.driver_reached or not observed.driver_polled:
         return None
     heads = (one for one in observed.disruptions if one.of_head and not one.replaced)

@@ -1,7 +1,5 @@
 """Reads and updates the attempts in a status: the running attempt and the ended ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from itertools import takewhile
 from typing import Any
@@ -83,8 +81,8 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
 def mark_queued(status: Status, now: str) -> Status:
     """Return the status in which Kueue queues the running attempt.
 
-    The fields about its driver and rows are removed, because it starts over when it is admitted.
-    Its driver may have finished rows while other pods were gated.
+    The fields about the driver and the rows are removed, because the attempt starts over when it
+    is admitted. The driver may have finished rows while other pods were gated.
     """
     last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):
@@ -174,7 +172,7 @@ def record_rows(
     `may_include_rows` is whether even the first report of an attempt may include rows of this
     attempt, for instance because the operator was down. The final report always includes them.
     `progressTime`, from which `deadlines.stall` is measured, changes only if the number increases.
-    It may decrease after a restart of the driver.
+    The number may decrease after a restart of the driver.
     """
     last = last_attempt(status)
     if report is None or report.progress is None or not last:

@@ -5,9 +5,8 @@ while they are true. A suspended job is Ready, as in Flux, so that tools that wa
 objects do not wait for this one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from batchinference.text import in_one_line
@@ -25,6 +24,23 @@ _FALSE_REASONS = {
 """Reason and message of a false condition. A false Ready has the reason and message of the job."""
 
 _ONLY_TRUE = ("Reconciling", "Stalled")
+
+
+class Waiting(StrEnum):
+    """Reasons for which a job or a schedule waits, except phases and causes of failure.
+
+    `tools/generators/troubleshooting.py` has the texts of the documentation about each reason.
+    """
+
+    ADMISSION_PENDING = "AdmissionPending"
+    QUEUED = "Queued"
+    NAME_TAKEN = "NameTaken"
+    API_SERVER_UNAVAILABLE = "ApiServerUnavailable"
+    KUBERAY_NOT_RESPONDING = "KubeRayNotResponding"
+    DRIVER_SILENT = "DriverSilent"
+    DRIVER_UNAUTHORIZED = "DriverUnauthorized"
+    RUN_ACTIVE = "RunActive"
+    CLOCK_BEHIND = "ClockBehind"
 
 
 @dataclass(frozen=True)

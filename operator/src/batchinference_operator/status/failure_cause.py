@@ -1,7 +1,5 @@
 """Finds the cause of the failure of an attempt: its report, KubeRay, or lost or crashed pods."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from math import inf

@@ -1,12 +1,9 @@
 """Derives the Events that a job gets from the difference between two of its statuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from batchinference.spec.causes import Cause
 from batchinference.spec.status import Phase
 from batchinference.spec.warnings import WarningCount, summarize
 from batchinference.text import counted
@@ -17,19 +14,18 @@ from batchinference_operator.status.attempts import (
     last_attempt,
     newly_ended,
 )
-from batchinference_operator.status.conditions import NOTIFIED, find_condition, is_condition_true
+from batchinference_operator.status.conditions import (
+    NOTIFIED,
+    Waiting,
+    find_condition,
+    is_condition_true,
+)
 from batchinference_operator.status.job_status import Status
 
-_ROUTINE_REASONS = frozenset(phase.value for phase in Phase)
+_ROUTINE_REASONS = frozenset(Phase)
 """Reasons that get no Event, because they only repeat the phase."""
-_PROBLEM_REASONS = frozenset(cause.value for cause in Cause) | {
-    "NameTaken",
-    "KubeRayNotResponding",
-    "DriverSilent",
-    "DriverUnauthorized",
-    "ApiServerUnavailable",
-}
-"""Reasons that are problems, so that the Event is a warning. Other reasons are intended waits."""
+_INTENDED_WAITS = (Waiting.ADMISSION_PENDING, Waiting.QUEUED)
+"""Reasons that are no problems, so that the Event is not a warning."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +92,7 @@ def _blocked(before: Status, after: Status) -> Iterator[Event]:
     now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
     reason = now.get("reason")
     if reason and reason not in _ROUTINE_REASONS and reason != then.get("reason"):
-        kind: Literal["Normal", "Warning"] = "Warning" if reason in _PROBLEM_REASONS else "Normal"
+        kind: Literal["Normal", "Warning"] = "Normal" if reason in _INTENDED_WAITS else "Warning"
         yield Event(reason, "Wait", now["message"] or reason, kind)
 
 

@@ -1,14 +1,13 @@
 """Reads Events about an object, to find the last one if it explains why the object waits."""
 
-from __future__ import annotations
-
 from typing import NamedTuple, Self
 
 from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.ray_job import Object
 
 NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
-"""Reasons of warnings about the node of a pod. They resolve over time or on another node."""
+"""Reasons of warnings about the node of a pod. Such problems resolve over time or on another
+node."""
 _START_FAILURES = {
     "FailedMount",
     "FailedMapVolume",

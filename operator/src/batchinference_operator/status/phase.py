@@ -1,7 +1,5 @@
 """Derives the phase of a job and the summary of its conditions from observations."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -9,7 +7,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference.text import counted
-from batchinference_operator.status.conditions import Summary
+from batchinference_operator.status.conditions import Summary, Waiting
 from batchinference_operator.status.last_warning import NODE_WARNINGS
 from batchinference_operator.status.pods import PodProblem, PodView
 from batchinference_operator.status.ray_job import RayJobView
@@ -22,7 +20,6 @@ _FAILED = Phase.FAILED, Summary("", "", failed=True)
 """The attempt has failed. `failure_cause` finds why."""
 DRIVER = "/driver"
 """The key of the driver in messages. No object has this name."""
-DRIVER_SILENT = "DriverSilent"
 REPORT_UNREAD = "the final report could not be read, so counts may be missing; they are in {report}"
 
 
@@ -76,12 +73,14 @@ def _unfinished(
         where = f" in LocalQueue {ray_job.queue}" if ray_job.queue else ""
         message = f"waiting for Kueue to admit RayJob {ray_job.name}{where}{why}"
         fix = "" if ray_job.queue else f". {_NO_QUEUE}"
-        return Phase.PENDING, Summary("Queued", f"{message}{fix}")
+        return Phase.PENDING, Summary(Waiting.QUEUED, f"{message}{fix}")
     phase, summary = driver
     problem = next(_pod_problems(ray_job, pods, messages), None)
     gated = next((pod for pod in pods if pod.gated), None)
     if gated is not None and problem is None and not _makes_progress(phase, report):
-        return Phase.PENDING, Summary("Queued", f"waiting for Kueue to admit pod {gated.name}{why}")
+        return Phase.PENDING, Summary(
+            Waiting.QUEUED, f"waiting for Kueue to admit pod {gated.name}{why}"
+        )
     if problem is None:
         return phase, summary
     summary = Summary(problem.cause.value, problem.message)
@@ -117,7 +116,7 @@ def _driver_phase(
     if report is None and (before in PROCESSING_PHASES or problem):
         phase = Phase(before) if before in PROCESSING_PHASES else Phase.STARTING
         why = problem or "its report is no longer available"
-        return phase, Summary(DRIVER_SILENT, f"no progress report: {why}")
+        return phase, Summary(Waiting.DRIVER_SILENT, f"no progress report: {why}")
     if report is None:
         return Phase.STARTING, Summary("Starting", "waiting for the driver's first report")
     if report.state == JobState.PREPARING:

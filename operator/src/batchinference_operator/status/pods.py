@@ -1,7 +1,5 @@
 """The pods of a job: their state, why they do not run, and how they were lost or crashed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,8 +58,8 @@ _WAITING_CAUSES = {
 }
 """Causes by the reason of a waiting container that rarely starts without a change by the user."""
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (?:ErrImagePull: )?(?=.)')
-"""A prefix that the kubelet adds to every other message about the same error. It is removed,
-because each change of a message is a status write."""
+"""A prefix that the kubelet adds to every other message about the same error. The prefix is
+removed, because each change of a message is a status write."""
 _DISRUPTION_CAUSES = {"PreemptionByScheduler": Cause.PREEMPTED}
 """Causes by reason of the condition DisruptionTarget. All other reasons mean a lost node."""
 _NODE_LOST_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
@@ -251,7 +249,8 @@ class PodView:
     name: str
     uid: str
     cluster: str
-    """Its RayCluster, which tells apart pods of other attempts and of earlier jobs of this name."""
+    """The RayCluster of the pod. Other attempts and earlier jobs of this name have other
+    clusters."""
     is_head: bool
     group: str
     """The KubeRay worker group; empty for the head."""
@@ -272,6 +271,7 @@ class PodView:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the view of a pod of a job."""
         metadata, status = body["metadata"], body.get("status") or {}
         labels = metadata["labels"]
         return cls(

@@ -1,6 +1,4 @@
-"""The fields of a RayJob that the operator reads. It caches thousands of RayJobs."""
-
-from __future__ import annotations
+"""The fields of a RayJob that the operator reads and caches, for thousands of RayJobs."""
 
 import operator
 import re
@@ -32,7 +30,8 @@ Object = dict[str, Any]
 
 DASHBOARD_PORT = 8265
 RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
-"""Names of the Ray container, including names from earlier versions. Others are sidecars."""
+"""Names of the Ray container, including names from earlier versions. Other containers are
+sidecars."""
 _FAILED_DELETE = "FailedDelete"
 """Prefix of KubeRay's reasons if it cannot delete a pod, usually because the pod is gone."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -166,7 +165,7 @@ class RayJobView:
     """When the driver started; if unknown, when KubeRay accepted the RayJob."""
     ended_at: str
     suspend: bool
-    """Whether `suspend` is set, for instance by Kueue, or KubeRay has not resumed it yet."""
+    """Whether `suspend` is set, for instance by Kueue, or the RayJob is not yet resumed."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
     multikueue: bool
@@ -192,6 +191,7 @@ class RayJobView:
 
     @classmethod
     def of(cls, body: Object) -> Self:
+        """Return the view of a RayJob. Invalid values of untrusted fields are left out."""
         status, spec = body.get("status") or {}, body.get("spec") or {}
         cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
@@ -232,6 +232,7 @@ class RayJobView:
 
     @property
     def deleting(self) -> bool:
+        """Whether it is being deleted."""
         return bool(self.deleted_at)
 
     @property
@@ -267,4 +268,5 @@ class RayJobView:
 
     @property
     def driver_started(self) -> bool:
+        """Whether its driver has started; the driver may have ended since."""
         return self.job_status in ("RUNNING", "STOPPED", "SUCCEEDED", "FAILED")

@@ -1,7 +1,5 @@
 """Parses, formats and checks timestamps of Kubernetes objects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from math import inf

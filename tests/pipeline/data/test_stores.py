@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -336,6 +337,17 @@ def test_api_key_is_sent(target: Target, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.warns(UserWarning, match="insecure"):
         target.run(rows_with(1), apiKeyEnv="KEY")
     assert {call.headers["api-key"] for call in target.store.calls} == {"hunter2"}
+
+
+@only_opensearch
+def test_all_rows_of_an_index_are_read(target: Target) -> None:
+    """OpenSearch returns at most 10,000 documents per search."""
+    assert isinstance(target.store, FakeOpensearch)
+    target.store.documents["rows"] = {str(n): {"_source": {"id": n}} for n in range(10_001)}
+    target.store.mappings["rows"] = {}
+    table = table_of(target.write(vectorColumn=None, dimensions=None))
+    assert table.rows(sys.maxsize) == [{"id": n} for n in range(10_001)]
+    assert table.first_rows(2) == [{"id": 0}, {"id": 1}]
 
 
 @only_opensearch

@@ -20,8 +20,9 @@ from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output import file_rewrites
 from batchinference.pipeline.output.file_rewrites import (
+    LIMITS,
+    MergeLimits,
     OutputSchema,
     RewriteTask,
     fit_in_driver,
@@ -29,7 +30,6 @@ from batchinference.pipeline.output.file_rewrites import (
 )
 from batchinference.pipeline.output.writers import (
     RewritingWriter,
-    parquet,
     rewriting_writer_for,
     writer_for,
 )
@@ -75,25 +75,26 @@ def rewriting(job_pass: JobPass) -> tuple[Snapshot, RewriteTask]:
     return end, task
 
 
-@pytest.mark.parametrize("limit", ["MERGED_BYTES", "MERGED_ROWS"])
-def test_driver_reads_only_small_files(
-    job_pass: JobPass, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_driver_reads_only_small_files(job_pass: JobPass) -> None:
     _, task = rewriting(job_pass)
-    assert fit_in_driver([task])
-    monkeypatch.setattr(file_rewrites, limit, {"MERGED_BYTES": task.size, "MERGED_ROWS": 1}[limit])
-    assert fit_in_driver([task])
-    assert not fit_in_driver([task, task])
+    for limits in (MergeLimits(merged_bytes=task.size), MergeLimits(merged_rows=1)):
+        assert fit_in_driver([task, task])
+        assert fit_in_driver([task], limits)
+        assert not fit_in_driver([task, task], limits)
 
 
 def rewritten(
-    job_pass: JobPass, end: Snapshot, writer: RewritingWriter = PARQUET, first: int | None = 0
+    job_pass: JobPass,
+    end: Snapshot,
+    writer: RewritingWriter = PARQUET,
+    first: int | None = 0,
+    limits: MergeLimits = LIMITS,
 ) -> list[ManifestEntry]:
     """Rewrite the files of a snapshot, and return its new entries. The files of the entries from
     `first` on may be merged; none of them if it is None."""
     small = [] if first is None else end.entries[first:]
     mergeable = {file.name for entry in small for file in entry.data}
-    tasks, others = rewrites(job_pass, end.entries, writer, mergeable)
+    tasks, others = rewrites(job_pass, end.entries, writer, mergeable, limits)
     entries = [*others, *(entry for task in tasks for entry in task())]
     assert rewrites(job_pass, entries, writer) == ([], entries)
     return entries
@@ -112,12 +113,18 @@ class TestMerging:
         return begin_pass(layout_of(tmp_path / "out"), source)
 
     def merged(
-        self, job_pass: JobPass, *batches: RowBatch, earlier: int = 0, first: int = 0
+        self,
+        job_pass: JobPass,
+        *batches: RowBatch,
+        earlier: int = 0,
+        first: int = 0,
+        writer: RewritingWriter = PARQUET,
+        limits: MergeLimits = LIMITS,
     ) -> list[ManifestEntry]:
         for task, batch in enumerate(batches, first):
             commit_rows(job_pass, batch, task)
         end = close_pass(job_pass)
-        entries = rewritten(job_pass, end, first=earlier)
+        entries = rewritten(job_pass, end, writer, earlier, limits)
         job_pass.write_unified_snapshot(end.with_entries(entries))
         job_pass.remove_orphans(entries)
         assert job_pass.load_committed().counts == end.counts
@@ -182,10 +189,9 @@ class TestMerging:
             return read(self, file)
 
         monkeypatch.setattr(RewriteTask, "_table", measured)
-        monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 4 << 20)
         batches = [good(0, row, table("x" * (4 << 20))) for row in range(20)]
         before = pa.total_allocated_bytes()
-        self.merged(job_pass, *batches)
+        self.merged(job_pass, *batches, writer=replace(PARQUET, row_group_bytes=4 << 20))
         assert len(peaks) == 20
         assert max(peaks) - before < 8 * (4 << 20)
 
@@ -202,19 +208,17 @@ class TestMerging:
         self.merged(job_pass, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)
         assert self.rows(job_pass) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
 
-    def test_sizes_are_limited(self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sizes_are_limited(self, job_pass: JobPass) -> None:
         size = len(b"".join(bytes(part) for _, part in ParquetWriter("snappy").files(table(0))))
-        monkeypatch.setattr(file_rewrites, "SMALL_BYTES", size)
-        monkeypatch.setattr(file_rewrites, "MERGED_BYTES", 2 * size)
+        limits = MergeLimits(small_bytes=size, merged_bytes=2 * size)
         large = good(0, 4, table(*range(1000)))
-        self.merged(job_pass, *(good(0, n, [n]) for n in range(4)), large)
+        self.merged(job_pass, *(good(0, n, [n]) for n in range(4)), large, limits=limits)
         assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 2, 1000]
 
-    def test_rows_are_limited(self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_are_limited(self, job_pass: JobPass) -> None:
         """Files of a few bytes may hold rows that take much memory."""
-        monkeypatch.setattr(file_rewrites, "MERGED_ROWS", 3)
-        batches = [good(0, n, [n]) for n in range(5)]
-        self.merged(job_pass, *batches, good(0, 5, [5, 6, 7]))
+        batches = [*(good(0, n, [n]) for n in range(5)), good(0, 5, [5, 6, 7])]
+        self.merged(job_pass, *batches, limits=MergeLimits(merged_rows=3))
         assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 3, 3]
 
 

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -38,12 +38,21 @@ from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.pipeline.type_widening import unify_field
 from batchinference.spec.progress import Counts
 
-SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
-"""Files of at most SMALL_BYTES are merged into files of at most MERGED_BYTES."""
-MERGED_ROWS = 10_000
-"""The maximum number of rows of a merged file, because more take too much time in the driver."""
+MERGED_BYTES = 32 << 20
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
 """Errors of reading a file. Its entry is then left unchanged, so that nothing is lost."""
+
+
+class MergeLimits(NamedTuple):
+    """Files of at most `small_bytes` are merged into files of at most `merged_bytes` and
+    `merged_rows`. More rows take too much time in the driver."""
+
+    small_bytes: int = 8 << 20
+    merged_bytes: int = MERGED_BYTES
+    merged_rows: int = 10_000
+
+
+LIMITS = MergeLimits()
 
 
 @dataclass(frozen=True)
@@ -111,10 +120,12 @@ class RewriteTask:
 
     @property
     def size(self) -> int:
+        """The bytes of the data files to read."""
         return sum(map(size_of, self.entries))
 
     @property
     def rows(self) -> int:
+        """The number of rows in the data files to read."""
         return sum(entry.counts.written for entry in self.entries)
 
     def __call__(self) -> list[ManifestEntry]:
@@ -227,10 +238,10 @@ def _merged_errors(job_pass: JobPass, entries: Sequence[ManifestEntry]) -> DataF
     return put_renamed(job_pass, directory, files[0], content)
 
 
-def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
+def fit_in_driver(tasks: Sequence[RewriteTask], limits: MergeLimits = LIMITS) -> bool:
     """Return whether the files of these tasks are small enough to run the tasks in the driver."""
     size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
-    return size <= MERGED_BYTES and rows <= MERGED_ROWS
+    return size <= limits.merged_bytes and rows <= limits.merged_rows
 
 
 def rewrites(
@@ -238,13 +249,15 @@ def rewrites(
     entries: list[ManifestEntry],
     writer: RewritingWriter,
     mergeable: Collection[str] = (),
+    limits: MergeLimits = LIMITS,
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
     """Return the rewrites to run, and the entries that stay as they are. An entry is only merged if
-    its files are small and named in `mergeable`. Columns without a common type keep their types."""
+    `mergeable` has the names of its files, and if these are small. Columns without a common type
+    keep their types."""
     written = [entry for entry in entries if entry.data]
     schema = OutputSchema.of(job_pass.layout.data, written, writer)
     tasks, others = [], [entry for entry in entries if not entry.data]
-    for group in _groups(written, schema, mergeable):
+    for group in _groups(written, schema, mergeable, limits):
         if len(group) > 1 or not all(schema.fits(entry) for entry in group):
             tasks.append(RewriteTask(job_pass, group, schema, writer))
         else:
@@ -253,30 +266,36 @@ def rewrites(
 
 
 def _groups(
-    entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
+    entries: list[ManifestEntry],
+    schema: OutputSchema,
+    mergeable: Collection[str],
+    limits: MergeLimits,
 ) -> Iterator[list[ManifestEntry]]:
     """Yield groups of entries to merge, in the order of the input. An entry that is not merged is a
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # if failed input rows may also have written rows, a retry removes the whole entry
+        # if a failed input row may also have written rows, a retry of it removes the whole entry
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
-        if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
+        is_small = size_of(entry) <= limits.small_bytes
+        if merges and is_small and entry.counts.written < limits.merged_rows:
             small[schema.column_key(schema.columns(entry))].append(entry)
         else:
             yield [entry]
     for group in small.values():
-        yield from _fitting_groups(sorted(group, key=lambda entry: entry.row_ranges))
+        yield from _fitting_groups(sorted(group, key=lambda entry: entry.row_ranges), limits)
 
 
-def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
-    """Yield groups of consecutive entries with at most MERGED_BYTES and MERGED_ROWS."""
+def _fitting_groups(
+    entries: Iterable[ManifestEntry], limits: MergeLimits
+) -> Iterator[list[ManifestEntry]]:
+    """Yield groups of consecutive entries, each small enough for a merged file."""
     group: list[ManifestEntry] = []
     size = rows = 0
     for entry in entries:
         size, rows = size + size_of(entry), rows + entry.counts.written
-        if group and (size > MERGED_BYTES or rows > MERGED_ROWS):
+        if group and (size > limits.merged_bytes or rows > limits.merged_rows):
             yield group
             group, size, rows = [], size_of(entry), entry.counts.written
         group.append(entry)
@@ -295,17 +314,17 @@ def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schem
     files = [dict(entry.columns) for entry in entries]
     names = sorted({name for file in files for name in file})
     uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
-    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
+    # for each uneven column, the field of each type by the name of the type
+    fields: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
     for entry in entries:
-        new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
+        new = [(name, kind) for name, kind in entry.columns if kind not in fields.get(name, {kind})]
         if new:
             file = entry.data[0]
             footer = parquet_footer(directory / file.name, file.bytes)
             schema = refuse_pickles(footer.schema.to_arrow_schema())
-            type_names = dict(entry.columns)
-            for name in new:
-                kinds[name][type_names[name]] = schema.field(name)
-    common = (unify_field(list(fields.values())) for fields in kinds.values())
+            for name, kind in new:
+                fields[name][kind] = schema.field(name)
+    common = (unify_field(list(by_type.values())) for by_type in fields.values())
     return pa.schema([field for field in common if field is not None])
 
 
@@ -316,16 +335,16 @@ def without_removed(
     Raises BadOutput if a file has changed, or if another pass has begun."""
     data, new_indexes = list[DataFile](), dict[int, int]()
     for index, file in enumerate(entry.data):
-        runs = [(one, rows) for one in entry.origins for at, rows in one.rows if at == index]
-        keep, lengths = [not one.removed for one, _ in runs], [rows for _, rows in runs]
+        runs = [(each, rows) for each in entry.origins for at, rows in each.rows if at == index]
+        keep, lengths = [not origin.removed for origin, _ in runs], [rows for _, rows in runs]
         new = _rewrite(job_pass, job_pass.layout.data, file, writer, keep, lengths)
         if new is not None:
             new_indexes[index] = len(data)
             data.append(new)
     origins = [
-        replace(one, rows=[(new_indexes[at], rows) for at, rows in one.rows if at in new_indexes])
-        for one in entry.origins
-        if not one.removed
+        replace(each, rows=[(new_indexes[at], rows) for at, rows in each.rows if at in new_indexes])
+        for each in entry.origins
+        if not each.removed
     ]
     errors = _rewrite_errors(job_pass, entry, entry.errors) if entry.errors else None
     return replace(entry, data=data, errors=errors, origins=origins)

@@ -20,14 +20,18 @@ from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.file_split import safe
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import FileWriter
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
 """The member of a row without values, because readers find a row only by its members."""
-_UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
+_UNSAFE_IN_MEMBERS = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
+_UNSAFE_IN_KEYS = re.compile(
+    r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
+    r"|[\s\x80-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff])+"  # invisible
+)
+"""Matches invisible characters, and those that cause problems in file systems."""
 Encode = Callable[[Any], bytes]
 
 
@@ -138,7 +142,7 @@ def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
     """Return the suffix of the member names of a column, and the encoder of its values that are not
     bytes. Bytes are written unchanged."""
     first = next((value for value in values if value is not None), None)
-    parts = [_UNSAFE.sub("_", part) for part in column.split(".")]
+    parts = [_UNSAFE_IN_MEMBERS.sub("_", part) for part in column.split(".")]
     if parts[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
         parts.append(_extension(first))
     return ".".join(parts), _ENCODERS.get(parts[-1].lower(), _text)
@@ -157,11 +161,13 @@ def _extension(value: Any) -> str:
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
     """Return a unique key for each row, because readers take consecutive members with the same key
-    as one row. Characters that would end a key or leave the directory are replaced."""
+    as one row. Unsafe characters, such as those that would end a key or leave the directory, become
+    `_`. A number is appended to a key that is already used: `cat`, `cat--2`."""
     uses: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):
-        wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
+        text = "" if value is None else str(value)
+        wanted = key = _UNSAFE_IN_KEYS.sub("_", text) or f"{row:08d}"
         while key in uses:
             uses[wanted] += 1
             key = f"{wanted}--{uses[wanted]}"

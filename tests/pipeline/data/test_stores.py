@@ -22,6 +22,7 @@ from qdrant_client import models
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput, StorageUnavailable
 from batchinference.pipeline.output.tables import upserts
+from batchinference.pipeline.output.tables.upserts import BATCH_BYTES, BATCH_ROWS
 from plugins.messages import Messages
 from support.jobs.table_writes import TableJob, open_job, run_job, table_of
 from support.jobs.vector_jobs import STORES, store_fields
@@ -356,15 +357,14 @@ def test_rows_without_vectors(target: Target) -> None:
     assert target.store.rows() == [{"_id": "1", "id": 1}]
 
 
-def test_requests_have_limited_size(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upserts, "BATCH_ROWS", 3)
-    monkeypatch.setattr(upserts, "BATCH_BYTES", 1 << 20)
-    texts = ["a" * (1 << 20), *"bcdef"]
-    target.run(rows_with(*range(6), text=texts))
+def test_requests_have_limited_size(target: Target) -> None:
+    """The batch with the long text is halved until this text is alone."""
+    rows = BATCH_ROWS + 2
+    target.run(rows_with(*range(rows), text=["a" * BATCH_BYTES, *["b"] * (rows - 1)]))
     sizes = [
         len(call.body["points"] if target.format == "qdrant" else call.body[::2])
         for call in target.store.calls
         if call.writes_rows
     ]
-    assert sorted(sizes) == [1, 2, 3]
-    assert len(target.store.rows()) == 6
+    assert sorted(sizes) == [1, 1, 2, 2, 4, 8, 16, 32, 64, 128]
+    assert len(target.store.rows()) == rows

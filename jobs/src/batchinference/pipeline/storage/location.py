@@ -52,6 +52,7 @@ class Location:
 
     @property
     def filesystem(self) -> pafs.FileSystem:
+        """The file system of pyarrow. Raises OSError if settings of an object store are missing."""
         if self.local and (self.allowed or "\\x" in self.path):  # pyarrow cannot open such names
             return local_files.contained(self.allowed or ("/",))
         if self.local:
@@ -60,10 +61,12 @@ class Location:
 
     @property
     def scheme(self) -> str:
+        """The scheme of the address, such as `s3`; `file` for a local path."""
         return scheme_of(self.uri)
 
     @property
     def local(self) -> bool:
+        """Whether this is a path of this machine, not an address in an object store."""
         return is_local(self.uri)
 
     @property
@@ -111,6 +114,7 @@ class Location:
         return replace(self, allowed=tuple(roots))
 
     def info(self) -> pafs.FileInfo:
+        """Return the type, bytes and time of the file or directory; the type NotFound if none."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.info_of(self.path))
@@ -121,6 +125,7 @@ class Location:
             raise local_files.LinkedPath.at(link)
 
     def exists(self) -> bool:
+        """Return whether there is a file or directory. Raises BadOutput for a link below `root`."""
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self, limit: int | None = None) -> bytes:

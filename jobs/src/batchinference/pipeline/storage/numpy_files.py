@@ -40,6 +40,7 @@ class ArrayHeader:
 
     @property
     def rows(self) -> int:
+        """The length of the first dimension. An array without dimensions is one row."""
         return self.shape[0] if self.shape else 1
 
 

@@ -251,11 +251,15 @@ _ENDPOINTS = {
 
 
 def obstore_bucket(
-    scheme: str, bucket: str, storage: Storage, prefix: str = ""
+    scheme: str,
+    bucket: str,
+    storage: Storage,
+    prefix: str = "",
+    retries: int = CONDITIONAL_RETRIES,
 ) -> S3Store | GCSStore | AzureStore | None:
-    """Return an obstore client for a bucket, or a prefix in it, with the settings of
-    `object_store`. None if only pyarrow finds the credentials, or obstore would use another
-    endpoint."""
+    """Return a client of obstore for a bucket, or for a prefix in the bucket, with the settings of
+    `object_store`. Return None if only pyarrow finds the credentials, or if obstore would use
+    another endpoint."""
     from obstore import store
 
     endpoint = _s3_endpoint(storage) if scheme == "s3" else storage.endpoint
@@ -273,7 +277,7 @@ def obstore_bucket(
         prefix=prefix or None,
         config=options,
         client_options={"allow_http": http},
-        retry_config={"max_retries": CONDITIONAL_RETRIES},
+        retry_config={"max_retries": retries},
     )
     return client
 
@@ -292,8 +296,9 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of an object store for pyiceberg; those of S3 for other addresses.
-    pyiceberg finds credentials itself, and an Azure address contains the account."""
+    """Return the options of pyiceberg for the object store of an address; those for S3 if the
+    address is in no object store. pyiceberg finds credentials itself, and an address of Azure
+    contains the account."""
     match urlsplit(address).scheme:
         case "gs":
             options = {"gcs.service.host": storage.endpoint}

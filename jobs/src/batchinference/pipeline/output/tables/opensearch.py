@@ -108,9 +108,9 @@ class OpensearchTable(UpsertTable):
         }
 
     def _replaced_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
-        """Return the IDs among `ids` of documents that a later commit has put. `ids` have a higher
-        version than this commit. A version above that of the last commit comes from another writer.
-        Documents in MARKS have no other writers."""
+        """Return those of `ids` whose documents a later commit has put. All of these documents have
+        a higher version than this commit. If a version is above that of the last commit, another
+        writer has put the document. Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
         answer = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)

@@ -21,8 +21,9 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_rewrites import (
-    LIMITS,
-    MergeLimits,
+    MERGED_BYTES,
+    MERGED_ROWS,
+    SMALL_BYTES,
     OutputSchema,
     RewriteTask,
     fit_in_driver,
@@ -36,6 +37,7 @@ from batchinference.pipeline.output.writers import (
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
@@ -75,26 +77,30 @@ def rewriting(job_pass: JobPass) -> tuple[Snapshot, RewriteTask]:
     return end, task
 
 
-def test_driver_reads_only_small_files(job_pass: JobPass) -> None:
+@pytest.mark.parametrize(
+    ("rows", "size"), [(MERGED_ROWS, 1), (1, MERGED_BYTES)], ids=["rows", "bytes"]
+)
+def test_driver_reads_only_small_files(job_pass: JobPass, rows: int, size: int) -> None:
     _, task = rewriting(job_pass)
-    for limits in (MergeLimits(merged_bytes=task.size), MergeLimits(merged_rows=1)):
-        assert fit_in_driver([task, task])
-        assert fit_in_driver([task], limits)
-        assert not fit_in_driver([task, task], limits)
+    assert fit_in_driver([task, task])
+    largest = replace(of_size(task.entries[0], size), counts=Counts(read=rows, written=rows))
+    assert fit_in_driver([replace(task, entries=[largest])])
+    assert not fit_in_driver([task, replace(task, entries=[largest])])
+
+
+def of_size(entry: ManifestEntry, size: int) -> ManifestEntry:
+    """Return an entry whose only file claims another size in bytes."""
+    return replace(entry, data=[replace(entry.data[0], bytes=size)])
 
 
 def rewritten(
-    job_pass: JobPass,
-    end: Snapshot,
-    writer: RewritingWriter = PARQUET,
-    first: int | None = 0,
-    limits: MergeLimits = LIMITS,
+    job_pass: JobPass, end: Snapshot, writer: RewritingWriter = PARQUET, first: int | None = 0
 ) -> list[ManifestEntry]:
     """Rewrite the files of a snapshot, and return its new entries. The files of the entries from
     `first` on may be merged; none of them if it is None."""
     small = [] if first is None else end.entries[first:]
     mergeable = {file.name for entry in small for file in entry.data}
-    tasks, others = rewrites(job_pass, end.entries, writer, mergeable, limits)
+    tasks, others = rewrites(job_pass, end.entries, writer, mergeable)
     entries = [*others, *(entry for task in tasks for entry in task())]
     assert rewrites(job_pass, entries, writer) == ([], entries)
     return entries
@@ -119,12 +125,11 @@ class TestMerging:
         earlier: int = 0,
         first: int = 0,
         writer: RewritingWriter = PARQUET,
-        limits: MergeLimits = LIMITS,
     ) -> list[ManifestEntry]:
         for task, batch in enumerate(batches, first):
             commit_rows(job_pass, batch, task)
         end = close_pass(job_pass)
-        entries = rewritten(job_pass, end, writer, earlier, limits)
+        entries = rewritten(job_pass, end, writer, earlier)
         job_pass.write_unified_snapshot(end.with_entries(entries))
         job_pass.remove_orphans(entries)
         assert job_pass.load_committed().counts == end.counts
@@ -209,17 +214,20 @@ class TestMerging:
         assert self.rows(job_pass) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
 
     def test_sizes_are_limited(self, job_pass: JobPass) -> None:
-        size = len(b"".join(bytes(part) for _, part in ParquetWriter("snappy").files(table(0))))
-        limits = MergeLimits(small_bytes=size, merged_bytes=2 * size)
-        large = good(0, 4, table(*range(1000)))
-        self.merged(job_pass, *(good(0, n, [n]) for n in range(4)), large, limits=limits)
-        assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 2, 1000]
+        for row in range(6):
+            commit_rows(job_pass, good(0, row, [row]), task=row)
+        sizes = (*[SMALL_BYTES] * (1 + MERGED_BYTES // SMALL_BYTES), SMALL_BYTES + 1)
+        entries = list(map(of_size, close_pass(job_pass).entries, sizes))
+        mergeable = [file.name for entry in entries for file in entry.data]
+        (task,), others = rewrites(job_pass, entries, PARQUET, mergeable)
+        assert (task.entries, others) == (entries[:4], [entries[5], entries[4]])
 
     def test_rows_are_limited(self, job_pass: JobPass) -> None:
         """Files of a few bytes may hold rows that take much memory."""
-        batches = [*(good(0, n, [n]) for n in range(5)), good(0, 5, [5, 6, 7])]
-        self.merged(job_pass, *batches, limits=MergeLimits(merged_rows=3))
-        assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 3, 3]
+        third = MERGED_ROWS // 3
+        small = [good(0, n * third, [n] * third) for n in range(5)]
+        self.merged(job_pass, *small, good(0, 5 * third, [5] * MERGED_ROWS))
+        assert sorted(map(len, self.rows(job_pass))) == [2 * third, 3 * third, MERGED_ROWS]
 
 
 COLUMNS = {

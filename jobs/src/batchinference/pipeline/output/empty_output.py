@@ -28,8 +28,7 @@ def with_columns(
 ) -> Snapshot:
     """Return the final snapshot of an output without rows: with its columns, and with a file
     without rows if readers need one. `planned` are the columns that are certain before any row is
-    computed. If no column is certain, the columns are `guessed`, unless later jobs may append rows
-    with other columns."""
+    computed. If none are certain, `guessed` is used, unless later jobs may append other columns."""
     is_certain = planned.names or end.empty_schemas or write.adds
     schema = _schema(end, FileSplit.of(write), planned if is_certain else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])

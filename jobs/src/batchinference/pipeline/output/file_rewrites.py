@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,21 +38,12 @@ from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.pipeline.type_widening import unify_field
 from batchinference.spec.progress import Counts
 
-MERGED_BYTES = 32 << 20
+SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
+"""Files of at most SMALL_BYTES are merged into files of at most MERGED_BYTES."""
+MERGED_ROWS = 10_000
+"""The maximum number of rows of a merged file, because more take too much time in the driver."""
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
 """Errors of reading a file. Its entry is then left unchanged, so that nothing is lost."""
-
-
-class MergeLimits(NamedTuple):
-    """Files of at most `small_bytes` are merged into files of at most `merged_bytes` and
-    `merged_rows`. More rows take too much time in the driver."""
-
-    small_bytes: int = 8 << 20
-    merged_bytes: int = MERGED_BYTES
-    merged_rows: int = 10_000
-
-
-LIMITS = MergeLimits()
 
 
 @dataclass(frozen=True)
@@ -117,16 +108,6 @@ class RewriteTask:
     entries: list[ManifestEntry]
     schema: OutputSchema
     writer: RewritingWriter
-
-    @property
-    def size(self) -> int:
-        """The bytes of the data files to read."""
-        return sum(map(size_of, self.entries))
-
-    @property
-    def rows(self) -> int:
-        """The number of rows in the data files to read."""
-        return sum(entry.counts.written for entry in self.entries)
 
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files, and return the entries that name them.
@@ -198,8 +179,7 @@ class RewriteTask:
 def put_renamed(
     job_pass: JobPass, directory: Location, old: DataFile, content: Content
 ) -> DataFile:
-    """Write a file that replaces `old`, under a new name, and return it. Raises BadOutput if
-    another pass has begun."""
+    """Write and return a file that replaces `old`. Raises BadOutput if another pass has begun."""
     return put_rewritten(job_pass, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
@@ -238,10 +218,11 @@ def _merged_errors(job_pass: JobPass, entries: Sequence[ManifestEntry]) -> DataF
     return put_renamed(job_pass, directory, files[0], content)
 
 
-def fit_in_driver(tasks: Sequence[RewriteTask], limits: MergeLimits = LIMITS) -> bool:
+def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
     """Return whether the files of these tasks are small enough to run the tasks in the driver."""
-    size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
-    return size <= limits.merged_bytes and rows <= limits.merged_rows
+    entries = [entry for task in tasks for entry in task.entries]
+    rows = sum(entry.counts.written for entry in entries)
+    return sum(map(size_of, entries)) <= MERGED_BYTES and rows <= MERGED_ROWS
 
 
 def rewrites(
@@ -249,15 +230,13 @@ def rewrites(
     entries: list[ManifestEntry],
     writer: RewritingWriter,
     mergeable: Collection[str] = (),
-    limits: MergeLimits = LIMITS,
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
-    """Return the rewrites to run, and the entries that stay as they are. An entry is only merged if
-    `mergeable` has the names of its files, and if these are small. Columns without a common type
-    keep their types."""
+    """Return the rewrites to run, and the entries that stay as they are. Only small files whose
+    names are in `mergeable` are merged. Columns without a common type keep their types."""
     written = [entry for entry in entries if entry.data]
     schema = OutputSchema.of(job_pass.layout.data, written, writer)
     tasks, others = [], [entry for entry in entries if not entry.data]
-    for group in _groups(written, schema, mergeable, limits):
+    for group in _groups(written, schema, mergeable):
         if len(group) > 1 or not all(schema.fits(entry) for entry in group):
             tasks.append(RewriteTask(job_pass, group, schema, writer))
         else:
@@ -266,10 +245,7 @@ def rewrites(
 
 
 def _groups(
-    entries: list[ManifestEntry],
-    schema: OutputSchema,
-    mergeable: Collection[str],
-    limits: MergeLimits,
+    entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
 ) -> Iterator[list[ManifestEntry]]:
     """Yield groups of entries to merge, in the order of the input. An entry that is not merged is a
     group of its own. All entries of a group have the same columns."""
@@ -278,24 +254,21 @@ def _groups(
         # if a failed input row may also have written rows, a retry of it removes the whole entry
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
-        is_small = size_of(entry) <= limits.small_bytes
-        if merges and is_small and entry.counts.written < limits.merged_rows:
+        if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
             small[schema.column_key(schema.columns(entry))].append(entry)
         else:
             yield [entry]
     for group in small.values():
-        yield from _fitting_groups(sorted(group, key=lambda entry: entry.row_ranges), limits)
+        yield from _fitting_groups(sorted(group, key=lambda entry: entry.row_ranges))
 
 
-def _fitting_groups(
-    entries: Iterable[ManifestEntry], limits: MergeLimits
-) -> Iterator[list[ManifestEntry]]:
-    """Yield groups of consecutive entries, each small enough for a merged file."""
+def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestEntry]]:
+    """Yield groups of consecutive entries with at most MERGED_BYTES and MERGED_ROWS."""
     group: list[ManifestEntry] = []
     size = rows = 0
     for entry in entries:
         size, rows = size + size_of(entry), rows + entry.counts.written
-        if group and (size > limits.merged_bytes or rows > limits.merged_rows):
+        if group and (size > MERGED_BYTES or rows > MERGED_ROWS):
             yield group
             group, size, rows = [], size_of(entry), entry.counts.written
         group.append(entry)
@@ -304,7 +277,7 @@ def _fitting_groups(
 
 
 def size_of(entry: ManifestEntry) -> int:
-    """Return the bytes of the data files of an entry."""
+    """Return the bytes of the data and error files of an entry."""
     return sum(file.bytes for file in entry.files)
 
 

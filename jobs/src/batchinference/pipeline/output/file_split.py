@@ -77,8 +77,7 @@ class FileSplit:
             yield rows.column(_INDEX).to_numpy()
 
     def null_names(self, table: pa.Table) -> Iterator[int]:
-        """Yield the index of each row with a partition value that is the text NULL_DIRECTORY, which
-        readers take for null."""
+        """Yield the index of each row with a partition text that readers take for null."""
         if not (self.partition_by and table.num_rows):
             return
         for column in map(decoded, map(self.chosen(table).column, self.partition_by)):

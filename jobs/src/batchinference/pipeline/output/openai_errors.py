@@ -32,8 +32,7 @@ def write_error_file(
 ) -> None:
     """Write a line for each failed row of an output, in the order of the input. The custom id is
     the value of the column `id_column`. `first_file` is the number of the first input file, from
-    which request ids are made. `others` are further lines of the error file, each with the number
-    of its row in the first input file."""
+    which request ids are made. `others` are pairs of a row number in this file and a line."""
     with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):

@@ -2,8 +2,7 @@
 
 The addresses are untrusted, but they are fetched with the network access and the credentials of the
 job. By default, only the public internet is allowed; for addresses in a URL manifest, also the
-bucket or directory of the manifest. The option `allow` adds prefixes.
-"""
+bucket or directory of the manifest. The option `allow` adds prefixes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Ray registers an Arrow extension type whose values are pickles. Converting such a column to Python
 objects runs code of the author of the file. So all reads of Arrow and Parquet data go through this
-module, which rejects such columns. A test finds reads that bypass it.
-"""
+module, which rejects such columns. A test finds reads that bypass it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Maximum rows and bytes per decoded table. The bytes are those that the footer of the file states,
-which may be wrong."""
+"""Maximum rows, and bytes as the footer states them (perhaps wrongly), per decoded table."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 

@@ -1,8 +1,7 @@
 """Replaces an object in a store only if nobody has changed it since it was read (compare-and-swap).
 
 pyarrow cannot send such conditions, but obstore can: `If-None-Match` for an object that does not
-exist, else the ETag or the generation that was read.
-"""
+exist, else the ETag or the generation that was read."""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 
 
 def _keeping_nulls(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
-    """Return the method `project`, which converts lists or maps to another type, so that it keeps
-    nulls."""
+    """Return `project`, a method that converts lists or maps, changed so that it keeps nulls."""
 
     def projected(visitor: Any, kind: Any, values: pa.Array | None, *parts: Any) -> pa.Array | None:
         result = project(visitor, kind, values, *parts)

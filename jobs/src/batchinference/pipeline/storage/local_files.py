@@ -8,8 +8,7 @@ followed.
 
 Inputs: others may write to an input directory, and plant a link to a file that only the job can
 read, such as a mounted Secret. So `contained` opens only files whose real path is in given
-directories. Paths are text as in `file_names`.
-"""
+directories. Paths are text as in `file_names`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Files and directories at an address: a local path, or an object store of pyarrow.
 
-Writes are atomic: with a temporary file, fsync and a rename on a local disk (see `local_files`),
-with one put in an object store.
-"""
+Writes are atomic: by a rename on a local disk (see `local_files`), by one put in a store."""
 
 from __future__ import annotations
 
@@ -291,8 +289,7 @@ class Location:
 
 
 class _GzipStream(io.RawIOBase):
-    """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow its end. Raises
-    OSError for damage."""
+    """The decompressed content of a gzip file, after which zeros may follow, unlike in pyarrow."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)

@@ -1,7 +1,6 @@
 """Checks and loads untrusted NumPy files.
 
-np.load allocates as much memory as the headers of arrays state, so the headers are checked first.
-"""
+np.load allocates as much memory as the headers of arrays state, so headers are checked first."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """Fetches the content behind a URL or an address in storage, with retries.
 
-If the server reports that the content does not exist, the error is PermanentFetchError. If the
-server does not respond, or reports a transient error, the request is retried a few times, and then
-the error is TransientFetchError.
-"""
+If the content does not exist, the error is PermanentFetchError. If the server does not respond, or
+reports a transient error, a few retries follow, and then the error is TransientFetchError."""
 
 from __future__ import annotations
 

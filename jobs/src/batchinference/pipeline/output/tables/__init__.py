@@ -63,19 +63,17 @@ class Table(Writer, CommittedTable):
     """The columns of the existing table that rows must fit; None if rows may have any types."""
 
     def open(self, planned: pa.Schema) -> None:
-        """Read the columns of the table if it exists, and check that rows with the columns
-        `planned` fit it. These are the columns that are certain before any row is computed.
+        """Read the columns of the table if it exists. Raises BadOutput if rows with the columns
+        `planned`, those that are certain before any row is computed, do not fit the table.
 
-        Runs on the driver before the first task, and changes nothing. Raises BadOutput if the rows
-        do not fit."""
+        Runs on the driver before the first task, and changes nothing."""
         with table_errors_as_bad_output():
             self.load()
             self.converted(planned.empty_table())
 
     @abstractmethod
     def load(self) -> None:
-        """Set `types` and `partition_by` to those of the existing table. Raises BadOutput if the
-        job cannot write to it."""
+        """Set `types` and `partition_by`. Raises BadOutput if the job cannot write to the table."""
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
@@ -158,8 +156,7 @@ class Table(Writer, CommittedTable):
         """Copy a committed file to where the files of the table are, under a new name, and return
         what `register` needs. The rows are not visible yet.
 
-        Runs in tasks. Raises BadOutput if the file has changed, or if the type of a column is not
-        the one in `schema`."""
+        Runs in tasks. Raises BadOutput if the file has changed or has other types than `schema`."""
         with table_errors_as_bad_output():
             content = unchanged_content(data, file)
             for field, stored in zip(schema, self.schema_and_rows(content)[0], strict=True):
@@ -272,8 +269,7 @@ def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 def common_types(table: pa.Table) -> pa.Table:
     """Return rows with types that all table formats support: signed integers and floats of 32 and
-    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput if these types cannot
-    hold a value."""
+    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput for other values."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
@@ -282,9 +278,8 @@ def common_types(table: pa.Table) -> pa.Table:
 def lake_types(
     table: pa.Table, existing: pa.Schema | None, make: Callable[[pa.Schema], object], name: str
 ) -> pa.Table:
-    """Return rows with types that the format `name` supports. `make` converts a schema to this
-    format. Raises BadOutput if `make` fails for a column, or if column names differ only in case.
-    """
+    """Return rows with types that the format `name` supports. Raises BadOutput if `make`, which
+    converts a schema to this format, fails for a column, or if names differ only in case."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
     for field in typed_columns(table.schema):

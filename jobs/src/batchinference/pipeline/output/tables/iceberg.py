@@ -92,8 +92,7 @@ class IcebergTable(MergingTable):
         return staged._table.io, staged.table_metadata.location
 
     def _check_creation(self, catalog: Catalog) -> None:
-        """Raise an exception if the table cannot be created. A namespace that this check creates is
-        removed again."""
+        """Raise an exception if the table cannot be created. Removes a namespace it has created."""
         created = self._create_namespace(catalog)
         try:
             self._new_location(catalog)

@@ -139,14 +139,13 @@ def _read(
     """Return the rows of a data file that are not deleted, with the columns `names` or all."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
-    io = transaction._table.io
-    scan = ArrowScan(transaction.table_metadata, io, wanted, AlwaysTrue())
+    scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())
     table = refuse_pickles(scan.to_table([FileScanTask(task.file, task.delete_files)]))
     return table.select(names) if names else table
 
 
 def _write_data_files(transaction: Transaction, rows: pa.Table) -> list[DataFile]:
-    io = transaction._table.io
     if not rows.num_rows:
         return []
+    io = transaction._table.io
     return list(_dataframe_to_data_files(transaction.table_metadata, rows, io))

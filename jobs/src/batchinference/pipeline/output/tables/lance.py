@@ -28,8 +28,7 @@ from batchinference.text import counted
 
 _RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
 StagedFile = tuple[list[Any], list[str], Location]
-"""The columns of the dataset when fragments were made, these fragments as JSON, and the file
-with their rows."""
+"""The columns of the dataset when fragments were made, the fragments (JSON), and their file."""
 
 
 class LanceTable(Table):
@@ -174,8 +173,7 @@ class LanceTable(Table):
         self, dataset: lance.LanceDataset | None, files: list[StagedFile]
     ) -> list[StagedFile]:
         """Return the files, with new fragments if the columns of the dataset have changed, because
-        fragments refer to columns only by number. Raises BadOutput if the rows do not fit the new
-        columns."""
+        fragments refer to columns by number. Raises BadOutput if rows do not fit new columns."""
         if all(columns == _columns(dataset) for columns, *_ in files):
             return files
         self.load()
@@ -192,8 +190,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with lists in place of tensors. Lists for tensors of one dimension have a
-    fixed size, as Lance needs for vectors."""
+    """Return the table with lists in place of tensors, of fixed size if they are vectors."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
@@ -219,8 +216,7 @@ updated, so that row IDs of other rows stay valid."""
 @dataclass
 class AddedColumns:
     """The new columns of the rows that a job has read from a dataset. If a commit conflicts with
-    another one, the next try uses the fragments that the first try has made of fragments that have
-    not changed since."""
+    another one, the next try does not merge fragments again that have not changed since."""
 
     version: int
     """The version of the dataset that was read."""

@@ -39,6 +39,7 @@ from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
+from batchinference.pipeline.output.writers import unwritable_items
 from batchinference.pipeline.output.writers.json import with_exact_times
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
@@ -168,13 +169,8 @@ class UpsertTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        errors = self.vectors.unwritable(table) if self.vectors else {}
-        for row, key in enumerate(self._keys(table)):
-            try:
-                self.id_of(key)
-            except UnwritableValue as error:
-                errors.setdefault(row, error)
-        return errors
+        of_vectors = self.vectors.unwritable(table) if self.vectors else {}
+        return unwritable_items(self.id_of, self._keys(table)) | of_vectors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         others = [name for name in table.column_names if name != self._write.vector_column]

@@ -26,8 +26,7 @@ from batchinference.pipeline.type_widening import map_types
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Numbers of rows, and of bytes of text, that are converted at a time, because Python objects take
-much more memory than text."""
+"""Maximum rows and bytes of text to convert at a time: Python objects take much more memory."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 

@@ -72,9 +72,8 @@ def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table
 
 
 def storable(table: pa.Table) -> pa.Table:
-    """Return the table with types that Parquet and its readers support: float32 in place of
-    float16, which Spark cannot read, and the text {} in place of structs without fields, which
-    Parquet cannot store."""
+    """Return the table with types that Parquet and Spark support: float32 in place of float16, and
+    the text {} in place of structs without fields."""
     table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
         wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)

@@ -21,7 +21,7 @@ from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.output.writers import FileWriter
+from batchinference.pipeline.output.writers import FileWriter, unwritable_items
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
@@ -39,9 +39,9 @@ def _text(value: Any) -> bytes:
     return str(value).encode()
 
 
-def _npy(array: np.ndarray) -> bytes:
+def _npy(value: Any) -> bytes:
     buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
+    np.save(buffer, np.asarray(value), allow_pickle=False)
     return buffer.getvalue()
 
 
@@ -49,7 +49,7 @@ _ENCODERS: dict[str, Encode] = {
     "txt": _text,
     "cls": _text,
     "json": lambda it: to_json(it.tolist() if isinstance(it, np.ndarray) else it).encode(),
-    "npy": lambda value: _npy(np.asarray(value)),
+    "npy": _npy,
     "jpg": partial(encode, file_format="jpeg"),
     "jpeg": partial(encode, file_format="jpeg"),
     "png": partial(encode, file_format="png"),
@@ -72,7 +72,7 @@ class WebdatasetWriter(FileWriter):
                 present = [name for name in members if values[name][row] is not None]
                 for name in present:
                     member, encoded = members[name]
-                    _add(tar, f"{key}.{member}", _content(name, values[name][row], encoded))
+                    _add(tar, f"{key}.{member}", _content(name, encoded, values[name][row]))
                 if not present:
                     _add(tar, f"{key}.{_EMPTY_MEMBER[0]}", _EMPTY_MEMBER[1])
         yield ".tar", buffer.getvalue()
@@ -88,11 +88,7 @@ class WebdatasetWriter(FileWriter):
         values = self._values(table)
         errors: dict[int, UnwritableValue] = {}
         for name, (_, encoded) in _members(values).items():
-            for row, value in enumerate(values[name]):
-                try:
-                    _content(name, value, encoded)
-                except UnwritableValue as error:
-                    errors.setdefault(row, error)
+            errors = unwritable_items(partial(_content, name, encoded), values[name]) | errors
         return errors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
@@ -107,12 +103,12 @@ class WebdatasetWriter(FileWriter):
         return {name: values_of(table.column(name)) for name in columns}
 
 
-def _content(column: str, value: Any, encoded: Encode) -> bytes:
+def _content(column: str, encode_value: Encode, value: Any) -> bytes:
     """Return the content of a member. Raises UnwritableValue if the value cannot be encoded."""
     if value is None or isinstance(value, bytes):
         return value or b""
     try:
-        return encoded(value)
+        return encode_value(value)
     except Exception as error:
         if isinstance(error, BadOutput) or not is_about_the_row(error):
             raise

@@ -1,7 +1,6 @@
 """Rows in Qdrant and OpenSearch: ids, vectors, values that JSON does not have, and refusals.
 
-The servers are those of support/servers/stores.py: real ones do not run in the tests.
-"""
+The servers are those of support/servers/stores.py: real ones do not run in the tests."""
 
 from __future__ import annotations
 

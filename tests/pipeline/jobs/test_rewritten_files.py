@@ -118,18 +118,15 @@ class TestMerging:
         source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 9})
         return begin_pass(layout_of(tmp_path / "out"), source)
 
+    writer: RewritingWriter = PARQUET
+
     def merged(
-        self,
-        job_pass: JobPass,
-        *batches: RowBatch,
-        earlier: int = 0,
-        first: int = 0,
-        writer: RewritingWriter = PARQUET,
+        self, job_pass: JobPass, *batches: RowBatch, earlier: int = 0, first: int = 0
     ) -> list[ManifestEntry]:
         for task, batch in enumerate(batches, first):
             commit_rows(job_pass, batch, task)
         end = close_pass(job_pass)
-        entries = rewritten(job_pass, end, writer, earlier)
+        entries = rewritten(job_pass, end, self.writer, earlier)
         job_pass.write_unified_snapshot(end.with_entries(entries))
         job_pass.remove_orphans(entries)
         assert job_pass.load_committed().counts == end.counts
@@ -195,8 +192,9 @@ class TestMerging:
 
         monkeypatch.setattr(RewriteTask, "_table", measured)
         batches = [good(0, row, table("x" * (4 << 20))) for row in range(20)]
+        self.writer = replace(PARQUET, row_group_bytes=4 << 20)
         before = pa.total_allocated_bytes()
-        self.merged(job_pass, *batches, writer=replace(PARQUET, row_group_bytes=4 << 20))
+        self.merged(job_pass, *batches)
         assert len(peaks) == 20
         assert max(peaks) - before < 8 * (4 << 20)
 

@@ -3,8 +3,7 @@ OpenSearch that the clients of these outputs use.
 
 Real servers do not run in the tests. Behind the API of Qdrant is the local mode of its client, with
 the same collections, filters and checks of points. OpenSearch is a model of documents with external
-versions.
-"""
+versions."""
 
 from __future__ import annotations
 

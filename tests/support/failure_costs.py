@@ -2,8 +2,7 @@
 
 Each case is a function of a number of rows and a number of failures. It makes the input, and
 returns the work to measure. `python -m support.failure_costs` prints the table of
-docs/contributing/benchmarks.md.
-"""
+docs/contributing/benchmarks.md."""
 
 from __future__ import annotations
 

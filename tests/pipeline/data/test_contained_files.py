@@ -1,8 +1,7 @@
 """Nothing outside of the input is read: not through symbolic links in a directory of `read.paths`,
 and not through a folder of a Hugging Face data set.
 
-Otherwise anyone who can write there could read the files of the job, such as mounted Secrets.
-"""
+Otherwise anyone who can write there could read the files of the job, such as mounted Secrets."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from batchinference.pipeline.error_classification import (
 )
 from batchinference.pipeline.errors import BadInput, JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import Part, bisect_failures
-from batchinference.pipeline.output.error_groups import cause_of
+from batchinference.pipeline.output.error_groups import OTHER_CAUSES, cause_of, group_errors
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.retry import ATTEMPTS, with_retries
@@ -228,6 +228,12 @@ def test_tokens_of_a_batch_that_raises_are_counted() -> None:
 )
 def test_cause_has_no_values_of_the_row(error: str, cause: str) -> None:
     assert cause_of(error) == cause
+
+
+def test_number_of_causes_is_limited() -> None:
+    records = [{"step": "own", "error": error} for error in "ABCB"]
+    groups = group_errors(records, max_causes=1)
+    assert [(group.cause, group.rows) for group in groups] == [(OTHER_CAUSES, 3), ("A", 1)]
 
 
 SLACK_SECONDS = 0.1

@@ -19,7 +19,7 @@ from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.non_finite import non_finite_rows
+from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs
@@ -322,10 +322,10 @@ COLUMNS: list[tuple[Any, dict[int, int]]] = [
 @pytest.mark.parametrize(("values", "expected"), COLUMNS)
 def test_values_are_counted_by_row(values: Any, expected: dict[int, int]) -> None:
     plain = isinstance(values, list) and not isinstance(values[0], np.ndarray)
-    column = pa.table({"a": pa.array(values) if plain else to_column(values)})["a"]
-    assert non_finite_rows(column) == expected
+    table = pa.table({"a": pa.array(values) if plain else to_column(values)})
+    assert non_finite_values(table) == expected
     moved = {row - 1: count for row, count in expected.items() if row}
-    assert non_finite_rows(column.slice(1)) == moved
+    assert non_finite_values(table.slice(1)) == moved
 
 
 @pytest.fixture

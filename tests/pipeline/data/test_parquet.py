@@ -193,14 +193,15 @@ def test_int96_that_a_unit_cannot_hold_is_a_failed_row(tmp_path: Path, shape: st
     assert all("'t'" in text and "int96: us" in text for text in outcome.bad.values())
 
 
-def test_int96_is_checked_in_every_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchinference.pipeline.storage.arrow_files.CHUNK_ROWS", 7)
-    values = [n * 1000 + (n == 33) for n in range(100)]
-    columns = {"id": range(100), "t": pa.array(values, pa.timestamp("ns"))}
-    path = write(tmp_path / "a.parquet", columns, row_group_size=40, **INT96)
+def test_int96_is_checked_in_every_chunk(tmp_path: Path) -> None:
+    """The wrong value is in the second chunk of the second row group."""
+    rows, wrong = 4 * CHUNK_ROWS, 3 * CHUNK_ROWS + 1
+    values = [n * 1000 + (n == wrong) for n in range(rows)]
+    columns = {"id": range(rows), "t": pa.array(values, pa.timestamp("ns"))}
+    path = write(tmp_path / "a.parquet", columns, row_group_size=2 * CHUNK_ROWS, **INT96)
     outcome = read_files("parquet", path, columns=["t"])
-    assert set(outcome.bad) == {(0, 33)}
-    assert len(outcome.good) == 99
+    assert set(outcome.bad) == {(0, wrong)}
+    assert len(outcome.good) == rows - 1
 
 
 def test_value_that_does_not_fit_the_shared_type_is_the_only_failed_row(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from support.outputs.batches import (
 )
 from support.tiers import examples
 
-WARNING = WarningName.TEXT_CUT
+CUT, ROTATED = WarningName.TEXT_CUT, WarningName.ROTATED
 
 
 def test_rows_of_a_reader_are_their_own_input_rows() -> None:
@@ -159,16 +159,13 @@ def test_parts_of_a_cut_batch_have_their_own_input_rows_whatever_their_order() -
 
 
 def test_warnings_of_rows_in_other_batches_stay_in_one_part() -> None:
-    warnings = warning_table(
-        "own", np.array([0, 9]), [RowWarning(row, WARNING, 1) for row in (0, 1)]
-    )
-    batch = good(0, 0, range(4)).with_warnings(warnings)
+    warnings = [RowWarning(row, CUT, 1) for row in (0, 1)]
+    batch = good(0, 0, range(4)).with_warnings(warning_table("own", np.array([0, 9]), warnings))
     parts = batch.split_with_outcomes(2)
     rows = [row for part in parts for row in part.warnings.column("id").to_pylist()]
     assert sorted(rows) == [0, 9]
 
 
-CUT, ROTATED = WarningName.TEXT_CUT, WarningName.ROTATED
 ROWS = 12
 WARNED = st.lists(
     st.builds(
@@ -240,8 +237,8 @@ def test_commit_counts_the_warnings_of_rows_that_have_not_failed(
 
 def commit(rows: RowBatch) -> list[tuple[str, int, int]]:
     """Return the warnings that the commit of a batch counts: name, rows and amount."""
-    eaches = (each for group in commit_groups(rows) for each in warnings_of_group(group))
-    return [(each.name, each.count, each.amount or 0) for each in sum_warnings(eaches)]
+    warnings = (each for group in commit_groups(rows) for each in warnings_of_group(group))
+    return [(each.name, each.count, each.amount or 0) for each in sum_warnings(warnings)]
 
 
 def test_input_row_that_became_several_rows_counts_once() -> None:

@@ -1,12 +1,12 @@
 """Rows in Qdrant and OpenSearch: ids, vectors, values that JSON does not have, and refusals.
 
-The servers are those of support/servers/stores.py: real ones do not run in the tests.
-"""
+The servers are those of support/servers/stores.py: real ones do not run in the tests."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from qdrant_client import models
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput, StorageUnavailable
 from batchinference.pipeline.output.tables import upserts
+from batchinference.pipeline.output.tables.upserts import BATCH_BYTES, BATCH_ROWS
 from plugins.messages import Messages
 from support.jobs.table_writes import TableJob, open_job, run_job, table_of
 from support.jobs.vector_jobs import STORES, store_fields
@@ -339,20 +340,30 @@ def test_api_key_is_sent(target: Target, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @only_opensearch
+def test_all_rows_of_an_index_are_read(target: Target) -> None:
+    """OpenSearch returns at most 10,000 documents per search."""
+    assert isinstance(target.store, FakeOpensearch)
+    target.store.documents["rows"] = {str(n): {"_source": {"id": n}} for n in range(10_001)}
+    target.store.mappings["rows"] = {}
+    table = table_of(target.write(vectorColumn=None, dimensions=None))
+    assert table.rows(sys.maxsize) == [{"id": n} for n in range(10_001)]
+    assert table.first_rows(2) == [{"id": 0}, {"id": 1}]
+
+
+@only_opensearch
 def test_rows_without_vectors(target: Target) -> None:
     target.run(pa.table({"id": [1]}), vectorColumn=None, dimensions=None)
     assert target.store.rows() == [{"_id": "1", "id": 1}]
 
 
-def test_requests_have_limited_size(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upserts, "BATCH_ROWS", 3)
-    monkeypatch.setattr(upserts, "BATCH_BYTES", 1 << 20)
-    texts = ["a" * (1 << 20), *"bcdef"]
-    target.run(rows_with(*range(6), text=texts))
+def test_requests_have_limited_size(target: Target) -> None:
+    """The batch with the long text is halved until this text is alone."""
+    rows = BATCH_ROWS + 2
+    target.run(rows_with(*range(rows), text=["a" * BATCH_BYTES, *["b"] * (rows - 1)]))
     sizes = [
         len(call.body["points"] if target.format == "qdrant" else call.body[::2])
         for call in target.store.calls
         if call.writes_rows
     ]
-    assert sorted(sizes) == [1, 2, 3]
-    assert len(target.store.rows()) == 6
+    assert sorted(sizes) == [1, 1, 2, 2, 4, 8, 16, 32, 64, 128]
+    assert len(target.store.rows()) == rows

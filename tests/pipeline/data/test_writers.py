@@ -9,6 +9,7 @@ import io
 import json
 import math
 import pickle
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline import arrow
 from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.output_rows import all_rows, first_rows
 from batchinference.pipeline.output.writers import Writer, rewriting_writer_for, writer_for
-from batchinference.pipeline.output.writers import csv as csv_writer
-from batchinference.pipeline.output.writers import json as json_writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
@@ -199,15 +197,12 @@ WRITES = {
 }
 
 
-def test_files_are_read_back_for_a_rewrite_without_a_change(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module in (csv_writer, json_writer):
-        monkeypatch.setattr(module, "TEXT_BYTES", 10)
+def test_files_are_read_back_for_a_rewrite_without_a_change() -> None:
     table = everything().append_column('"a", b', [["", "null"]])
     assert rewriting_writer_for(write_of("webdataset")) is None
     for write in (write_of("json", compression="gzip"), write_of("csv", delimiter="\t")):
-        form, content = rewriting_writer_for(write), encoded(writer_for(write), table)
+        form = replace(rewriting_writer_for(write), text_bytes=10)  # type: ignore[type-var]
+        content = encoded(writer_for(write), table)
         assert form.write([form.read(content)]) == content, write.format
 
 
@@ -318,12 +313,11 @@ def test_float16_is_widened_for_spark(column: pa.Array) -> None:
                           np.ravel(table.column("c").to_pylist()[0]))  # fmt: skip
 
 
-def test_large_tensors_are_converted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_tensors_are_converted_in_parts() -> None:
     ragged = [np.arange(number * 2).reshape(number, 2) for number in range(9)]
     for limit in (1, 7, 50, 1000):
-        monkeypatch.setattr(arrow, "MAX_LIST_BYTES", limit)
         for values in (np.arange(60).reshape(10, 3, 2), ragged):
-            column = tensors_to_lists(pa.table({"t": to_column(values)})).column("t")
+            column = tensors_to_lists(pa.table({"t": to_column(values)}), limit).column("t")
             assert column.to_pylist() == [value.tolist() for value in values], limit
             assert (column.num_chunks > 1) == (limit < 500), limit
 

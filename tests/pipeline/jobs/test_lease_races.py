@@ -389,11 +389,10 @@ def test_endpoint_that_pyarrow_does_not_know_is_not_used(
     scheme: str, name: str, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the lease would be in another store than the rows."""
-    monkeypatch.setattr(object_stores, "CONDITIONAL_RETRIES", 0)
     monkeypatch.setenv(name, "http://127.0.0.1:8/other")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "account")
     storage = Storage(endpoint=endpoint, region="here", anonymous=True)
-    bucket = obstore_bucket(scheme, "bucket", storage)
+    bucket = obstore_bucket(scheme, "bucket", storage, retries=0)
     assert (bucket is not None) == (endpoint is not None)
     if bucket is not None:
         with pytest.raises(GenericError, match=r"127\.0\.0\.1:9"):

@@ -13,7 +13,6 @@ import yaml
 
 from batchinference.api import output_status
 from batchinference.pipeline.execution import cost
-from batchinference.pipeline.output import error_groups
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.progress import STARTING
@@ -61,13 +60,9 @@ def test_damaged_error_records_are_named(output: str) -> None:
     assert "' is damaged: " in shown.stderr
 
 
-def test_number_of_causes_and_length_of_values_are_limited(
-    output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_length_of_values_is_limited(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_status, "MAX_VALUE", 10)
-    monkeypatch.setattr(error_groups, "MAX_CAUSES", 0)
     (group,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
-    assert (group["rows"], group["cause"]) == (2, "other causes")
     example = group["example"]
     assert (example["row"], example["error"]) == (1, "ValueError...")
     assert example["values"] == '{"text": "...'

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from click.testing import Result
 from PIL import Image
 
 from batchinference.pipeline import preview as module_of_preview
+from batchinference.pipeline.preview import MAX_QUERY_ROWS
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.documents.vllm_models import vllm_step
@@ -267,20 +269,22 @@ def test_vllm_runs_in_this_process(
 
 
 def test_queries_with_few_rows_are_read(
-    job_file: JobFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    job_file: JobFile, tmp_path: Path, messages: Messages
 ) -> None:
-    with sqlite3.connect(tmp_path / "numbers.db") as database:
-        database.execute("CREATE TABLE numbers (n INTEGER)")
-        database.executemany("INSERT INTO numbers VALUES (?)", [(n,) for n in range(7)])
-    database.close()
     job = job_document("few", "in", "out")
     url = f"sqlite:///{tmp_path / 'numbers.db'}"
     job["spec"]["read"] = {"format": "sql", "query": "SELECT n FROM numbers", "url": url}
     Path("job.yaml").write_text(yaml.safe_dump(job))
-    done = preview("job.yaml", "-n", "2")
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[1:] == ["row 0:", "  n: 0", "row 1:", "  n: 1"]
-    monkeypatch.setattr(module_of_preview, "MAX_QUERY_ROWS", 6)
+    with closing(sqlite3.connect(tmp_path / "numbers.db")) as database:
+        database.execute("CREATE TABLE numbers (n INTEGER)")
+        insert = "INSERT INTO numbers VALUES (?)"
+        database.executemany(insert, ((n,) for n in range(MAX_QUERY_ROWS)))
+        database.commit()
+        done = preview("job.yaml", "-n", "2")
+        assert done.exit_code == 0, done.output
+        assert done.stdout.splitlines()[1:] == ["row 0:", "  n: 0", "row 1:", "  n: 1"]
+        database.execute(insert, (0,))
+        database.commit()
     done = preview("job.yaml")
     assert done.exit_code == 2
     messages.check(done.stderr)

@@ -20,8 +20,10 @@ from batchinference.pipeline.commit.retry_failed_rows import without_failed_rows
 from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output import file_rewrites
 from batchinference.pipeline.output.file_rewrites import (
+    MERGED_BYTES,
+    MERGED_ROWS,
+    SMALL_BYTES,
     OutputSchema,
     RewriteTask,
     fit_in_driver,
@@ -29,13 +31,13 @@ from batchinference.pipeline.output.file_rewrites import (
 )
 from batchinference.pipeline.output.writers import (
     RewritingWriter,
-    parquet,
     rewriting_writer_for,
     writer_for,
 )
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.progress import Counts
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
@@ -75,15 +77,20 @@ def rewriting(job_pass: JobPass) -> tuple[Snapshot, RewriteTask]:
     return end, task
 
 
-@pytest.mark.parametrize("limit", ["MERGED_BYTES", "MERGED_ROWS"])
-def test_driver_reads_only_small_files(
-    job_pass: JobPass, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+@pytest.mark.parametrize(
+    ("rows", "size"), [(MERGED_ROWS, 1), (1, MERGED_BYTES)], ids=["rows", "bytes"]
+)
+def test_driver_reads_only_small_files(job_pass: JobPass, rows: int, size: int) -> None:
     _, task = rewriting(job_pass)
-    assert fit_in_driver([task])
-    monkeypatch.setattr(file_rewrites, limit, {"MERGED_BYTES": task.size, "MERGED_ROWS": 1}[limit])
-    assert fit_in_driver([task])
-    assert not fit_in_driver([task, task])
+    assert fit_in_driver([task, task])
+    largest = replace(of_size(task.entries[0], size), counts=Counts(read=rows, written=rows))
+    assert fit_in_driver([replace(task, entries=[largest])])
+    assert not fit_in_driver([task, replace(task, entries=[largest])])
+
+
+def of_size(entry: ManifestEntry, size: int) -> ManifestEntry:
+    """Return an entry whose only file claims another size in bytes."""
+    return replace(entry, data=[replace(entry.data[0], bytes=size)])
 
 
 def rewritten(
@@ -111,13 +118,15 @@ class TestMerging:
         source = write_lines(tmp_path / "in", {"a.txt": ["x"] * 9})
         return begin_pass(layout_of(tmp_path / "out"), source)
 
+    writer: RewritingWriter = PARQUET
+
     def merged(
         self, job_pass: JobPass, *batches: RowBatch, earlier: int = 0, first: int = 0
     ) -> list[ManifestEntry]:
         for task, batch in enumerate(batches, first):
             commit_rows(job_pass, batch, task)
         end = close_pass(job_pass)
-        entries = rewritten(job_pass, end, first=earlier)
+        entries = rewritten(job_pass, end, self.writer, earlier)
         job_pass.write_unified_snapshot(end.with_entries(entries))
         job_pass.remove_orphans(entries)
         assert job_pass.load_committed().counts == end.counts
@@ -182,8 +191,8 @@ class TestMerging:
             return read(self, file)
 
         monkeypatch.setattr(RewriteTask, "_table", measured)
-        monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", 4 << 20)
         batches = [good(0, row, table("x" * (4 << 20))) for row in range(20)]
+        self.writer = replace(PARQUET, row_group_bytes=4 << 20)
         before = pa.total_allocated_bytes()
         self.merged(job_pass, *batches)
         assert len(peaks) == 20
@@ -202,20 +211,21 @@ class TestMerging:
         self.merged(job_pass, good(0, 0, [0]), good(0, 1, [1]), good(0, 2, [2]), earlier=1)
         assert self.rows(job_pass) == [[{"n": 0}], [{"n": 1}, {"n": 2}]]
 
-    def test_sizes_are_limited(self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch) -> None:
-        size = len(b"".join(bytes(part) for _, part in ParquetWriter("snappy").files(table(0))))
-        monkeypatch.setattr(file_rewrites, "SMALL_BYTES", size)
-        monkeypatch.setattr(file_rewrites, "MERGED_BYTES", 2 * size)
-        large = good(0, 4, table(*range(1000)))
-        self.merged(job_pass, *(good(0, n, [n]) for n in range(4)), large)
-        assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 2, 1000]
+    def test_sizes_are_limited(self, job_pass: JobPass) -> None:
+        for row in range(6):
+            commit_rows(job_pass, good(0, row, [row]), task=row)
+        sizes = (*[SMALL_BYTES] * (1 + MERGED_BYTES // SMALL_BYTES), SMALL_BYTES + 1)
+        entries = list(map(of_size, close_pass(job_pass).entries, sizes))
+        mergeable = [file.name for entry in entries for file in entry.data]
+        (task,), others = rewrites(job_pass, entries, PARQUET, mergeable)
+        assert (task.entries, others) == (entries[:4], [entries[5], entries[4]])
 
-    def test_rows_are_limited(self, job_pass: JobPass, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_rows_are_limited(self, job_pass: JobPass) -> None:
         """Files of a few bytes may hold rows that take much memory."""
-        monkeypatch.setattr(file_rewrites, "MERGED_ROWS", 3)
-        batches = [good(0, n, [n]) for n in range(5)]
-        self.merged(job_pass, *batches, good(0, 5, [5, 6, 7]))
-        assert sorted(len(rows) for rows in self.rows(job_pass)) == [2, 3, 3]
+        third = MERGED_ROWS // 3
+        small = [good(0, n * third, [n] * third) for n in range(5)]
+        self.merged(job_pass, *small, good(0, 5 * third, [5] * MERGED_ROWS))
+        assert sorted(map(len, self.rows(job_pass))) == [2 * third, 3 * third, MERGED_ROWS]
 
 
 COLUMNS = {

@@ -1,7 +1,6 @@
 """Jobs that put rows into Qdrant and OpenSearch: killed drivers, delayed drivers, `verify`.
 
-The servers are those of support/servers/stores.py: real ones do not run in the tests.
-"""
+The servers are those of support/servers/stores.py: real ones do not run in the tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The parts of Azure Blob Storage that file access needs.
 
-Start it with `python -m support.servers.azure_storage`.
-"""
+Start it with `python -m support.servers.azure_storage`."""
 
 from __future__ import annotations
 

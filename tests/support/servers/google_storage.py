@@ -1,7 +1,6 @@
 """The parts of Google Cloud Storage that file access needs.
 
-Start it with `python -m support.servers.google_storage`.
-"""
+Start it with `python -m support.servers.google_storage`."""
 
 from __future__ import annotations
 

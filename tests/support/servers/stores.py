@@ -3,8 +3,7 @@ OpenSearch that the clients of these outputs use.
 
 Real servers do not run in the tests. Behind the API of Qdrant is the local mode of its client, with
 the same collections, filters and checks of points. OpenSearch is a model of documents with external
-versions.
-"""
+versions."""
 
 from __future__ import annotations
 
@@ -152,8 +151,10 @@ class FakeOpensearch(Store):
         if call.method == "HEAD":
             return (200 if name in self.mappings else 404), None
         answers = {"_mapping": self._mapping, "": self._create, "_bulk": self._bulk}
-        answers |= {"_mget": self._mget, "_search": self._search}
-        return answers[kind](name, call.body) if kind != "_refresh" else (200, {})
+        answers |= {"_mget": self._mget, "_refresh": lambda *_: (200, {}), "scroll": self._scroll}
+        if kind == "_search":
+            return self._search(name, int(call.query["size"]))
+        return answers[kind](name, call.body)
 
     def _mapping(self, name: str, _: Any) -> Answer:
         if name not in self.mappings:
@@ -175,8 +176,20 @@ class FakeOpensearch(Store):
         result = [{"_id": id_, **known.get(id_, none)} for id_ in body["ids"]]
         return 200, {"docs": [{"found": True, **one} for one in result]}
 
-    def _search(self, name: str, body: Any) -> Answer:
-        return 200, {"hits": {"hits": list(self.documents[name].values())[: body["size"]]}}
+    def _search(self, name: str, size: int) -> Answer:
+        if size > 10_000:
+            return 400, {"error": {"type": "illegal_argument_exception"}, "status": 400}
+        return self._scroll(name, {"scroll_id": f"{name} 0 {size}"})
+
+    def _scroll(self, _: str, body: Any) -> Answer:
+        if isinstance(body["scroll_id"], list):  # the client ends the scroll
+            return 200, {}
+        name, begin, size = body["scroll_id"].split()
+        end = int(begin) + int(size)
+        hits = list(self.documents[name].values())[int(begin) : end]
+        shards = {"total": 1, "successful": 1}
+        scroll = {"_scroll_id": f"{name} {end} {size}", "_shards": shards}
+        return 200, {**scroll, "hits": {"hits": hits}}
 
     def _put(self, name: str, action: Row, document: Row) -> Row:
         known, id_ = self.documents.setdefault(name, {}), action["_id"]
@@ -236,7 +249,7 @@ def stored_in(store: Store) -> Iterator[Store]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_PUT = do_POST = do_HEAD = _handle  # noqa: N815
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # noqa: N815
 
     with handled_by(Handler) as store.port:
         yield store

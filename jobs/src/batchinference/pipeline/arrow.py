@@ -88,8 +88,8 @@ def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
 
 
 def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the tables without null-typed columns that are tensors in other tables, because Ray
-    cannot concatenate such columns."""
+    """Return the tables without columns of type null that have tensors in other tables, because Ray
+    cannot concatenate them."""
     fields = (field for table in tables for field in table.schema)
     tensor_names = {field.name for field in fields if is_tensor(field.type)}
     return [table.drop_columns([field.name for field in table.schema
@@ -249,23 +249,25 @@ def is_unchanged(read: Any, value: Any) -> bool:
     return True
 
 
-def tensors_to_lists(table: pa.Table) -> pa.Table:
-    """Return the table with tensors as (nested) lists, which all other tools can read."""
+def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
+    """Return the table with tensors as (nested) lists, which all other tools can read. A chunk of
+    lists has at most `max_bytes` of tensors, except if a single tensor has more."""
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
-            parts = (part for chunk in table.column(index).chunks for part in _parts(chunk))
+            chunks = table.column(index).chunks
+            parts = (part for chunk in chunks for part in _parts(chunk, max_bytes))
             lists = pa.chunked_array([_as_lists(part) for part in parts], _list_type(field.type))
             table = table.set_column(index, field.name, lists)
     return table
 
 
-def _parts(tensors: pa.ExtensionArray) -> Iterator[pa.ExtensionArray]:
-    if tensors.nbytes <= MAX_LIST_BYTES or len(tensors) == 1:
+def _parts(tensors: pa.ExtensionArray, max_bytes: int) -> Iterator[pa.ExtensionArray]:
+    if tensors.nbytes <= max_bytes or len(tensors) == 1:
         yield tensors
         return
     half = len(tensors) // 2
-    yield from _parts(tensors.slice(0, half))
-    yield from _parts(tensors.slice(half))
+    yield from _parts(tensors.slice(0, half), max_bytes)
+    yield from _parts(tensors.slice(half), max_bytes)
 
 
 def _list_type(tensor: pa.ExtensionType) -> pa.DataType:

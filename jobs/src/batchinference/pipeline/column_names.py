@@ -25,8 +25,8 @@ def check_names(names: Sequence[str], field: str, fix: str = "Rename one of them
 
 
 def check_known(option: str, name: str, known: Sequence[str], table: str = "") -> None:
-    """Raise BadInput if the read option `option` names a column that `table`, or without a table
-    any sampled file, does not have."""
+    """Raise BadInput if the read option `option` names a column that is not in `known`. These are
+    the columns of `table`, or of the sampled files if there is no table."""
     if name not in known:
         lacks = f"{table} has no column" if table else "no sampled file has a column"
         raise BadInput(

@@ -72,8 +72,7 @@ def user_line(error: BaseException) -> str:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a Python file belongs to the user: neither to an installed package nor to
-    Python nor to this program."""
+    """Return whether a Python file is the user's, not one of a package, Python or this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
     return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)

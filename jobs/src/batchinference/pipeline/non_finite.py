@@ -26,20 +26,12 @@ def non_finite_values(table: pa.Table) -> dict[int, int]:
     """Return the number of NaN and infinite values by row of a table, for rows that have any."""
     rows: Counter[int] = Counter()
     for column in table.columns:
-        rows.update(non_finite_rows(column))
+        start = 0
+        for chunk in column.chunks:
+            if (counts := _counts(chunk)) is not None:
+                rows.update({start + int(row): int(counts[row]) for row in np.flatnonzero(counts)})
+            start += len(chunk)
     return dict(rows)
-
-
-def non_finite_rows(column: pa.ChunkedArray) -> dict[int, int]:
-    """Return the number of NaN and infinite values by row of a column, for rows that have any."""
-    by_row: dict[int, int] = {}
-    start = 0
-    for chunk in column.chunks:
-        counts = _counts(chunk)
-        if counts is not None and counts.any():
-            by_row |= {start + int(row): int(counts[row]) for row in np.flatnonzero(counts)}
-        start += len(chunk)
-    return by_row
 
 
 def _counts(array: pa.Array) -> np.ndarray | None:

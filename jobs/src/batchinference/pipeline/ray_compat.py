@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 _map_operator: Any = map_operator
 _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40
+"""A batch size above this number stands for all blocks of a call; see `whole_call`."""
 _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
 """After the first result, Ray Data waits for results of further tasks: so long for each of them, up
@@ -92,8 +93,7 @@ def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
 
 
 def without_monitors(*, log_to_driver: bool) -> AbstractContextManager[None]:
-    """Make `ray.init` start no dashboard and no autoscaler, and no log monitor unless
-    `log_to_driver`.
+    """Make `ray.init` start no dashboard or autoscaler and, unless `log_to_driver`, no log monitor.
 
     Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
     `ray.init` waits for the dashboard even if it serves no web pages. The log monitor sends the
@@ -247,6 +247,7 @@ class BlockErrors:
         return getattr(self._logger, name)
 
     def error(self, message: str, *arguments: object, exc_info: Any = None) -> None:
+        """Pass an exception to `record`, and a message without one to the logger."""
         if isinstance(exc_info, BaseException):
             self._record(exc_info)
         else:
@@ -275,6 +276,8 @@ class PromptWaits:
         return getattr(ray, name)
 
     def wait(self, tasks: list[Any], *, timeout: float, **arguments: Any) -> Any:
+        """Wait up to `timeout` seconds for the first result, and shortly for others. Return what
+        `ray.wait` returns: the tasks that have results, and the others."""
         ray.wait(tasks, timeout=timeout, **{**arguments, "num_returns": 1})
         gather = min(timeout, len(tasks) * GATHER_SECONDS, MAX_GATHER_SECONDS)
         return ray.wait(tasks, timeout=gather, **arguments)
@@ -324,6 +327,8 @@ class TimedBundling(RebundlingStrategy):
         self._since: float | None = None
 
     def can_build_ready_bundle(self, state: PendingBundleState) -> bool:
+        """Return whether a task can start with the pending blocks. Ray calls this for each block,
+        so the waiting time of a bundle begins with its first call."""
         if not state.num_rows:
             self._since = None
             return False
@@ -342,6 +347,7 @@ class TimedBundling(RebundlingStrategy):
     def rows_needed_from_last_pending_bundle(
         self, total_pending_rows: int, last_pending_bundle: RefBundle
     ) -> int:
+        """Return all rows of the last block, so that Ray does not divide the block."""
         return last_pending_bundle.num_rows() or 0
 
 

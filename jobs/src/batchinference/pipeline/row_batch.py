@@ -228,7 +228,7 @@ def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:
-    """Return several batches as one batch. With shares, they must have no input rows in common."""
+    """Return several batches as one batch. Batches with shares must have no input row in common."""
     batches = list(batches)
     if len(batches) == 1:
         return batches[0]
@@ -267,8 +267,8 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
 
 
 def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
-    """Rechunk batches as they were read: yield up to `rows()` rows or `size` bytes each. `rows` is
-    called for each batch."""
+    """Yield the rows of batches in batches of another size: each has up to `rows()` rows, and about
+    `size` bytes at most. Takes batches as they were read. `rows` is called for each batch."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:

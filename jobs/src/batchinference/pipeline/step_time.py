@@ -13,10 +13,10 @@ from typing import TypeVar
 
 from batchinference.spec.progress import TokenKind
 
-SHARE, LEAST_SECONDS = 0.1, 0.1
-"""The next note is due after SHARE of the time in all earlier notes, but not before LEAST_SECONDS.
-So a long job has few notes, and at most SHARE of the time is not noted yet."""
-LEAST_LOAD_SECONDS = 0.01
+SHARE, MIN_SECONDS = 0.1, 0.1
+"""The next note is due after SHARE of the time in all earlier notes, but not before MIN_SECONDS. So
+a long job has few notes, and at most SHARE of the time is not noted yet."""
+MIN_LOAD_SECONDS = 0.01
 """Shorter loading times are left out of notes."""
 COUNTS = {"reused", "cached", "cache_errors", *TokenKind}
 """The keys of notes that only count reused results or tokens."""
@@ -113,7 +113,7 @@ class StepTime:
 
     def take_notes(self) -> list[tuple[str, str]]:
         """Return a note (JSON) of the time since the last note if it is long enough."""
-        due = max(LEAST_SECONDS, SHARE * self._noted) if self._noted else 0.0
+        due = max(MIN_SECONDS, SHARE * self._noted) if self._noted else 0.0
         return self.take_rest() if self._seconds >= due else []
 
     def take_rest(self) -> list[tuple[str, str]]:
@@ -122,7 +122,7 @@ class StepTime:
             return []
         note = {"rows": self._rows, "seconds": self._seconds}
         note |= self._more()
-        if self._load >= LEAST_LOAD_SECONDS:
+        if self._load >= MIN_LOAD_SECONDS:
             note["load_seconds"] = self._load
         self._noted += self._seconds
         self._clear()

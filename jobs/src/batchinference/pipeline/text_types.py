@@ -1,8 +1,7 @@
 """Infers the type of texts, such as the values of a CSV column.
 
 Texts stay text unless all of them are numbers, dates, timestamps or booleans that a type keeps as
-they are written. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text.
-"""
+they are written. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
 
 from __future__ import annotations
 
@@ -39,8 +38,8 @@ def typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def inferred_type(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> str:
-    """Return the type that fits texts without nulls; `string` if there are none. `numbers` are the
-    texts with decimal points."""
+    """Return the type that fits texts without nulls; `string` if there are no texts. `numbers` are
+    the same texts with a point as the decimal separator."""
     if not len(texts):
         return "string"
     if _fits(numbers, "float64"):

@@ -52,8 +52,10 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if kinds.is_null(one):
         return other
+    if is_tensor(one) and is_tensor(other):
+        return _by_schema(ray_compat().unify_schemas, one, other, promote_types=True)
     if is_tensor(one) or is_tensor(other):
-        return _wider_tensor(one, other) if is_tensor(one) and is_tensor(other) else None
+        return None
     wider = _wider(plain_type(one), plain_type(other))
     return (
         wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
@@ -66,8 +68,8 @@ def is_tensor(kind: pa.DataType) -> bool:
 
 
 def register_tensors(schema: pa.Schema) -> bool:
-    """Register Ray's tensor types if a schema names one that is unknown to Arrow. Return whether
-    this was so: the caller must then open the data again."""
+    """Return whether a schema names a tensor type of Ray that Arrow does not know yet. Registers
+    these types then, and the caller must open the data again."""
     unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
                   for field in schema)  # fmt: skip
     if unknown:
@@ -192,10 +194,6 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return next(fitting, None)
 
 
-def _wider_tensor(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    return _by_schema(ray_compat().unify_schemas, one, other, promote_types=True)
-
-
 def shape_of(kind: pa.DataType) -> ColumnType:
     """Return the nesting of structs and lists in a type, in the notation of declared types."""
     if pa.types.is_struct(kind):
@@ -204,8 +202,8 @@ def shape_of(kind: pa.DataType) -> ColumnType:
 
 
 def may_be_hexadecimal(texts: Any) -> Any:
-    """Return which texts, of an array or an expression, may be integers such as 0xFF, which is -1
-    to Arrow if the type is int8."""
+    """Return a mask of the texts, of an array or an expression, that may be integers such as 0xFF.
+    Arrow casts this text to -1 if the type is int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     return pc.match_substring(texts, "x", ignore_case=True)

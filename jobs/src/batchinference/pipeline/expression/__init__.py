@@ -6,8 +6,7 @@ condition of `if` is false. A division by zero and an item beyond the end of a l
 A column with only nulls in a block may have the null type there.
 
 Integers are computed as int64, and decimals as float64. Comparisons and `a if b else c` do not
-round integers: with a column of floats, they fail for an integer that float64 cannot hold.
-"""
+round integers: with a column of floats, they fail for an integer that float64 cannot hold."""
 
 from __future__ import annotations
 
@@ -90,6 +89,7 @@ class Operand:
 
     @property
     def is_null(self) -> bool:
+        """Whether the part is null in every row."""
         return bool(pa.types.is_null(self.kind))
 
     def cast(self, kind: pa.DataType) -> Operand:
@@ -308,8 +308,11 @@ class _Translation:
         divisor = Operand(pc.if_else(right.expression == zero, null, right.expression), right.kind)
         integers = pa.types.is_integer(left.kind) and pa.types.is_integer(right.kind)
         kind = pa.int64() if integers and isinstance(op, ast.Mod) else pa.float64()
-        function = operator.truediv if isinstance(op, ast.Div) else _remainder(kind)
-        return self._apply(function, left.cast(kind), divisor.cast(kind))
+        operands = left.cast(kind), divisor.cast(kind)
+        if isinstance(op, ast.Div):
+            return self._apply(operator.truediv, *operands)
+        name = _registered_remainder(kind)
+        return self._apply(lambda *sides: pc.Expression._call(name, list(sides)), *operands)
 
     def _choice(self, test: Operand, body: Operand, orelse: Operand) -> Operand:
         condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
@@ -434,7 +437,8 @@ def _to_integer(value: Operand) -> Operand:
 
 
 def _without_hexadecimal(value: Operand) -> Operand:
-    """Return texts with a remark in those such as 0xFF, which Arrow would read as integers."""
+    """Return texts, with a remark added to those such as 0xFF: the remark makes the cast fail, in
+    which Arrow would read them as integers."""
     text, kind = value.expression, value.kind
     remark, empty = (pc.scalar(pa.scalar(part, kind)) for part in (" in hexadecimal digits", ""))
     marked = pc.binary_join_element_wise(text, remark, empty)
@@ -505,14 +509,10 @@ def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     return left.exactly_cast(kind), right.exactly_cast(kind)
 
 
-def _remainder(kind: pa.DataType) -> Callable[..., pc.Expression]:
-    """Return a function for the exact remainder, with the sign of the divisor, as in Python."""
-    return lambda *sides: pc.Expression._call(_python_remainder(kind), list(sides))
-
-
 @cache
-def _python_remainder(kind: pa.DataType) -> str:
-    """Register an Arrow function for the remainder of numbers of a type. Return its name."""
+def _registered_remainder(kind: pa.DataType) -> str:
+    """Register an Arrow function for the exact remainder of numbers of a type, with the sign of the
+    divisor, as in Python. Return its name."""
 
     def remainders(context: pc.UdfContext, *sides: pa.Array | pa.Scalar) -> pa.Array:
         size = context.batch_length
@@ -536,17 +536,14 @@ def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Oper
 
 
 def _convert_for(operand: Operand, other: pa.DataType) -> Operand:
-    value = operand.literal
-    if isinstance(value, str) and _is_temporal(other):
-        return constant(_parse_time(value, other))
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
         return operand.cast(pa.float64())
-    return operand
+    return _constant_as(operand, other)
 
 
 def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types that Arrow compares exactly. Raises InvalidTime as
-    `_with_compatible_types` does."""
+    """Return both operands in types that Arrow compares exactly. Raises InvalidTime if a text that
+    is compared with a date or time cannot be converted."""
     if pa.types.is_decimal(left.kind) and pa.types.is_decimal(right.kind):
         return left, right
     left, right = _without_decimal(left), _without_decimal(right)
@@ -568,6 +565,7 @@ def _constant_for(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _fits_integer(value: float) -> bool:
+    """Return whether a number is an integer that int64 can hold."""
     return value.is_integer() and -(2.0**63) <= value < 2.0**63
 
 
@@ -595,7 +593,7 @@ def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _wide_decimal(operand: Operand) -> Operand:
-    """Return decimals of few digits as decimal128, because Arrow cannot round others."""
+    """Return decimals as decimal128 or decimal256, because Arrow cannot round narrower decimals."""
     kind = operand.kind
     is_narrow = pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)
     return operand.cast(pa.decimal128(kind.precision, kind.scale)) if is_narrow else operand

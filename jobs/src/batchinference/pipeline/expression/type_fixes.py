@@ -29,8 +29,8 @@ Part = tuple[ast.expr, pa.DataType]
 
 
 def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
-    """Return the fix of an expression for a message. `type_of` returns the type of a part of it, or
-    raises an exception if the part cannot be computed."""
+    """Return the fix of an expression for a message. `type_of` returns the type of a part of the
+    expression, or raises an exception if the part cannot be computed."""
     search = ""
     for _ in range(MAX_FIXES):
         tree = parse_expression(text)
@@ -60,7 +60,8 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
 
 
 def _search_in_list(node: ast.expr, types: Mapping[ast.expr, pa.DataType]) -> str:
-    """Return how to search an item in all items of a list; empty for a node that is no search."""
+    """Return the end of a fix that says how to search in all items of a list. Empty unless the node
+    compares a column of lists with one item."""
     match node:
         case ast.Compare(ast.Name() as column, [ast.Eq()], [ast.Constant() as item]) | ast.Call(
             ast.Name("contains"), [ast.Name() as column, ast.Constant() as item]
@@ -75,7 +76,7 @@ def _first_bad_part(
     tree: ast.expr, type_of: Callable[[ast.expr], pa.DataType]
 ) -> tuple[ast.expr | None, dict[ast.expr, pa.DataType]]:
     """Return the first part that cannot be computed although its own parts can (None if there is
-    none), and the types of the parts before it."""
+    none), and the types of the parts that were computed before."""
     functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     types: dict[ast.expr, pa.DataType] = {}
     for node in reversed(list(ast.walk(tree))):  # inner parts first
@@ -93,14 +94,15 @@ def _replaced(tree: ast.expr, old: ast.expr, new: str) -> str:
 
     class Replace(ast.NodeTransformer):
         def visit(self, node: ast.AST) -> ast.AST:
+            """Return the new tree for `old`, and any other node with its parts visited."""
             return syntax_tree(new) if node is old else self.generic_visit(node)
 
     return ast.unparse(Replace().visit(tree))
 
 
 def _replacement(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
-    """Return the node or one of its parts, and the text to replace it by; None if none is known.
-    The functions `_for_...` return the same for one kind of problem."""
+    """Return the node or one of its parts, and the text that replaces the node or part; None if
+    there is no such text. The functions `_for_...` return the same for one kind of problem."""
     is_search = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     if (is_search or isinstance(node, ast.Call)) and any(is_list(kind) for _, kind in parts):
         return None  # the first item alone is not what was meant
@@ -170,9 +172,9 @@ def _is_exact(value: object) -> bool:
 def part_of(
     written: str, kind: pa.DataType, others: Sequence[pa.DataType], *, only: bool = False
 ) -> str:
-    """Return the expression of a field or item of the value `written`. Prefers a field with one of
-    the types `others`, with which the value is used. Return an empty text if the value is no struct
-    or list or, with `only`, if several fields may be meant."""
+    """Return the expression of a field or item of the value `written`, such as `a.b` for `a`. A
+    field is preferred if it has one of the types `others`, those of the values beside this value.
+    Return an empty text for no struct or list or, with `only`, if several fields may be meant."""
     if is_list(kind):
         item = f"{written}[0]"
         return part_of(item, kind.value_type, others, only=only) or item

@@ -34,6 +34,7 @@ _SIGNED = 2
 _JPEG2000_HEAD, _JPEG2000_SIZES = b"\xff\x4f\xff\x51", 40
 """The first bytes of a JPEG 2000 codestream, and the offset of the number of channels in it."""
 _AVIF_HEAD, _AVIF_FLAGS, _AVIF_DEEP = b"av1C", 6, 0x40
+"""The box with the properties of an AVIF image, and in it the flag for more than 8 bits."""
 
 
 class RawMode(NamedTuple):
@@ -42,7 +43,9 @@ class RawMode(NamedTuple):
     name: str = ""
     """Pillow's name of the raw mode, such as `RGB;16B`."""
     codec: str = ""
+    """Pillow's name of the decoder, such as `libtiff`."""
     offset: int = 0
+    """The position of the first pixel in the file, in bytes."""
     maximum: int = 0
     """The maximum value that a PPM file states; 0 for other files."""
     bits: int = 8
@@ -75,7 +78,9 @@ class RawMode(NamedTuple):
         """Return the value of white, if the format states it."""
         if 255 < self.maximum < FULL_WHITE:
             return self.maximum
-        return {"jpeg2k": FULL_WHITE}.get(self.codec, {"I;12": 4095}.get(self.name))
+        if self.codec == "jpeg2k":
+            return FULL_WHITE
+        return 4095 if self.name == "I;12" else None
 
 
 def _stated_bits(image: ImageFile, content: bytes) -> int:
@@ -174,8 +179,8 @@ _ONLY_8_BITS = (
 
 
 class DeepImage:
-    """A decoded image with more than 8 bits per channel. `again` opens it again, not decoded. The
-    methods raise ValueError if the values of black and white are unknown."""
+    """A decoded image with more than 8 bits per channel. `again` opens the image again, not
+    decoded. The methods raise ValueError if the values of black and white are unknown."""
 
     def __init__(
         self, image: Image.Image, raw: RawMode, options: ImageFields, again: Callable[[], ImageFile]
@@ -187,7 +192,7 @@ class DeepImage:
 
     def in_8_bits(self) -> Image.Image:
         """Return the image with 8 bits per channel, and with its opacity if it has any."""
-        channels = None if self._has_bright_high_bytes() else self._channels()
+        channels = None if self._are_high_bytes_enough() else self._channels()
         if channels is None:
             if self._options.range is not None:
                 raise ValueError(_ONLY_8_BITS.format("range"))
@@ -221,8 +226,9 @@ class DeepImage:
             gray = np.rint(gray * share + background * (1 - share))
         return gray.astype(np.uint16)
 
-    def _has_bright_high_bytes(self) -> bool:
-        """Return whether Pillow's high bytes are the result, because all 16 bits are used."""
+    def _are_high_bytes_enough(self) -> bool:
+        """Return whether the high bytes that Pillow has decoded are the result. They are if a value
+        needs more than 14 bits, so that the bit depth is 16."""
         if self._image.mode not in ("RGB", "RGBA") or self._options.range is not None:
             return False
         if self._transparent is not None or self._raw.white is not None:

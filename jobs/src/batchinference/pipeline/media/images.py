@@ -1,8 +1,7 @@
 """Opens, decodes and encodes untrusted images with Pillow, and puts their pixels into columns.
 
 Pillow detects formats by content, not by file name, and it starts Ghostscript for PostScript files.
-Therefore only formats that contain pixels are opened. A test fails if other code uses `Image.open`.
-"""
+Therefore only formats that contain pixels are opened. A test finds other uses of `Image.open`."""
 
 from __future__ import annotations
 
@@ -220,10 +219,10 @@ class ImagePages:
             side = 2 * max(self._options.size)
             image.draft(self._options.mode, (side, side))
         raw = RawMode.of(image, self._content)
-        turns = orientation_of(image) if image.format in TURNED_BY_DECODER else None
+        early = orientation_of(image) if image.format in TURNED_BY_DECODER else None
         image.load()
-        turns = orientation_of(image) if turns is None else turns
-        return Page(image, raw, turns, lambda: self._again(number))
+        orientation = orientation_of(image) if early is None else early
+        return Page(image, raw, orientation, lambda: self._again(number))
 
     def _partly_decoded(self, number: int) -> Page:
         """Return a damaged page as far as it can be decoded. Raises an error if no pixel can."""
@@ -237,12 +236,12 @@ class ImagePages:
             has_data = 0 < raw.offset < len(self._content) - _MIN_BYTES
             if not has_data and not np.asarray(image).any():
                 raise
-        turns = orientation_of(image)._replace(done=False)
+        orientation = orientation_of(image)._replace(done=False)
         if image.mode in ("RGB", "RGBA"):
             # use the 8 bits that Pillow has decoded: decoding again would fail at the damage
             raw = RawMode(bits=16 if raw.is_deep else 8)
         # the copy has the size before turning, because Pillow turns only undamaged images
-        return Page(image.copy(), raw, turns, lambda: self._again(number))
+        return Page(image.copy(), raw, orientation, lambda: self._again(number))
 
     def _again(self, number: int) -> ImageFile.ImageFile:
         image = open_image(self._content, self._options.max_pixels)
@@ -310,7 +309,8 @@ def _saved(image: Image.Image, file_format: str) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """A page of an image file, or a frame of a video. `index` is its position in the file."""
+    """A page of an image file, or a frame of a video. `index` is its position in the file, and
+    `seconds` its time in the video, if the file states the time."""
 
     index: int
     pixels: np.ndarray
@@ -319,13 +319,13 @@ class Frame:
 
 
 def decoded(
-    index: int, decode: Callable[[], np.ndarray], seconds: float | None = None
+    index: int, make_pixels: Callable[[], np.ndarray], seconds: float | None = None
 ) -> Frame | Exception:
-    """Call `decode`, and return the pixels with their warnings, or the error that it raised. Errors
-    that are not about the file are raised."""
+    """Call `make_pixels`, and return a frame with the pixels and warnings, or the raised error. An
+    error that is not about the file is raised again."""
     try:
         with collect_warnings() as warnings:
-            return Frame(index, decode(), warnings, seconds)
+            return Frame(index, make_pixels(), warnings, seconds)
     except Exception as error:
         if not is_about_the_file(error):
             raise

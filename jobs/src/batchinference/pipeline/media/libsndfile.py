@@ -1,7 +1,6 @@
 """Decodes audio with libsndfile, and recognizes truncated recordings.
 
-libsndfile reads truncated WAV and Ogg files without an error, so its log and the file are checked.
-"""
+libsndfile reads truncated WAV and Ogg files without an error, so its log and files are checked."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ CHAINED_FILE = (
 )
 _FLOATS = ("FLOAT", "DOUBLE")
 MAX_RATE = 1_000_000
-"""Maximum sample rate in Hz, because resampling takes memory in proportion to the rate. The option
-`sample_rate` has the same maximum."""
+"""Maximum sample rate in Hz, as of the option `sample_rate`, because resampling takes memory."""
 SAMPLE_BYTES = 4
 
 

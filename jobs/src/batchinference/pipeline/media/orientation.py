@@ -31,7 +31,7 @@ TURNED_BY_DECODER = ("TIFF", "HEIF")
 
 
 class Orientation(NamedTuple):
-    """The operations that turn an image upright. `done` is whether the decoder applies them."""
+    """The operations that turn an image upright. `done` is whether the decoder has applied them."""
 
     turns: tuple[Transpose, ...] = ()
     done: bool = False
@@ -59,16 +59,16 @@ def _heif_turn(transformation: tuple[Any, ...]) -> Transpose | None:
     return _ROTATIONS.get(value) if kind == "irot" else None
 
 
-def oriented(picture: Image.Image, turns: Orientation, option: str) -> Image.Image:
+def oriented(picture: Image.Image, stored: Orientation, option: str) -> Image.Image:
     """Return a decoded image: upright if the option is `apply`, else as the file stores it."""
-    if not turns.turns:
+    if not stored.turns:
         return picture
     if option == "apply":
         warn(WarningName.ROTATED)
-        return picture if turns.done else _turned(picture, turns.turns)
-    if not turns.done:
+        return picture if stored.done else _turned(picture, stored.turns)
+    if not stored.done:
         return picture
-    return _turned(picture, tuple(_INVERSE.get(turn, turn) for turn in reversed(turns.turns)))
+    return _turned(picture, tuple(_INVERSE.get(turn, turn) for turn in reversed(stored.turns)))
 
 
 def _turned(picture: Image.Image, turns: tuple[Transpose, ...]) -> Image.Image:

@@ -22,12 +22,12 @@ _LARGER_WHITE = 257
 
 
 class Page(NamedTuple):
-    """A decoded page of an image file. `raw` and `turns` describe how the file stores it; `again`
-    opens it again, not decoded."""
+    """A decoded page of an image file. `raw` and `orientation` describe how the file stores the
+    page. `again` opens the page again, not decoded."""
 
     image: Image.Image
     raw: RawMode
-    turns: Orientation
+    orientation: Orientation
     again: Callable[[], ImageFile]
 
     @property
@@ -41,10 +41,10 @@ def pixels_of(page: Page, options: ImageFields) -> np.ndarray:
     modes L (uint8) and I;16 (uint16). Raises ValueError if black and white are unknown."""
     if options.mode == "I;16":
         picture = Image.fromarray(_in_16_bits(page, options))
-        picture = oriented(picture, page.turns, options.orientation)
+        picture = oriented(picture, page.orientation, options.orientation)
     else:
         picture = _deep(page, options).in_8_bits() if page.is_deep else _shallow(page)
-        picture = oriented(picture, page.turns, options.orientation)
+        picture = oriented(picture, page.orientation, options.orientation)
         picture = in_mode(picture, options.mode, options.background)
     return np.asarray(resized(picture, options.size))
 
@@ -68,8 +68,7 @@ def _in_16_bits(page: Page, options: ImageFields) -> np.ndarray:
 
 
 def in_mode(picture: Image.Image, mode: str, background: str) -> Image.Image:
-    """Return a picture converted to a mode of Pillow. Transparent pixels are drawn over the
-    background, unless the mode is RGBA."""
+    """Return a picture in a mode of Pillow, drawn over the background unless the mode is RGBA."""
     if picture.mode == "LAB":
         picture = _from_lab(picture)
     if picture.mode == "La":

@@ -86,6 +86,7 @@ def _segment_end(head: bytes) -> int | None:
 
 
 def _last_page_end(source: BinaryIO, size: int) -> int | None:
+    """Return the offset of the end of the last page that begins in an Ogg file; None if unknown."""
     begin = max(0, size - _MAX_OGG_PAGE)
     tail = _read_at(source, begin, _MAX_OGG_PAGE)
     page = tail.rfind(b"OggS")
@@ -95,7 +96,7 @@ def _last_page_end(source: BinaryIO, size: int) -> int | None:
 
 
 def _ogg_page_size(text: bytes, at: int) -> int:
-    """Return the size of the Ogg page at a position. Of a truncated page, the known part counts."""
+    """Return the size of the Ogg page at a position, or of the part of it that the text states."""
     body = at + _OGG_HEADER
     segments = text[body - 1] if len(text) >= body else 0
     return _OGG_HEADER + segments + sum(text[body : body + segments])
@@ -114,8 +115,8 @@ def is_chained_ogg(content: bytes) -> bool:
 
 
 def _last_end(source: BinaryIO, at: int, size_of: Callable[[bytes], int | None]) -> int | None:
-    """Return the offset at which the last chunk ends that begins in a file; None if it is unknown.
-    `at` is the offset of the first chunk. `size_of` returns the size of a chunk from its header."""
+    """Return the offset of the end of the last chunk that begins in a file; None if unknown. `at`
+    is the offset of the first chunk. `size_of` returns the size of a chunk from its header."""
     for _ in range(_MAX_READS):
         begin, block = at, _read_at(source, at, _BLOCK)
         while at == begin or at - begin <= len(block) - _CHUNK_HEADER:
@@ -175,7 +176,7 @@ def _stretched_webp(content: bytes, added: int) -> bytes:
 
 
 def _last_chunk(content: bytes, at: int) -> int:
-    """Return the offset of the last chunk that begins in a WebP file. `at` is that of any chunk."""
+    """Return the offset of the last chunk that begins in a WebP file. A chunk begins at `at`."""
     while True:
         size: int = struct.unpack_from("<I", content, at + 4)[0]
         after = at + 8 + size + size % 2

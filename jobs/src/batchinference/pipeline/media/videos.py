@@ -40,7 +40,7 @@ class FrameConverter:
 
     def __call__(self, frame: av.VideoFrame) -> np.ndarray:
         """Return the pixels of a frame: height x width x RGB, uint8."""
-        # the library knows not all kinds of side data, and raises an error for the others
+        # not all side data, because the library raises an error for kinds that it does not know
         applies = self._options.orientation == "apply"
         matrix: Any = frame.side_data.get("DISPLAYMATRIX") if applies else None
         turn = _UPRIGHT if matrix is None else FrameTurn.of(bytes(matrix))
@@ -114,18 +114,18 @@ def _at_frame_rate(
 ) -> Iterator[tuple[int, FrameOrError]]:
     """Yield at most `fps` frames per second with their indexes, or all frames if `fps` is None.
     Errors and frames without a timestamp are always included."""
-    last, begin, before = -1, 0.0, math.inf
+    last_tick, begin, previous = -1, 0.0, math.inf
     for index, picture in enumerate(pictures):
         if fps is None or isinstance(picture, Exception) or picture.time is None:
             yield index, picture
             continue
-        if picture.time < before:  # the first frame of the file, or of a video joined to it
-            last, begin = -1, picture.time
-        before = picture.time
+        if picture.time < previous:  # the first frame of the file, or of a video joined to it
+            last_tick, begin = -1, picture.time
+        previous = picture.time
         tick = math.floor((picture.time - begin) * fps + _ROUNDING)
-        if tick > last:
+        if tick > last_tick:
             yield index, picture
-            last = tick
+            last_tick = tick
 
 
 def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError]:
@@ -165,8 +165,7 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video, and yield it with its first video track. Raises FFmpegError if it has no video
-    track or too many pixels per frame, and EOFError if it is truncated so that it cannot be
-    opened."""
+    track or too many pixels per frame, and EOFError if it cannot be opened as it is truncated."""
     try:
         opened = open_media(source, buffer_size=BUFFER_BYTES)
     except av.ArgumentError as error:  # FFmpeg knows the format, but FORMATS does not allow it

@@ -1,8 +1,8 @@
-"""Gives columns to an output without rows. Formats with files get a file without rows, because many
-readers fail without a file.
+"""Keeps the columns of an output without rows. In a format with files, writes a file without rows,
+because many readers fail if there is no file.
 
-The columns are taken from the commits of tasks whose rows were all filtered or failed, or else from
-the job file."""
+The columns are those of the commits of tasks whose rows were all filtered or failed, or else those
+that the job file states."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from batchinference.spec.write import Write, WriteFiles, WriteTable
 def with_columns(
     job_pass: JobPass, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
 ) -> Snapshot:
-    """Return the final snapshot of an output without rows, with its columns, and with a file
+    """Return the final snapshot of an output without rows: with its columns, and with a file
     without rows if readers need one. `planned` are the columns that are certain before any row is
-    computed. If no column is certain, `guessed` is used, but not if later jobs may append rows,
-    which may have other columns."""
-    known = planned.names or end.empty_schemas or write.adds
-    schema = _schema(end, FileSplit.of(write), planned if known else guessed)
+    computed. If none are certain, `guessed` is used, unless later jobs may append other columns."""
+    is_certain = planned.names or end.empty_schemas or write.adds
+    schema = _schema(end, FileSplit.of(write), planned if is_certain else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
     if isinstance(write, WriteTable) or not _may_have_file(job_pass, end, write, schema):
         return end
@@ -48,25 +47,25 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot without entries for files without rows, which an earlier pass wrote.
-    Use this if the output now has rows, because their types may differ from the file's."""
+    """Return the snapshot without the entries of files without rows, which an earlier pass wrote.
+    Call this if the output now has rows, because these may have other types than such a file."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
 
 
-def _schema(end: Snapshot, layout: FileSplit, planned: pa.Schema) -> pa.Schema:
+def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
     """Return the columns of the output and its partitions. An unknown type is null."""
     schemas = [planned, *map(schema_in, end.empty_schemas)]
     types = agreed_types(schemas, lambda known, _: known)
-    numbers = {layout.row_number: pa.int64()} if layout.row_number else {}
-    names = dict.fromkeys([*numbers, *(layout.columns or types), *layout.partition_by])
+    numbers = {split.row_number: pa.int64()} if split.row_number else {}
+    names = dict.fromkeys([*numbers, *(split.columns or types), *split.partition_by])
     types |= numbers
     return pa.schema([(name, types.get(name, pa.null())) for name in names])
 
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether the output gets a file without rows. If later jobs may append rows, the file
-    must not have other columns or types than they."""
+    """Return whether the output gets a file without rows. If later jobs may append rows, it gets
+    one only if all columns and types are known, and if there is no file of an earlier job."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:
@@ -79,5 +78,6 @@ def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: 
 
 
 def _has_files(job_pass: JobPass) -> bool:
+    """Return whether the output directory has data files."""
     layout = job_pass.layout
-    return not all(is_work_file(info.path, layout.key) for info in layout.data.visible_files())
+    return any(not is_work_file(info.path, layout.key) for info in layout.data.visible_files())

@@ -12,7 +12,7 @@ from typing import Any
 from batchinference.json_text import to_json
 
 MAX_CAUSES, MAX_EXAMPLES = 500, 3
-"""Maximum number of causes, and of examples per cause, because error records are untrusted."""
+"""Maximum number of groups, and of examples per group, because error records are untrusted."""
 OTHER_CAUSES = "other causes"
 _VARIABLE = re.compile(
     r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
@@ -32,13 +32,13 @@ class ErrorGroup:
     examples: list[Record] = field(default_factory=list)
 
 
-def group_errors(records: Iterable[Record]) -> list[ErrorGroup]:
-    """Return the groups of error records, the largest first. After MAX_CAUSES groups, records with
-    a new cause are put into the group OTHER_CAUSES."""
+def group_errors(records: Iterable[Record], max_causes: int = MAX_CAUSES) -> list[ErrorGroup]:
+    """Return the groups of error records, the largest first. After `max_causes` groups, records
+    with a new cause are put into the group OTHER_CAUSES."""
     groups: dict[tuple[str, str], ErrorGroup] = {}
     for record in records:
         key = (str(record["step"] or "read"), cause_of(str(record["error"])))
-        if key not in groups and len(groups) >= MAX_CAUSES:
+        if key not in groups and len(groups) >= max_causes:
             key = ("any", OTHER_CAUSES)
         group = groups.setdefault(key, ErrorGroup(*key))
         group.rows += 1
@@ -63,11 +63,12 @@ def key_of_row(record: Record) -> str:
 
 
 def fields_of(values: str) -> list[tuple[str, str]]:
-    """Return the columns in the field `values` of an error record: names and values as text."""
+    """Return the name and the value (as text) of each column in the field `values` of an error
+    record. If the field is no JSON object, return it as a column without a name."""
     try:
         fields = json.loads(values)
     except (TypeError, ValueError, RecursionError):
         fields = None  # the record is untrusted
     if not isinstance(fields, dict):
         return [("", str(values))]
-    return [(name, one if isinstance(one, str) else to_json(one)) for name, one in fields.items()]
+    return [(name, it if isinstance(it, str) else to_json(it)) for name, it in fields.items()]

@@ -109,14 +109,6 @@ class RewriteTask:
     schema: OutputSchema
     writer: RewritingWriter
 
-    @property
-    def size(self) -> int:
-        return sum(map(size_of, self.entries))
-
-    @property
-    def rows(self) -> int:
-        return sum(entry.counts.written for entry in self.entries)
-
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files, and return the entries that name them.
 
@@ -187,8 +179,7 @@ class RewriteTask:
 def put_renamed(
     job_pass: JobPass, directory: Location, old: DataFile, content: Content
 ) -> DataFile:
-    """Write a file that replaces `old`, under a new name, and return it. Raises BadOutput if
-    another pass has begun."""
+    """Write and return a file that replaces `old`. Raises BadOutput if another pass has begun."""
     return put_rewritten(job_pass, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
@@ -229,8 +220,9 @@ def _merged_errors(job_pass: JobPass, entries: Sequence[ManifestEntry]) -> DataF
 
 def fit_in_driver(tasks: Sequence[RewriteTask]) -> bool:
     """Return whether the files of these tasks are small enough to run the tasks in the driver."""
-    size, rows = sum(task.size for task in tasks), sum(task.rows for task in tasks)
-    return size <= MERGED_BYTES and rows <= MERGED_ROWS
+    entries = [entry for task in tasks for entry in task.entries]
+    rows = sum(entry.counts.written for entry in entries)
+    return sum(map(size_of, entries)) <= MERGED_BYTES and rows <= MERGED_ROWS
 
 
 def rewrites(
@@ -239,8 +231,8 @@ def rewrites(
     writer: RewritingWriter,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
-    """Return the rewrites to run, and the entries that stay as they are. An entry is only merged if
-    its files are small and named in `mergeable`. Columns without a common type keep their types."""
+    """Return the rewrites to run, and the entries that stay as they are. Only small files whose
+    names are in `mergeable` are merged. Columns without a common type keep their types."""
     written = [entry for entry in entries if entry.data]
     schema = OutputSchema.of(job_pass.layout.data, written, writer)
     tasks, others = [], [entry for entry in entries if not entry.data]
@@ -259,7 +251,7 @@ def _groups(
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # if failed input rows may also have written rows, a retry removes the whole entry
+        # if a failed input row may also have written rows, a retry of it removes the whole entry
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
@@ -285,7 +277,7 @@ def _fitting_groups(entries: Iterable[ManifestEntry]) -> Iterator[list[ManifestE
 
 
 def size_of(entry: ManifestEntry) -> int:
-    """Return the bytes of the data files of an entry."""
+    """Return the bytes of the data and error files of an entry."""
     return sum(file.bytes for file in entry.files)
 
 
@@ -295,17 +287,17 @@ def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schem
     files = [dict(entry.columns) for entry in entries]
     names = sorted({name for file in files for name in file})
     uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
-    kinds: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
+    # for each uneven column, the field of each type by the name of the type
+    fields: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
     for entry in entries:
-        new = [name for name, kind in entry.columns if kind not in kinds.get(name, {kind})]
+        new = [(name, kind) for name, kind in entry.columns if kind not in fields.get(name, {kind})]
         if new:
             file = entry.data[0]
             footer = parquet_footer(directory / file.name, file.bytes)
             schema = refuse_pickles(footer.schema.to_arrow_schema())
-            type_names = dict(entry.columns)
-            for name in new:
-                kinds[name][type_names[name]] = schema.field(name)
-    common = (unify_field(list(fields.values())) for fields in kinds.values())
+            for name, kind in new:
+                fields[name][kind] = schema.field(name)
+    common = (unify_field(list(by_type.values())) for by_type in fields.values())
     return pa.schema([field for field in common if field is not None])
 
 
@@ -316,16 +308,16 @@ def without_removed(
     Raises BadOutput if a file has changed, or if another pass has begun."""
     data, new_indexes = list[DataFile](), dict[int, int]()
     for index, file in enumerate(entry.data):
-        runs = [(one, rows) for one in entry.origins for at, rows in one.rows if at == index]
-        keep, lengths = [not one.removed for one, _ in runs], [rows for _, rows in runs]
+        runs = [(each, rows) for each in entry.origins for at, rows in each.rows if at == index]
+        keep, lengths = [not origin.removed for origin, _ in runs], [rows for _, rows in runs]
         new = _rewrite(job_pass, job_pass.layout.data, file, writer, keep, lengths)
         if new is not None:
             new_indexes[index] = len(data)
             data.append(new)
     origins = [
-        replace(one, rows=[(new_indexes[at], rows) for at, rows in one.rows if at in new_indexes])
-        for one in entry.origins
-        if not one.removed
+        replace(each, rows=[(new_indexes[at], rows) for at, rows in each.rows if at in new_indexes])
+        for each in entry.origins
+        if not each.removed
     ]
     errors = _rewrite_errors(job_pass, entry, entry.errors) if entry.errors else None
     return replace(entry, data=data, errors=errors, origins=origins)

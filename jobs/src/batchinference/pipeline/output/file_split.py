@@ -1,8 +1,7 @@
-"""Splits the rows of a task into files by partition and row count, and names directories."""
+"""Splits the rows of a task into files, by partition and by number of rows."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -27,10 +26,6 @@ _SCALARS = (
     *(pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean),
     *(pa.types.is_date, pa.types.is_floating, pa.types.is_null, pa.types.is_dictionary),
 )
-_UNSAFE = re.compile(
-    r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
-    r"|[\s\x80-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff])+"  # invisible
-)
 
 
 @dataclass(frozen=True)
@@ -48,12 +43,13 @@ class FileSplit:
 
     @classmethod
     def of(cls, write: Write) -> FileSplit:
+        """Return the split for an output. A table divides its rows into partitions itself."""
         from batchinference.spec.write import WritePartitioned, WriteSized, WriteTable
 
         needed = write.columns_needed
         by = (write.partition_by if isinstance(write, WritePartitioned) else None) or []
         max_rows = write.rows_per_file if isinstance(write, WriteSized) else None
-        if isinstance(write, WriteTable):  # a table partitions its rows itself
+        if isinstance(write, WriteTable):
             needed, by = [*needed, *by] if needed else None, []
         number = write.number_column
         if needed and number:
@@ -81,7 +77,7 @@ class FileSplit:
             yield rows.column(_INDEX).to_numpy()
 
     def null_names(self, table: pa.Table) -> Iterator[int]:
-        """Yield the index of each row with a partition value that is the name of null."""
+        """Yield the index of each row with a partition text that readers take for null."""
         if not (self.partition_by and table.num_rows):
             return
         for column in map(decoded, map(self.chosen(table).column, self.partition_by)):
@@ -136,9 +132,3 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
             )
         parts.append([directory_name(name, value) for value in column.to_pylist()])
     return ["/".join(row) for row in zip(*parts, strict=True)]
-
-
-def safe(text: str) -> str:
-    """Return the text with `_` in place of invisible characters and of those that cause problems in
-    file systems. Letters of all languages are kept."""
-    return _UNSAFE.sub("_", text)

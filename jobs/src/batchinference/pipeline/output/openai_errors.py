@@ -32,7 +32,7 @@ def write_error_file(
 ) -> None:
     """Write a line for each failed row of an output, in the order of the input. The custom id is
     the value of the column `id_column`. `first_file` is the number of the first input file, from
-    which request ids are made. `others` are further lines with their row numbers in this file."""
+    which request ids are made. `others` are pairs of a row number in this file and a line."""
     with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):
@@ -53,7 +53,7 @@ def write_error_file(
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap:
-    """Return a file as a memory map. It adds a byte to an empty file, which has no memory map."""
+    """Return a file as a memory map. Adds a byte to an empty file, which cannot be mapped."""
     size = file.tell()
     file.flush()
     if not size:

@@ -43,8 +43,8 @@ def files_of(write: Write) -> list[pafs.FileInfo]:
     """Return the data files of an output, in the order of their names."""
     output = Location(write.path, write.storage)
     files = output.without_links(output.data_files())
-    seen = [info for info in files if not base_name(info.path).startswith(("_", "."))]
-    return sorted(seen, key=lambda info: str(info.path))
+    visible = [info for info in files if not base_name(info.path).startswith(("_", "."))]
+    return sorted(visible, key=lambda info: str(info.path))
 
 
 def all_rows(write: Write) -> pa.Table:
@@ -113,8 +113,8 @@ def _csv(write: WriteCsv) -> pa.Table:
 
 
 def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
-    """Return the partition columns of files: integers if all values are, and texts otherwise, such
-    as `007`, which Arrow would read as 7."""
+    """Return the partition columns of files. A column has integers if all of its values are, and
+    else texts, such as `007`, which Arrow would read as 7."""
     kinds: dict[str, pa.DataType] = {}
     for name, text in (pair for path in paths for pair in partition_values(path).items()):
         is_integer = text is None or INT64_TEXT.fullmatch(text)
@@ -124,7 +124,7 @@ def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
 
 def _parquet(write: WriteParquet) -> pa.Table:
     """Return the rows of Parquet files, with the columns of all files and the partition columns.
-    The files are untrusted: raises UnsafeColumn."""
+    The files are untrusted. Raises UnsafeColumn for pickles."""
     output = Location(write.path, write.storage)
     files = output.without_links(output.visible_files())
     if not files:

@@ -26,7 +26,7 @@ DAMAGE = (
 
 
 def unpacked(part: Location) -> bytes:
-    """Return the content of a file, decompressed if it is gzip."""
+    """Return the content of a file, decompressed if its name ends with `.gz`."""
     content = part.read()
     return gzip.decompress(content) if part.path.endswith(".gz") else content
 

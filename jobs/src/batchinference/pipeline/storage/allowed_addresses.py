@@ -2,8 +2,7 @@
 
 The addresses are untrusted, but they are fetched with the network access and the credentials of the
 job. By default, only the public internet is allowed; for addresses in a URL manifest, also the
-bucket or directory of the manifest. The option `allow` adds prefixes.
-"""
+bucket or directory of the manifest. The option `allow` adds prefixes."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class Allowed:
 
     def has_url(self, url: str) -> bool:
         """Return whether a URL has an allowed prefix (scheme, host, port and folder). urllib3
-        parses it, because it also opens the connection."""
+        parses the URL here, and also opens the connection: two parsers could find two hosts."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (
@@ -82,8 +81,9 @@ class Allowed:
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
-    """Yield the bucket of the manifest; or its directory, and if the manifest is a link, the
-    directory of its target. Yields nothing if the address is in another store."""
+    """Yield the folders in which the manifest allows addresses without a prefix: the bucket of a
+    manifest in an object store; the directory of a local manifest and, if the manifest is a link,
+    the directory of its target. Yields nothing if the address is in another store."""
     if address.local and manifest.local:
         yield escaped(os.path.realpath(os_path(os.path.dirname(manifest.path))))
         yield os.path.dirname(_real(manifest))
@@ -92,6 +92,7 @@ def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
 
 
 def _real(location: Location) -> str:
+    """Return the path of a location. In a local path, symbolic links are resolved."""
     return escaped(os.path.realpath(os_path(location.path))) if location.local else location.path
 
 

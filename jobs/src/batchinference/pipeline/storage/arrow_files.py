@@ -2,8 +2,7 @@
 
 Ray registers an Arrow extension type whose values are pickles. Converting such a column to Python
 objects runs code of the author of the file. So all reads of Arrow and Parquet data go through this
-module, which rejects such columns. A test finds reads that bypass it.
-"""
+module, which rejects such columns. A test finds reads that bypass it."""
 
 from __future__ import annotations
 
@@ -14,14 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.type_widening import EXTENSION_NAME
+
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
 
 PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
-_EXTENSION_NAME = b"ARROW:extension:name"
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Maximum rows and bytes per decoded table. The bytes follow the footer, which may be wrong."""
+"""Maximum rows, and bytes as the footer states them (perhaps wrongly), per decoded table."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -37,7 +37,7 @@ class UnsafeColumn(pa.ArrowInvalid):  # type: ignore[misc]
 
 
 def refuse_pickles(data: Typed) -> Typed:
-    """Return a table or schema as it is. Raises UnsafeColumn for pickles, at any depth."""
+    """Return a table or schema unchanged. Raises UnsafeColumn if it has pickles, at any depth."""
     schema = data.schema if isinstance(data, pa.Table) else data
     for field in schema:
         if _is_pickled(field):
@@ -47,7 +47,7 @@ def refuse_pickles(data: Typed) -> Typed:
 
 def _is_pickled(field: pa.Field) -> bool:
     metadata = field.metadata or {}
-    return metadata.get(_EXTENSION_NAME) == PICKLED.encode() or _holds_pickles(field.type)
+    return metadata.get(EXTENSION_NAME) == PICKLED.encode() or _holds_pickles(field.type)
 
 
 def _holds_pickles(kind: pa.DataType) -> bool:
@@ -101,7 +101,7 @@ def row_group_tables(
     opened: pq.ParquetFile, group: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows of a row group. Only one thread decodes, because a task has one CPU."""
-    footer = opened.metadata.row_group(group)  # with a damaged file, its columns would crash
+    footer = opened.metadata.row_group(group)  # not `.column(n)`, which crashes for damaged files
     rows = footer.num_rows * CHUNK_BYTES // max(1, footer.total_byte_size)
     size = min(max(1, rows), CHUNK_ROWS)
     for batch in opened.iter_batches(size, row_groups=[group], columns=columns, use_threads=False):

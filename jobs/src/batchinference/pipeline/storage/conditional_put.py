@@ -1,8 +1,7 @@
 """Replaces an object in a store only if nobody has changed it since it was read (compare-and-swap).
 
 pyarrow cannot send such conditions, but obstore can: `If-None-Match` for an object that does not
-exist, else the ETag or the generation that was read.
-"""
+exist, else the ETag or the generation that was read."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
     try:
         if store is None:
             return False
-        if any(_is_updated(store, key, change) for _ in range(ROUNDS)):
+        if any(_try_update(store, key, change) for _ in range(ROUNDS)):
             return True
     except _NotOffered:
         return False
@@ -62,8 +61,9 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
     )
 
 
-def _is_updated(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
-    """Replace an object by `change` of it. Return False if it has changed meanwhile."""
+def _try_update(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
+    """Replace the content of an object by `change` of the content, and return True. Return False
+    if another process has changed the object since it was read."""
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with _storage_errors(_DENIED):  # pyarrow may find other credentials

@@ -1,7 +1,7 @@
 """Keeps null lists and maps of structs, which pyiceberg (0.12) reads and writes as empty ones.
 
-Importing this module corrects pyiceberg's class that brings the rows of a file into the columns of
-a table. Both reading a table and writing its files use it."""
+Importing this module corrects the class of pyiceberg that converts the rows of a file to the types
+of a table. pyiceberg uses this class when it reads a table and when it writes files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 
 
 def _keeping_nulls(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
-    """Return a method that brings lists or maps into another type, and keeps null ones."""
+    """Return `project`, a method that converts lists or maps, changed so that it keeps nulls."""
 
     def projected(visitor: Any, kind: Any, values: pa.Array | None, *parts: Any) -> pa.Array | None:
         result = project(visitor, kind, values, *parts)

@@ -8,8 +8,7 @@ followed.
 
 Inputs: others may write to an input directory, and plant a link to a file that only the job can
 read, such as a mounted Secret. So `contained` opens only files whose real path is in given
-directories. Paths are text as in `file_names`.
-"""
+directories. Paths are text as in `file_names`."""
 
 from __future__ import annotations
 
@@ -109,9 +108,9 @@ def _replace(name: str, parent: int, directory: str, content: bytes | memoryview
 
 
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Replace the content of a file by `change` of it (of None if there is no file). A lock keeps
-    other callers of this function from changing it in between, also over NFS, unless the file
-    system has no locks.
+    """Replace the content of a file by `change` of the content (of None if there is no file). A
+    lock keeps other callers of this function from changing the file in between, also over NFS,
+    unless the file system has no locks.
 
     Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
@@ -154,7 +153,7 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
 
 
 def rename(path: str, root: str, target: str, target_root: str) -> bool:
-    """Move a file to another path, and return True; False if the path is on another disk."""
+    """Move a file to another path, and return True; False if the paths are on different disks."""
     (directory, name), (other, new) = os.path.split(os_path(path)), os.path.split(os_path(target))
     with (
         _named(path),
@@ -201,6 +200,7 @@ class LinkedPath(BadOutput):
 
     @classmethod
     def at(cls, path: str) -> LinkedPath:
+        """Return the error for the symbolic link at `path`."""
         return cls(f"'{path}' leads out of the output by a symbolic link. Remove the link")
 
 
@@ -218,12 +218,12 @@ def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
     last = _OPEN_FOR_FSYNC if make else _OPEN_FOR_PATHS
     descriptor = os.open(current, _OPEN_FOR_PATHS if parts else last)
     try:
-        for left, part in zip(reversed(range(len(parts))), parts, strict=True):
+        for remaining, part in zip(reversed(range(len(parts))), parts, strict=True):
             current = os.path.join(current, part)
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=descriptor)
-            inner = _open(part, _OPEN_FOR_PATHS if left else last, descriptor, current)
+            inner = _open(part, _OPEN_FOR_PATHS if remaining else last, descriptor, current)
             os.close(descriptor)
             descriptor = inner
         yield descriptor
@@ -369,8 +369,8 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         with open_regular(path, root="") as file:
             _check_allowed(path, file, self._allowed)
             descriptor = f"/proc/self/fd/{file.fileno()}"
-            here = os.path.exists(descriptor)  # only on Linux
-            return open_(descriptor if here else os_path(path))
+            is_linux = os.path.exists(descriptor)
+            return open_(descriptor if is_linux else os_path(path))
 
     def _refuse(self, *_: object) -> NoReturn:
         raise PermissionError("this file system is for reading")

@@ -1,8 +1,6 @@
 """Files and directories at an address: a local path, or an object store of pyarrow.
 
-Writes are atomic: with a temporary file, fsync and a rename on a local disk (see `local_files`),
-with one put in an object store.
-"""
+Writes are atomic: by a rename on a local disk (see `local_files`), by one put in a store."""
 
 from __future__ import annotations
 
@@ -52,6 +50,7 @@ class Location:
 
     @property
     def filesystem(self) -> pafs.FileSystem:
+        """The file system of pyarrow. Raises OSError if settings of an object store are missing."""
         if self.local and (self.allowed or "\\x" in self.path):  # pyarrow cannot open such names
             return local_files.contained(self.allowed or ("/",))
         if self.local:
@@ -60,10 +59,12 @@ class Location:
 
     @property
     def scheme(self) -> str:
+        """The scheme of the address, such as `s3`; `file` for a local path."""
         return scheme_of(self.uri)
 
     @property
     def local(self) -> bool:
+        """Whether this is a path of this machine, not an address in an object store."""
         return is_local(self.uri)
 
     @property
@@ -111,6 +112,7 @@ class Location:
         return replace(self, allowed=tuple(roots))
 
     def info(self) -> pafs.FileInfo:
+        """Return the type, bytes and time of the file or directory; the type NotFound if none."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.info_of(self.path))
@@ -121,6 +123,7 @@ class Location:
             raise local_files.LinkedPath.at(link)
 
     def exists(self) -> bool:
+        """Return whether there is a file or directory. Raises BadOutput for a link below `root`."""
         return bool(self.info().type != pafs.FileType.NotFound)
 
     def read(self, limit: int | None = None) -> bytes:
@@ -286,8 +289,7 @@ class Location:
 
 
 class _GzipStream(io.RawIOBase):
-    """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow its end. Raises
-    OSError for damage."""
+    """The decompressed content of a gzip file, after which zeros may follow, unlike in pyarrow."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)

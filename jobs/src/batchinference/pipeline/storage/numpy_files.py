@@ -1,7 +1,6 @@
 """Checks and loads untrusted NumPy files.
 
-np.load allocates as much memory as the headers of arrays state, so the headers are checked first.
-"""
+np.load allocates as much memory as the headers of arrays state, so headers are checked first."""
 
 from __future__ import annotations
 
@@ -40,6 +39,7 @@ class ArrayHeader:
 
     @property
     def rows(self) -> int:
+        """The length of the first dimension. An array without dimensions is one row."""
         return self.shape[0] if self.shape else 1
 
 

@@ -3,8 +3,7 @@
 S3 uses AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rest of the
 AWS credential chain. Google Cloud Storage uses GOOGLE_APPLICATION_CREDENTIALS and the rest of
 Google's credential chain. Azure uses AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY,
-AZURE_STORAGE_SAS_TOKEN or the credential chain of its tools.
-"""
+AZURE_STORAGE_SAS_TOKEN or the credential chain of its tools."""
 
 from __future__ import annotations
 
@@ -251,11 +250,14 @@ _ENDPOINTS = {
 
 
 def obstore_bucket(
-    scheme: str, bucket: str, storage: Storage, prefix: str = ""
+    scheme: str,
+    bucket: str,
+    storage: Storage,
+    prefix: str = "",
+    retries: int = CONDITIONAL_RETRIES,
 ) -> S3Store | GCSStore | AzureStore | None:
-    """Return an obstore client for a bucket, or a prefix in it, with the settings of
-    `object_store`. None if only pyarrow finds the credentials, or obstore would use another
-    endpoint."""
+    """Return a client of obstore for a bucket, or for a prefix in it, with the settings of pyarrow.
+    Return None if only pyarrow finds the credentials, or if obstore would use another endpoint."""
     from obstore import store
 
     endpoint = _s3_endpoint(storage) if scheme == "s3" else storage.endpoint
@@ -273,7 +275,7 @@ def obstore_bucket(
         prefix=prefix or None,
         config=options,
         client_options={"allow_http": http},
-        retry_config={"max_retries": CONDITIONAL_RETRIES},
+        retry_config={"max_retries": retries},
     )
     return client
 
@@ -292,8 +294,8 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of an object store for pyiceberg; those of S3 for other addresses.
-    pyiceberg finds credentials itself, and an Azure address contains the account."""
+    """Return the options of pyiceberg for the object store of an address, or for S3 if it has none.
+    pyiceberg finds credentials itself, and an address of Azure contains the account."""
     match urlsplit(address).scheme:
         case "gs":
             options = {"gcs.service.host": storage.endpoint}

@@ -13,8 +13,10 @@ NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 MAX_VALUE = 200
 """Maximum number of bytes of a partition value in a directory name. Longer values are shortened."""
 MAX_SEGMENT = 255 - len("=~")
+"""Maximum number of bytes of the column name, the shortened value and its hash together."""
 SHORTENED, HASH_DIGITS = "~", 32
 _CUT_ESCAPE = re.compile("%.?$")
+"""Matches a percent-encoding at the end of a text that was cut within it."""
 
 
 def directory_name(name: str, value: object) -> str:
@@ -47,7 +49,7 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 
 def partition_parts(path: str) -> int:
-    """Return the number of `key=value` directories in a path. A key may be there twice."""
+    """Return the number of `key=value` directories in a path. A key may occur twice."""
     return len(_parts(path))
 
 

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, as_completed
+from functools import partial
 from urllib.parse import urlsplit
 
 from batchinference.pipeline.storage.location import Location
@@ -16,15 +17,15 @@ SECONDS = 4.0
 """How long a store, or the proxy in front of it, may take to accept a connection."""
 
 
-def unreachable(locations: dict[str, Location]) -> dict[str, str]:
-    """Return a message for each store that does not answer, by its first name in `locations`.
-    Stores with wrong settings are left to their libraries."""
+def unreachable(locations: dict[str, Location], seconds: float = SECONDS) -> dict[str, str]:
+    """Return a message for each store that does not answer within `seconds`, by its first name in
+    `locations`. A store with wrong settings is not tried, because its library reports them."""
     hosts: dict[tuple[str, int], str] = {}
     for name, location in locations.items():
         if not location.local and (host := _host_of(location)) is not None:
             hosts.setdefault(host, name)
-    tries = {host: _in_thread(_connect, host) for host in hosts}
-    problems = {hosts[host]: (host[0], _problem_of(problem)) for host, problem in tries.items()}
+    tries = {host: _in_thread(partial(_connect, host, seconds)) for host in hosts}
+    problems = {hosts[host]: (host[0], _problem_of(tries[host], seconds)) for host in hosts}
     return {
         name: f"'{locations[name].uri}' cannot be reached: {host} does not answer ({problem})"
         for name, (host, problem) in problems.items()
@@ -49,13 +50,13 @@ def _host_of(location: Location) -> tuple[str, int] | None:
     return (parts.hostname, port) if known and port and parts.hostname else None
 
 
-def _in_thread(connect: Callable[[tuple[str, int]], None], host: tuple[str, int]) -> Future[None]:
+def _in_thread(connect: Callable[[], None]) -> Future[None]:
     """Call `connect` in a daemon thread, and return the future result."""
     result: Future[None] = Future()
 
     def run() -> None:
         try:
-            connect(host)
+            connect()
             result.set_result(None)
         except OSError as error:
             result.set_exception(error)
@@ -64,24 +65,26 @@ def _in_thread(connect: Callable[[tuple[str, int]], None], host: tuple[str, int]
     return result
 
 
-def _connect(host: tuple[str, int]) -> None:
+def _connect(host: tuple[str, int], seconds: float) -> None:
     """Connect to all IP addresses of a host at once, because IPv6 may not work. Raises OSError if
     none accepts the connection."""
     addresses = [each[4] for each in socket.getaddrinfo(*host, type=socket.SOCK_STREAM)]
-    tries = [_in_thread(_connect_to, (str(address[0]), host[1])) for address in addresses]
+    targets = ((str(address[0]), host[1]) for address in addresses)
+    tries = [_in_thread(partial(_connect_to, target, seconds)) for target in targets]
     if all(each.exception() for each in as_completed(tries)):
         tries[0].result()
 
 
-def _connect_to(address: tuple[str, int]) -> None:
-    socket.create_connection(address, SECONDS).close()
+def _connect_to(address: tuple[str, int], seconds: float) -> None:
+    socket.create_connection(address, seconds).close()
 
 
-def _problem_of(connection: Future[None]) -> str | None:
+def _problem_of(connection: Future[None], seconds: float) -> str | None:
+    """Wait up to `seconds` for a connection. Return why there is none, or None if there is one."""
     try:
-        connection.result(SECONDS)
+        connection.result(seconds)
     except TimeoutError:  # the name may still be looked up
-        return f"no connection within {SECONDS:g} s"
+        return f"no connection within {seconds:g} s"
     except OSError as error:
         return error.strerror or str(error)
     return None

@@ -2,8 +2,7 @@
 
 The backoff doubles with each retry, and half of it is random, so operations that failed at the same
 time are not retried at the same time. The libraries of object stores retry for a few seconds.
-STORAGE adds longer waits, so a job survives the restart of an object store.
-"""
+STORAGE adds longer waits, so a job survives the restart of an object store."""
 
 from __future__ import annotations
 

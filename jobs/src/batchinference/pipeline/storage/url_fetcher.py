@@ -1,9 +1,7 @@
 """Fetches the content behind a URL or an address in storage, with retries.
 
-If the server reports that the content does not exist, the error is PermanentFetchError. If the
-server does not respond, or reports a transient error, the request is retried a few times, and then
-the error is TransientFetchError.
-"""
+If the content does not exist, the error is PermanentFetchError. If the server does not respond, or
+reports a transient error, a few retries follow, and then the error is TransientFetchError."""
 
 from __future__ import annotations
 
@@ -70,9 +68,10 @@ class Fetcher:
         max_bytes: int,
         allow_field: str = "read.options.allow",
         limit: str = "read.options.maxBytes",
+        max_seconds: float = MAX_SECONDS,
     ) -> None:
         """`allow_field` and `limit` are the names of `allowed` and `max_bytes` in messages."""
-        self._allowed, self._max_bytes = allowed, max_bytes
+        self._allowed, self._max_bytes, self._max_seconds = allowed, max_bytes, max_seconds
         self._allow_field, self._limit = allow_field, limit
 
     def fetch(self, uri: str, manifest: Location) -> bytes:
@@ -100,7 +99,7 @@ class Fetcher:
         return error
 
     def _get(self, url: str) -> bytes:
-        deadline = time.monotonic() + MAX_SECONDS
+        deadline = time.monotonic() + self._max_seconds
         try:
             return self._follow(url, deadline)
         except EOFError:
@@ -116,8 +115,8 @@ class Fetcher:
                 raise TransientFetchError(
                     f"{redact_url(url)} gives no answer: {type(error).__name__}"
                 ) from None
-            slow = f"{redact_url(url)} has not sent everything within {MAX_SECONDS:g} s"
-            raise TransientFetchError(slow, math.inf) from None  # no retry, as it takes as long
+            slow = f"{redact_url(url)} has not sent everything within {self._max_seconds:g} s"
+            raise TransientFetchError(slow, math.inf) from None  # a retry would take as long
 
     def _follow(self, url: str, deadline: float) -> bytes:
         """Follow redirects and return the content. Each redirect is checked like the first URL."""
@@ -252,7 +251,7 @@ class _PublicHttp(HTTPConnection):
 
 
 class _PublicHttps(_PublicHttp, HTTPSConnection):
-    """The same under TLS."""
+    """Checks the IP addresses of hosts to which it connects with TLS, as `_PublicHttp` does."""
 
 
 class _HttpPool(HTTPConnectionPool):
@@ -267,5 +266,6 @@ class PublicAdapter(HTTPAdapter):
     """A requests adapter that connects to the public internet only, or to a proxy."""
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        """Make the pool create connections that check the IP addresses of hosts."""
         super().init_poolmanager(*arguments, **options)
         self.poolmanager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}

@@ -63,19 +63,17 @@ class Table(Writer, CommittedTable):
     """The columns of the existing table that rows must fit; None if rows may have any types."""
 
     def open(self, planned: pa.Schema) -> None:
-        """Read the columns of the table if it exists, and check that rows with the columns
-        `planned` fit it. These are the columns that are certain before any row is computed.
+        """Read the columns of the table if it exists. Raises BadOutput if rows with the columns
+        `planned`, those that are certain before any row is computed, do not fit the table.
 
-        Runs on the driver before the first task, and changes nothing. Raises BadOutput if the rows
-        do not fit."""
+        Runs on the driver before the first task, and changes nothing."""
         with table_errors_as_bad_output():
             self.load()
             self.converted(planned.empty_table())
 
     @abstractmethod
     def load(self) -> None:
-        """Set `types` and `partition_by` to those of the existing table. Raises BadOutput if the
-        job cannot write to it."""
+        """Set `types` and `partition_by`. Raises BadOutput if the job cannot write to the table."""
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
@@ -99,8 +97,7 @@ class Table(Writer, CommittedTable):
             ) from None
 
     def expected(self, names: Sequence[str]) -> pa.Schema:
-        """Return the columns of the table that rows need. Subclasses may use `names`, the columns
-        of the rows."""
+        """Return the columns of the table that rows with the columns `names` must have."""
         return self.types or pa.schema([])
 
     @property
@@ -132,6 +129,7 @@ class Table(Writer, CommittedTable):
 
     @cached_property
     def _seen(self) -> dict[str, pa.Field]:
+        """For each column, the field for the values of all earlier files of this task."""
         return {}
 
     @staticmethod
@@ -152,32 +150,32 @@ class Table(Writer, CommittedTable):
         return bytes(self.parquet.write([rows.cast(kept)]))
 
     def find_data_location(self) -> None:
-        """Find out where the files of the table are. Runs on the driver before `stage`."""
+        """Find out where the files of the table are, for `stage`. Runs before it, on the driver."""
 
     def stage(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
         """Copy a committed file to where the files of the table are, under a new name, and return
         what `register` needs. The rows are not visible yet.
 
-        Runs in tasks. Raises BadOutput if the file has changed, or if the type of a column is not
-        the one in `schema`."""
+        Runs in tasks. Raises BadOutput if the file has changed or has other types than `schema`."""
         with table_errors_as_bad_output():
             content = unchanged_content(data, file)
-            for one, other in zip(schema, self.schema_and_rows(content)[0], strict=True):
-                if one.type != other.type:
-                    problem = f"column '{one.name}' is {one.type}, and a value is {other.type}"
+            for field, stored in zip(schema, self.schema_and_rows(content)[0], strict=True):
+                if field.type != stored.type:
+                    problem = f"column '{field.name}' is {field.type}, and a value is {stored.type}"
                     raise _mixed_types(problem)
             return self.stage_content(data / file.name, content)
 
-    @abstractmethod
     def stage_content(self, file: Location, content: bytes) -> Any:
-        """Copy a Parquet file to the files of the table, and return what `register` needs."""
+        """Copy a Parquet file to the files of the table, and return what `register` needs. By
+        default, copy nothing: `register` reads the rows of the committed file."""
+        return file
 
     @abstractmethod
     def existing(self) -> Any:
         """Return the table, opened by the library of the format; None if it does not exist."""
 
     def commit_count_in(self, existing: Any, mark: str) -> int:
-        """Return the number of commits with this mark in the opened version of a table."""
+        """Return the number of commits of an opened table that have this mark."""
         raise NotImplementedError
 
     @abstractmethod
@@ -190,12 +188,12 @@ class Table(Writer, CommittedTable):
         return 0 if existing is None else self.commit_count_in(existing, mark)
 
     def rows(self, count: int) -> pa.Table | list[Row]:
-        """Return what `head` returns for the table; no rows if it does not exist."""
+        """Return up to `count` rows as `head` does; no rows if the table does not exist."""
         existing = self.existing()
         return [] if existing is None else self.head(existing, count)
 
     def first_rows(self, count: int) -> list[Row]:
-        """Return up to `count` rows of the table."""
+        """Return up to `count` rows of the table as Python values."""
         rows = self.rows(count)
         return rows if isinstance(rows, list) else list(rows.to_pylist())
 
@@ -215,7 +213,8 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
 
 
 def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
-    """Parse and return the first schema; an empty one if there is none or a type is unknown."""
+    """Return the first of these schemas, which are texts of `schema_text`. Return an empty schema
+    if there is none, or if a type in it is unknown."""
     complete = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
     return complete[0] if complete else pa.schema([])
 
@@ -270,8 +269,7 @@ def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 def common_types(table: pa.Table) -> pa.Table:
     """Return rows with types that all table formats support: signed integers and floats of 32 and
-    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput if these types cannot
-    hold a value."""
+    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput for other values."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
@@ -280,8 +278,8 @@ def common_types(table: pa.Table) -> pa.Table:
 def lake_types(
     table: pa.Table, existing: pa.Schema | None, make: Callable[[pa.Schema], object], name: str
 ) -> pa.Table:
-    """Return rows with types that the format `name` supports. Raises BadOutput if names differ only
-    in case, or if `make`, which converts a schema to this format, fails for a column."""
+    """Return rows with types that the format `name` supports. Raises BadOutput if `make`, which
+    converts a schema to this format, fails for a column, or if names differ only in case."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
     for field in typed_columns(table.schema):

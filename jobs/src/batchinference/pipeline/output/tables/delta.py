@@ -182,7 +182,7 @@ class DeltaLakeTable(MergingTable):
             )
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
-        """Add the columns that the table lacks to it, and return its new schema."""
+        """Add the columns of `schema` that the table lacks to the table. Return its new schema."""
         before = pa.schema(table.schema().to_arrow())
         unified = unify_schemas([before, schema])
         if new := [field for field in unified if field.name not in before.names]:
@@ -192,7 +192,7 @@ class DeltaLakeTable(MergingTable):
 
 
 def _stream(files: Sequence[Location], schema: pa.Schema) -> pa.RecordBatchReader:
-    """Return a reader of the rows of Parquet files, cast to a schema, one row group at a time."""
+    """Return a reader of the rows of Parquet files, which are cast to a schema in small tables."""
     tables = (cast_to(table, schema) for file in files for table in tables_in(file))
     batches = (batch for table in tables for batch in table.select(schema.names).to_batches())
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -207,7 +207,7 @@ def _application(mark: str) -> str:
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
-    """Return the value of each partition column, which all rows have in common. The directory name
-    is not used, because it may contain only the beginning of a long value."""
+    """Return the text of the value that all rows have in each of the partition columns `names`. The
+    name of the directory may contain only the beginning of a long value, so it is not used."""
     first = {name: rows.column(name)[0].as_py() for name in names}
     return {name: None if value is None else value_text(value) for name, value in first.items()}

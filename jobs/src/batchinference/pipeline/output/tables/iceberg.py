@@ -48,7 +48,7 @@ class IcebergTable(MergingTable):
 
     def load(self) -> None:
         catalog = self._catalog()
-        existing = self._table(catalog)
+        existing = table_in(catalog, self._write)
         if existing is None:
             self._check_creation(catalog)
         else:
@@ -60,7 +60,7 @@ class IcebergTable(MergingTable):
 
     def find_data_location(self) -> None:
         catalog = self._catalog()
-        existing = self._table(catalog)
+        existing = table_in(catalog, self._write)
         if existing is None:
             self._create_namespace(catalog)
             self._data_location = self._new_location(catalog)
@@ -81,7 +81,7 @@ class IcebergTable(MergingTable):
     def _new_location(self, catalog: Catalog) -> tuple[FileIO, str]:
         """Return the location that the catalog would give to the new table. Nothing is changed.
 
-        Raises BadOutput if the catalog has no location for it."""
+        Raises BadOutput if the catalog has no location for the table."""
         try:  # this transaction is never committed
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
         except ValueError as error:
@@ -92,7 +92,7 @@ class IcebergTable(MergingTable):
         return staged._table.io, staged.table_metadata.location
 
     def _check_creation(self, catalog: Catalog) -> None:
-        """Raise an exception if the table cannot be created. Removes a namespace it creates."""
+        """Raise an exception if the table cannot be created. Removes a namespace it has created."""
         created = self._create_namespace(catalog)
         try:
             self._new_location(catalog)
@@ -106,7 +106,7 @@ class IcebergTable(MergingTable):
         return self._write.table.rpartition(".")[0]
 
     def _create_namespace(self, catalog: Catalog) -> bool:
-        """Create the namespace if it is missing, and return whether this has created it."""
+        """Create the namespace if it is missing. Return whether this call has created it."""
         if catalog.namespace_exists(self._namespace):
             return False
         try:
@@ -116,7 +116,7 @@ class IcebergTable(MergingTable):
         return True
 
     def existing(self) -> ExistingTable | None:
-        return self._table(self._catalog())
+        return table_in(self._catalog(), self._write)
 
     def commit_count_in(self, existing: ExistingTable, mark: str) -> int:
         summaries = (snapshot.summary for snapshot in existing.snapshots())
@@ -135,7 +135,7 @@ class IcebergTable(MergingTable):
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         catalog = self._catalog()
-        table = self._table(catalog)
+        table = table_in(catalog, self._write)
         if table is not None:
             self._put(table, rows, fence)
         elif schema := typed_columns(self.columns(rows), self.partition_by):
@@ -171,9 +171,6 @@ class IcebergTable(MergingTable):
 
     def _catalog(self) -> Catalog:
         return open_catalog(self._write, self._write.path, self._write.storage, "write")
-
-    def _table(self, catalog: Catalog) -> ExistingTable | None:
-        return table_in(catalog, self._write)
 
     def _check_partitions(self, table: ExistingTable) -> None:
         fields = table.spec().fields

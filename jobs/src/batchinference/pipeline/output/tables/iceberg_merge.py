@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What replaces a data file of the table that has rows that the job updates."""
+    """What replaces a data file of the table. The job updates some rows of this file."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""
@@ -40,8 +40,10 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. If a commit conflicts with another one, the next try uses the files that
-    were written for data files that are still in the table, so that it takes little time."""
+    the columns `names`.
+
+    If a commit conflicts with another one, the next try takes little time: it uses the files of
+    the first try again that replace data files which are still in the table."""
 
     keys: Keys
     files: Sequence[Location]
@@ -137,14 +139,13 @@ def _read(
     """Return the rows of a data file that are not deleted, with the columns `names` or all."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
-    io = transaction._table.io
-    scan = ArrowScan(transaction.table_metadata, io, wanted, AlwaysTrue())
+    scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())
     table = refuse_pickles(scan.to_table([FileScanTask(task.file, task.delete_files)]))
     return table.select(names) if names else table
 
 
 def _write_data_files(transaction: Transaction, rows: pa.Table) -> list[DataFile]:
-    io = transaction._table.io
     if not rows.num_rows:
         return []
+    io = transaction._table.io
     return list(_dataframe_to_data_files(transaction.table_metadata, rows, io))

@@ -53,7 +53,7 @@ class MergingTable(Table):
 
     def expected(self, names: Sequence[str]) -> pa.Schema:
         """Return the columns of the table that rows with the columns `names` must have. With a key,
-        these are only the columns in `names`, because the other ones of a row keep their values."""
+        these are only columns in `names`, because a merge keeps the other columns of a row."""
         types = super().expected(names)
         return pa.schema([field for field in types if not self.key or field.name in names])
 
@@ -79,12 +79,14 @@ _OTHER_KEY = (
 
 @dataclass(frozen=True)
 class Keys:
-    """The key columns of all rows of a job, in memory. The number of a key is its row here."""
+    """The keys of all rows of a job, in memory. The number of a key is the index of its row in
+    `table`, which has the key columns."""
 
     table: pa.Table
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
+        """Return the columns `names` of all tables, in a type that holds the keys of all."""
         parts = [common_types(table.select(names)) for table in tables]
         return cls(pa.concat_tables(parts, promote_options="permissive"))
 
@@ -124,12 +126,12 @@ class Keys:
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 
     def matched_numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
-        """Return the number of the key of each row of these tables that has one (int64)."""
+        """Return the key number of each row of these tables whose key is in `table` (int64)."""
         return np.concatenate([np.zeros(0, np.int64), *(self.matches(t)[0] for t in tables)])
 
     def check_unique_in_table(self, numbers: np.ndarray) -> None:
-        """Raise BadOutput if several rows of the table have the same key, because it is unknown
-        which of them to update. `numbers` are the key numbers from `matched_numbers`."""
+        """Raise BadOutput if several rows of the output have the same key, because it is unknown
+        which of them to update. `numbers` is the result of `matched_numbers` for the output."""
         repeated = np.bincount(numbers) > 1
         if count := int(repeated.sum()):
             raise BadOutput(

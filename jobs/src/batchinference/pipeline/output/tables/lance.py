@@ -26,10 +26,9 @@ from batchinference.pipeline.type_widening import is_tensor
 from batchinference.spec.write import WriteLance
 from batchinference.text import counted
 
-_OWN_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
+_RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
 StagedFile = tuple[list[Any], list[str], Location]
-"""The columns of the dataset when fragments were made, these fragments as JSON, and the file
-with their rows."""
+"""The columns of the dataset when fragments were made, the fragments (JSON), and their file."""
 
 
 class LanceTable(Table):
@@ -39,14 +38,14 @@ class LanceTable(Table):
     def __init__(self, write: WriteLance) -> None:
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
-        self._number, self._columns = write.number_column, write.columns or ()
+        self._number_column, self._columns = write.number_column, write.columns or ()
         self._added: AddedColumns | None = None
         self._known: list[str] = []
         """The columns of the dataset, if the job adds columns, which must have other names."""
 
     def load(self) -> None:
         dataset = self.existing()
-        if self._number and dataset is not None:
+        if self._number_column and dataset is not None:
             self._known = dataset.schema.names
             self._check_new(self._columns, self._known)
         if dataset is not None and self._append:
@@ -61,20 +60,20 @@ class LanceTable(Table):
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
         """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""
-        own = [name for name in names if name in _OWN_NAMES or "." in name]
-        if self._number and own:
+        reserved = [name for name in names if name in _RESERVED_NAMES or "." in name]
+        if self._number_column and reserved:
             raise BadOutput(
-                f"write.columns: Lance has no column with the name '{own[0]}', which it uses "
+                f"write.columns: Lance has no column with the name '{reserved[0]}', which it uses "
                 "itself. Give the new column another name in a step"
             )
-        if self._number and (both := [name for name in names if name in known]):
+        if self._number_column and (both := [name for name in names if name in known]):
             raise BadOutput(
                 f"write.columns: the dataset '{self._address.uri}' has the column '{both[0]}' "
                 "already. Give the new column another name in a step"
             )
 
     def stage_content(self, file: Location, content: bytes) -> StagedFile | Location:
-        if self._number:
+        if self._number_column:
             return file
         dataset = self.existing()
         table = self.converted(self.parquet.read(content))  # restores types that Parquet lacks
@@ -111,7 +110,7 @@ class LanceTable(Table):
             return
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return
-        if self._number:
+        if self._number_column:
             self._commit(dataset, self._added_columns(dataset, rows), fence)
             return
         if dataset is not None and self._append and fence.has_earlier_passes:
@@ -130,18 +129,18 @@ class LanceTable(Table):
 
     def _added_columns(self, dataset: lance.LanceDataset | None, rows: TableFiles) -> Any:
         """Return the operation that adds the new columns to the rows that the job has read."""
-        if dataset is None or rows.origin is None or self._number is None:
+        if dataset is None or rows.origin is None or self._number_column is None:
             raise BadOutput(f"write.path: there is no dataset any more ('{self._address.uri}')")
         self._check_new(rows.schema.names, dataset.schema.names)
         if self._added is None:
             version, ids = rows.origin()
-            self._added = AddedColumns(version, ids, rows.files, self._number, self.convert)
+            self._added = AddedColumns(version, ids, rows.files, self._number_column, self.convert)
         return self._added.operation(dataset)
 
     def _reject_late_appends(self, dataset: lance.LanceDataset, fence: Fence) -> lance.LanceDataset:
-        """Commit a version with the same rows, and return it. Lance then refuses appends that are
-        based on an older version, such as one of an earlier pass that has passed its last check.
-        Raises CommitConflictError if the dataset has changed."""
+        """Commit a version with the same rows, and return it. From then on, Lance refuses appends
+        that are based on an older version, such as a late append of an earlier pass. Raises
+        CommitConflictError if the dataset has changed."""
         fragments = [each.metadata for each in dataset.get_fragments()]
         same = lance.LanceOperation.Merge(fragments, dataset.lance_schema)
         return self._commit(dataset, same, fence, {})
@@ -174,8 +173,7 @@ class LanceTable(Table):
         self, dataset: lance.LanceDataset | None, files: list[StagedFile]
     ) -> list[StagedFile]:
         """Return the files, with new fragments if the columns of the dataset have changed, because
-        fragments refer to columns only by number. Raises BadOutput if the rows do not fit the new
-        columns."""
+        fragments refer to columns by number. Raises BadOutput if rows do not fit new columns."""
         if all(columns == _columns(dataset) for columns, *_ in files):
             return files
         self.load()
@@ -192,7 +190,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with lists for tensors. Tensors with one dimension keep a fixed size."""
+    """Return the table with lists in place of tensors, of fixed size if they are vectors."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
@@ -218,7 +216,7 @@ updated, so that row IDs of other rows stay valid."""
 @dataclass
 class AddedColumns:
     """The new columns of the rows that a job has read from a dataset. If a commit conflicts with
-    another one, the next try uses the merged fragments of the first that have not changed since."""
+    another one, the next try does not merge fragments again that have not changed since."""
 
     version: int
     """The version of the dataset that was read."""
@@ -226,7 +224,7 @@ class AddedColumns:
     """The row IDs of each part of the input."""
     files: Sequence[Location]
     """Parquet files with the new columns."""
-    number: str
+    number_column: str
     """The column of these files with the number of the input row."""
     convert: Callable[[pa.Table], pa.Table]
     _merged: dict[str, Any] = field(default_factory=dict)
@@ -252,9 +250,9 @@ class AddedColumns:
     def _values(self, dataset: lance.LanceDataset, fragment: Any) -> pa.Table | None:
         """Return the new columns of the rows of a fragment; None if none of its rows has any."""
         columns = dataset.scanner([_ROW_ID, _CHANGED], fragments=[fragment]).to_table()
-        same = columns[_CHANGED].to_numpy() <= self.version
+        unchanged = columns[_CHANGED].to_numpy() <= self.version
         ids, sources, rows = self._origins
-        wanted = columns[_ROW_ID].to_numpy()[same]
+        wanted = columns[_ROW_ID].to_numpy()[unchanged]
         at = np.searchsorted(ids, wanted)
         at = at[(at < len(ids)) & (ids[np.minimum(at, len(ids) - 1)] == wanted)]
         parts = [
@@ -269,8 +267,9 @@ class AddedColumns:
 
         def read(file: int) -> pa.Table:
             table = table_in(self.files[file])
-            ids = pa.array(self._ids(table[self.number].to_numpy()), pa.uint64())
-            return self.convert(table.drop_columns([self.number])).append_column(_ROW_ID, ids)
+            ids = pa.array(self._ids(table[self.number_column].to_numpy()), pa.uint64())
+            columns = self.convert(table.drop_columns([self.number_column]))
+            return columns.append_column(_ROW_ID, ids)
 
         return lru_cache(maxsize=4)(read)
 
@@ -278,9 +277,10 @@ class AddedColumns:
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The row IDs in ascending order (uint64), and for each, the index of its file and its
         position in the file (int64, int64)."""
-        numbers = (table_in(file, [self.number])[self.number].to_numpy() for file in self.files)
-        each = list(map(self._ids, numbers))
-        ids = np.concatenate(each)
+        name = self.number_column
+        numbers = (table_in(file, [name])[name].to_numpy() for file in self.files)
+        ids_of_files = list(map(self._ids, numbers))
+        ids = np.concatenate(ids_of_files)
         order = np.argsort(ids, kind="stable")
         if (repeated := ids[order][1:] == ids[order][:-1]).any():
             raise BadOutput(
@@ -288,11 +288,13 @@ class AddedColumns:
                 f"steps have made {counted(int(repeated.sum()), 'row')} too many. Remove the step "
                 "that makes several rows of one"
             )
-        sources = np.repeat(np.arange(len(each)), [len(one) for one in each])
-        rows = np.concatenate([np.arange(len(one)) for one in each])
+        counts = list(map(len, ids_of_files))
+        sources = np.repeat(np.arange(len(counts)), counts)
+        rows = np.concatenate([np.arange(count) for count in counts])
         return ids[order], sources[order], rows[order]
 
     def _ids(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the row IDs (uint64) of input rows, from the numbers of the rows (int64)."""
         parts, rows = np.divmod(numbers, NUMBERS_PER_FILE)
         ids = np.zeros(len(numbers), np.uint64)
         for part in np.unique(parts):

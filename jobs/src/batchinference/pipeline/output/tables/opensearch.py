@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
+from itertools import islice
 from typing import Any
 
 from opensearchpy import ConnectionError as Disconnected
 from opensearchpy import NotFoundError, OpenSearch, RequestError, TransportError
+from opensearchpy.helpers import scan
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.error_classification import is_transient_status
@@ -21,6 +23,7 @@ from batchinference.spec.write.tables import WriteOpensearch
 
 TIMEOUT = 60
 MAX_ID_BYTES = 512
+PAGE_ROWS = 1000
 _SPACES = {"cosine": "cosinesimil", "dot": "innerproduct", "euclidean": "l2"}
 _NAMES = {space: name for name, space in _SPACES.items()}
 _WRITTEN = (200, 201)
@@ -105,9 +108,9 @@ class OpensearchTable(UpsertTable):
         }
 
     def _replaced_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
-        """Return the IDs among `ids` of documents that a later commit has put. `ids` have a higher
-        version than this commit. A version above that of the last commit comes from another writer.
-        Documents in MARKS have no other writers."""
+        """Return those of `ids` whose documents a later commit has put. All of these documents have
+        a higher version than this commit. If a version is above that of the last commit, another
+        writer has put the document. Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
         answer = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)
@@ -120,8 +123,12 @@ class OpensearchTable(UpsertTable):
         return {one["_id"]: one["_source"] for one in answer["docs"] if one.get("found")}
 
     def sample(self, client: OpenSearch, count: int) -> list[Row]:
-        answer = self.retried(client.search, index=self.name, body={"size": min(count, 10_000)})
-        return [dict(hit["_source"]) for hit in answer["hits"]["hits"]]
+        def found() -> list[Row]:
+            # `scan` reads pages, because a search returns at most 10,000 documents
+            hits = scan(client, index=self.name, size=min(count, PAGE_ROWS))
+            return [dict(hit["_source"]) for hit in islice(hits, count)]
+
+        return list(self.retried(found))
 
     def make_searchable(self, client: OpenSearch) -> None:
         self.retried(client.indices.refresh, index=self.name)

@@ -30,7 +30,6 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
-from batchinference.pipeline.storage.location import Location
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -78,8 +77,8 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return the SQL types of columns that may change values: all columns of an existing table,
-        or the times and decimals of a new one."""
+        """Return the SQL types of the columns that may change values, by column: of all columns of
+        an existing table, or of the times and decimals of a new table."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
         exact = (pa.types.is_timestamp, pa.types.is_decimal)
@@ -94,12 +93,9 @@ class SqlTable(MergingTable):
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
         return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
 
-    def stage_content(self, file: Location, content: bytes) -> Location:
-        return file
-
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """NaN and infinity in nested values become null, because nested values are stored as JSON.
-        SQLite also stores each NaN of other columns as null."""
+        """Return the number of NaN and infinite values that become null, by row index: those in
+        nested values, which are stored as JSON, and in SQLite each NaN of other columns."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         nested = [name for name in nested if name != self._write.vector_column]

@@ -39,6 +39,7 @@ from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
+from batchinference.pipeline.output.writers import unwritable_items
 from batchinference.pipeline.output.writers.json import with_exact_times
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
@@ -136,14 +137,15 @@ class UpsertTable(MergingTable):
                 ) from None
 
     def environment_variable(self, field: str, name: str | None) -> str:
-        """Return the value of the environment variable `name`, which the spec field names."""
+        """Return the value of the environment variable `name`. Raises BadOutput if it is not set.
+        `field` is the field of `write` with this name, for the message."""
         if value := os.environ.get(name or ""):
             return value
         raise BadOutput(f"write.{field}: the variable {name} is not set")
 
     def server_url(self) -> str:
-        """Return the URL of the store. Raises BadOutput if it is not valid, because the client's
-        error might show a part of the password."""
+        """Return the URL of the store. Raises BadOutput if the URL is not valid, because the error
+        of the client might show a part of the password."""
         url = self._write.url or self.environment_variable("urlEnv", self._write.url_env)
         if not is_valid_url(url):
             field = "url" if self._write.url else "urlEnv"
@@ -167,13 +169,8 @@ class UpsertTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        errors = self.vectors.unwritable(table) if self.vectors else {}
-        for row, key in enumerate(self._keys(table)):
-            try:
-                self.id_of(key)
-            except UnwritableValue as error:
-                errors.setdefault(row, error)
-        return errors
+        of_vectors = self.vectors.unwritable(table) if self.vectors else {}
+        return unwritable_items(self.id_of, self._keys(table)) | of_vectors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         others = [name for name in table.column_names if name != self._write.vector_column]
@@ -181,9 +178,6 @@ class UpsertTable(MergingTable):
 
     def _keys(self, table: pa.Table) -> Iterator[tuple[Any, ...]]:
         return zip(*(table.column(name).to_pylist() for name in self.key), strict=True)
-
-    def stage_content(self, file: Location, content: bytes) -> Location:
-        return file
 
     def existing(self) -> Vectors | None:
         with self._session() as client:
@@ -279,7 +273,7 @@ class UpsertTable(MergingTable):
 
     def _put_batch(self, client: Any, batch: pa.Table, version: int) -> list[str]:
         """Put a batch of rows, and retry rows that the store may accept later. Return the reasons
-        of the final refusals. Raises TransientError if the retries do not end in time."""
+        of the final refusals. Raises TransientError if the last retry fails."""
         rows, causes = with_exact_times(batch).to_pylist(), list[str]()
         remaining = dict(zip(map(self.id_of, self._keys(batch)), rows, strict=True))
 
@@ -311,8 +305,8 @@ def _pieces(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def is_valid_url(url: str) -> bool:
-    """Return whether a text is a URL of a server. It is not if the password contains a character
-    such as / that ends the host part of a URL; then an @ follows this part."""
+    """Return whether a text is a URL of a server. In `http://me:a/b@host`, the `/` of the password
+    ends the host part. So an `@` after the host part means that the URL is not valid."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

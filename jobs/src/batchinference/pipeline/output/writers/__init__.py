@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 from pydantic.alias_generators import to_snake
@@ -40,6 +40,19 @@ class Writer(ABC):
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         """Return the number of NaN and infinite values that become null, by index of their row."""
         return {}
+
+
+def unwritable_items(
+    write: Callable[[Any], object], items: Iterable[Any]
+) -> dict[int, UnwritableValue]:
+    """Call `write` with each item, and return the raised errors by the index of the item."""
+    errors: dict[int, UnwritableValue] = {}
+    for index, item in enumerate(items):
+        try:
+            write(item)
+        except UnwritableValue as error:
+            errors[index] = error
+    return errors
 
 
 class FileWriter(Writer):

@@ -43,6 +43,7 @@ class CsvWriter(RewritingWriter):
 
     compression: str
     delimiter: str
+    text_bytes: int = TEXT_BYTES
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         sink = pa.BufferOutputStream()
@@ -73,7 +74,7 @@ class CsvWriter(RewritingWriter):
         tables: list[pa.Table] = []
         names: list[str] = []
         with open_unpacked(content, self.compression) as file:
-            for text in _records(file):
+            for text in _records(file, self.text_bytes):
                 fields, widths = self._fields(text)
                 header = [] if names else _without_quotes(fields[: widths[0]]).to_pylist()
                 names = names or header
@@ -113,8 +114,8 @@ class CsvWriter(RewritingWriter):
 
 
 def with_types(fields: pa.Table) -> pa.Table:
-    """Return the values of fields from `read`. A column with quotes has texts, also if they are
-    `007`; others get the type that keeps their values."""
+    """Return the values of the fields that `read` returns. A column in which a field has quotes has
+    texts, such as `007`. Any other column has the type that keeps its values."""
     null = pa.array(["", '""'] if fields.num_columns == 1 else [""], TEXT)
     columns = [_values(column, null) for column in fields.columns]
     return pa.table(columns, fields.column_names)
@@ -131,11 +132,11 @@ def _without_quotes(fields: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunked
     return pc.replace_substring(pc.replace_substring_regex(fields, '^"|"$', ""), '""', '"')
 
 
-def _records(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the content of a CSV file in parts of about TEXT_BYTES that end with a record. Raises
+def _records(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the content of a CSV file in parts of about `size` bytes that end with a record. Raises
     ValueError if the last record is not complete."""
     rest = b""
-    while more := file.read(TEXT_BYTES):
+    while more := file.read(size):
         text = rest + more
         marks = np.frombuffer(text, np.uint8)
         ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))

@@ -26,8 +26,7 @@ from batchinference.pipeline.type_widening import map_types
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Maximum numbers of rows and of bytes of text that are converted at a time, because Python objects
-take much more memory than text."""
+"""Maximum rows and bytes of text to convert at a time: Python objects take much more memory."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
@@ -36,6 +35,7 @@ class JsonWriter(RewritingWriter):
     """`read` returns values as JSON text. `write` takes the text `null` or a null for null."""
 
     compression: str
+    text_bytes: int = TEXT_BYTES
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
         rows = with_exact_times(tensors_to_lists(table)).to_pylist()
@@ -51,7 +51,7 @@ class JsonWriter(RewritingWriter):
 
     def read(self, content: bytes) -> pa.Table:
         with open_unpacked(content, self.compression) as file:
-            lines = iter(lambda: file.readlines(TEXT_BYTES), [])
+            lines = iter(lambda: file.readlines(self.text_bytes), [])
             return pa.concat_tables(map(_json_texts, lines))
 
     def write(self, tables: Iterable[pa.Table]) -> bytes:

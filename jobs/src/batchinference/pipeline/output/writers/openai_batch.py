@@ -13,7 +13,7 @@ import pyarrow as pa
 from batchinference.json_text import to_json
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.output.writers import RewritingWriter
+from batchinference.pipeline.output.writers import RewritingWriter, unwritable_items
 from batchinference.pipeline.output.writers.json import TEXT
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import load_json, load_limited_json
@@ -34,13 +34,7 @@ class OpenaiBatchWriter(RewritingWriter):
         yield ".jsonl", "".join(self._line(row) for row in table.to_pylist()).encode()
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        errors: dict[int, UnwritableValue] = {}
-        for index, row in enumerate(table.to_pylist()):
-            try:
-                self._line(row)
-            except UnwritableValue as error:
-                errors[index] = error
-        return errors
+        return unwritable_items(self._line, table.to_pylist())
 
     def _line(self, row: Row) -> str:
         line, custom_id = request_id(next(iter(row.values()))), row[self.custom_id]

@@ -18,15 +18,14 @@ from batchinference.pipeline.storage.arrow_files import read_table, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import map_types
 
-ROW_GROUP_BYTES = 64 << 20
-"""A row group ends when its rows take this number of bytes in memory."""
-
 
 @dataclass(frozen=True)
 class ParquetWriter(RewritingWriter):
     compression: str
     names_of_lists: bool = False
     """Whether files keep the names of list elements; otherwise elements have the standard name."""
+    row_group_bytes: int = 64 << 20
+    """A row group ends when its rows take this number of bytes in memory."""
     typed = True
 
     def converted(self, table: pa.Table) -> pa.Table:
@@ -46,7 +45,7 @@ class ParquetWriter(RewritingWriter):
         sink = pa.BufferOutputStream()
         writer: pq.ParquetWriter | None = None
         with ExitStack() as opened:
-            for group in _row_groups(tables):
+            for group in _row_groups(tables, self.row_group_bytes):
                 if writer is None:
                     writer = pq.ParquetWriter(
                         sink,
@@ -59,13 +58,13 @@ class ParquetWriter(RewritingWriter):
         return memoryview(sink.getvalue())
 
 
-def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table]:
     group: list[pa.Table] = []
     size = 0
     for table in tables:
         group.append(table)
         size += table.nbytes
-        if size >= ROW_GROUP_BYTES:
+        if size >= max_bytes:
             yield pa.concat_tables(group)
             group, size = [], 0
     if group:
@@ -73,9 +72,8 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def storable(table: pa.Table) -> pa.Table:
-    """Return the table with types that Parquet and its readers support: float32 in place of
-    float16, which Spark cannot read, and the text {} in place of structs without fields, which
-    Parquet cannot store."""
+    """Return the table with types that Parquet and Spark support: float32 in place of float16, and
+    the text {} in place of structs without fields."""
     table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
         wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
@@ -88,7 +86,7 @@ def without_empty_structs(table: pa.Table) -> pa.Table:
     """Return the table with the text {} in place of structs without fields."""
     for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
-            chunks = [_without_empty_structs(chunk) for chunk in table.column(index).chunks]
+            chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     return table
@@ -99,16 +97,17 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
     return empty or any(_has_empty_struct(kind.field(at).type) for at in range(kind.num_fields))
 
 
-def _without_empty_structs(array: pa.Array) -> pa.Array:
+def _as_texts(array: pa.Array) -> pa.Array:
+    """Return an array with the text {} in place of structs without fields, at any depth."""
     kind, nulls = array.type, array.is_null()
     if not _has_empty_struct(kind):
         return array
     if pa.types.is_struct(kind) and kind.num_fields:
-        children = [_without_empty_structs(array.field(at)) for at in range(kind.num_fields)]
+        children = [_as_texts(array.field(at)) for at in range(kind.num_fields)]
         return pa.StructArray.from_arrays(children, [field.name for field in kind], mask=nulls)
     if pa.types.is_list(kind):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-        elements = _without_empty_structs(array.flatten())
+        elements = _as_texts(array.flatten())
         return pa.ListArray.from_arrays(offsets, elements, mask=nulls)
     return pc.if_else(nulls, None, "{}") if pa.types.is_struct(kind) else pa.nulls(len(array))

@@ -20,14 +20,18 @@ from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.file_split import safe
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.output.writers import FileWriter
+from batchinference.pipeline.output.writers import FileWriter, unwritable_items
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
 """The member of a row without values, because readers find a row only by its members."""
-_UNSAFE = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
+_UNSAFE_IN_MEMBERS = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
+_UNSAFE_IN_KEYS = re.compile(
+    r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
+    r"|[\s\x80-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff])+"  # invisible
+)
+"""Matches invisible characters, and those that cause problems in file systems."""
 Encode = Callable[[Any], bytes]
 
 
@@ -35,9 +39,9 @@ def _text(value: Any) -> bytes:
     return str(value).encode()
 
 
-def _npy(array: np.ndarray) -> bytes:
+def _npy(value: Any) -> bytes:
     buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
+    np.save(buffer, np.asarray(value), allow_pickle=False)
     return buffer.getvalue()
 
 
@@ -45,7 +49,7 @@ _ENCODERS: dict[str, Encode] = {
     "txt": _text,
     "cls": _text,
     "json": lambda it: to_json(it.tolist() if isinstance(it, np.ndarray) else it).encode(),
-    "npy": lambda value: _npy(np.asarray(value)),
+    "npy": _npy,
     "jpg": partial(encode, file_format="jpeg"),
     "jpeg": partial(encode, file_format="jpeg"),
     "png": partial(encode, file_format="png"),
@@ -68,7 +72,7 @@ class WebdatasetWriter(FileWriter):
                 present = [name for name in members if values[name][row] is not None]
                 for name in present:
                     member, encoded = members[name]
-                    _add(tar, f"{key}.{member}", _content(name, values[name][row], encoded))
+                    _add(tar, f"{key}.{member}", _content(name, encoded, values[name][row]))
                 if not present:
                     _add(tar, f"{key}.{_EMPTY_MEMBER[0]}", _EMPTY_MEMBER[1])
         yield ".tar", buffer.getvalue()
@@ -84,11 +88,7 @@ class WebdatasetWriter(FileWriter):
         values = self._values(table)
         errors: dict[int, UnwritableValue] = {}
         for name, (_, encoded) in _members(values).items():
-            for row, value in enumerate(values[name]):
-                try:
-                    _content(name, value, encoded)
-                except UnwritableValue as error:
-                    errors.setdefault(row, error)
+            errors = unwritable_items(partial(_content, name, encoded), values[name]) | errors
         return errors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
@@ -103,12 +103,12 @@ class WebdatasetWriter(FileWriter):
         return {name: values_of(table.column(name)) for name in columns}
 
 
-def _content(column: str, value: Any, encoded: Encode) -> bytes:
+def _content(column: str, encode_value: Encode, value: Any) -> bytes:
     """Return the content of a member. Raises UnwritableValue if the value cannot be encoded."""
     if value is None or isinstance(value, bytes):
         return value or b""
     try:
-        return encoded(value)
+        return encode_value(value)
     except Exception as error:
         if isinstance(error, BadOutput) or not is_about_the_row(error):
             raise
@@ -138,7 +138,7 @@ def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
     """Return the suffix of the member names of a column, and the encoder of its values that are not
     bytes. Bytes are written unchanged."""
     first = next((value for value in values if value is not None), None)
-    parts = [_UNSAFE.sub("_", part) for part in column.split(".")]
+    parts = [_UNSAFE_IN_MEMBERS.sub("_", part) for part in column.split(".")]
     if parts[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
         parts.append(_extension(first))
     return ".".join(parts), _ENCODERS.get(parts[-1].lower(), _text)
@@ -157,11 +157,13 @@ def _extension(value: Any) -> str:
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
     """Return a unique key for each row, because readers take consecutive members with the same key
-    as one row. Characters that would end a key or leave the directory are replaced."""
+    as one row. Unsafe characters, such as those that would end a key or leave the directory, become
+    `_`. A number is appended to a key that is already used: `cat`, `cat--2`."""
     uses: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):
-        wanted = key = safe("" if value is None else str(value)) or f"{row:08d}"
+        text = "" if value is None else str(value)
+        wanted = key = _UNSAFE_IN_KEYS.sub("_", text) or f"{row:08d}"
         while key in uses:
             uses[wanted] += 1
             key = f"{wanted}--{uses[wanted]}"

@@ -255,6 +255,8 @@ def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> No
     both = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"},
                  prompt="{question}{limit}")  # fmt: skip
     assert asked(both, text=["ab", "ab"], maximum=pa.array([2, None])) == ["2b", None]
+    cut = spec.model_copy(update={"too_long": "truncate"})
+    messages.check(*asked(cut, text=["abc"], maximum=pa.array([1 << 20])))
 
 
 def test_embeddings_are_float32_vectors(folder: str) -> None:

@@ -136,14 +136,15 @@ def _texts(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _cast(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    if values.dtype.kind in "iu" and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if len(values) and (values.min() < limits.min or values.max() > limits.max):
-            raise TypeError(f"input '{name}' is {dtype}, and a value does not fit in it")
-    elif values.dtype.kind != dtype.kind:
+    if values.dtype.kind != dtype.kind and not {values.dtype.kind, dtype.kind} <= {"i", "u"}:
         raise TypeError(
             f"input '{name}' is {dtype} and the column {values.dtype}, which is not cast: the "
             "integers of an image, for example, are usually not what a model of floats expects. "
             "Convert them in a python step"
         )
-    return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype, copy=False)
+    changed = cast != values if dtype.kind in "iu" else np.isinf(cast) & np.isfinite(values)
+    if changed.any():
+        raise TypeError(f"input '{name}' is {dtype}, and a value does not fit in it")
+    return cast

@@ -1,6 +1,7 @@
 """The steps filter, selectColumns, dropColumns, renameColumns, addColumns and labelFromPath."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -142,9 +143,10 @@ class AddLabel(Transform):
         labels = [self._part(path) for path in batch.column("path").to_pylist()]
         return with_column(batch, self.label.column, pa.array(labels, pa.string()))
 
-    def _part(self, path: str) -> str:
+    def _part(self, path: Any) -> str:
         """Return the part of a path that is the label. Raises ValueError if there is none."""
+        parts = path.split("/") if isinstance(path, str) else []
         try:
-            return path.split("/")[self.label.index]
+            return parts[self.label.index]
         except IndexError:
             raise ValueError(f"path '{path}' has no part {self.label.index}") from None

@@ -90,7 +90,7 @@ def write_adapters(directory: Path, *names: str) -> None:
 
 
 def engine_for(spec: VllmModel, device: Device | None = None) -> Any:
-    return engine_of(spec.model_dump_json(by_alias=True), device or Device())
+    return engine_of(spec, device or Device())
 
 
 def test_engine_is_shared_and_ends_with_its_last_runtime(
@@ -509,11 +509,10 @@ def test_runtimes_of_a_process_share_one_engine(
 
     monkeypatch.setattr(engine, "_LOADING", Loading())
     monkeypatch.setattr(engine, "Engine", Loaded)
-    document = model(source=folder).model_dump_json(by_alias=True)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(engine_of, document, Device("cuda"))
+        first = threads.submit(engine_of, model(source=folder), Device("cuda"))
         assert begun.wait(60)
-        second = threads.submit(engine_of, document, Device("cuda"))
+        second = threads.submit(engine_of, model(source=folder), Device("cuda"))
         assert first.result() is second.result()
 
 

@@ -182,8 +182,9 @@ class FlatTokenizer:
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts, with the features that the library's tokenizer returns: those
-        in `prepared` if an equal tokenizer has prepared all texts. Refuse other prepared tokens."""
+        """Return the tokens of texts, with the features that a call of the library's tokenizer
+        returns. If an equal tokenizer has prepared all texts, return the tokens in `prepared`.
+        Tokens of other tokenizers are refused."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
         known = {

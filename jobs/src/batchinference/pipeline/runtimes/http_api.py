@@ -55,8 +55,8 @@ class OpenAiApi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULT_PATHS[model.api]
-        self._numbers: int | None = None
-        """The length of all embeddings, once it is known."""
+        self._width: int | None = None
+        """The number of numbers in each embedding; None until an embedding is read."""
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -97,10 +97,10 @@ class OpenAiApi:
     def _embedding(self, value: Any) -> np.ndarray:
         """Return an embedding. Raises BadAnswer if it is not as long as the first one."""
         numbers = _numbers(value)
-        if self._numbers is None:
-            self._numbers = len(numbers)
-        if len(numbers) != self._numbers:
-            raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._numbers}")
+        if self._width is None:
+            self._width = len(numbers)
+        if len(numbers) != self._width:
+            raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._width}")
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
@@ -156,7 +156,8 @@ class OpenAiRequests:
         self._model = model
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row's request with the model of the job, if any. Raises as `body_of`."""
+        """Return the row's request, with the model of the job if it names one. Raises ValueError or
+        TypeError if the request is invalid."""
         body, name = body_of(self._model, row), self._model.name
         return body if name is None else {**body, "model": name}
 

@@ -177,7 +177,7 @@ def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception
 
 
 def _hub_reason(model_id: str, problem: Exception) -> str:
-    """Return a part of a sentence: why the Hub does not provide a model. Advice may follow it."""
+    """Return a part of a message: why the Hub does not provide a model, and sometimes advice."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
@@ -257,7 +257,8 @@ def local_tokenizer(source: str, revision: str | None = None) -> Any:
 
 
 def library_tokenizer(folder: str, revision: str | None = None) -> Any:
-    """Return the tokenizer of a model, which the transformers library may download."""
+    """Return the tokenizer in the folder of a model. If `folder` is a model id of the Hub, the
+    transformers library downloads the tokenizer."""
     from transformers import AutoTokenizer
 
     where = {} if revision is None else {"revision": revision}
@@ -383,7 +384,8 @@ def _task_problem(folder: Path, task: str) -> str:
 
 
 def _is_for(task: str, folder: Path) -> bool:
-    """Return whether task and model are both for audio, or neither. Audio has a preprocessor."""
+    """Return whether a task and the model in a folder are both for audio, or both for other inputs.
+    A model for audio has a preprocessor."""
     of_sounds = INPUTS.get(task, ("",))[0] == "audio"
     return of_sounds == (folder / "preprocessor_config.json").exists()
 
@@ -396,7 +398,8 @@ def _as_fields(tasks: Sequence[str], instead_of: str) -> str:
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return why the tokenizer of a Whisper model is that of another model; empty if it is not."""
+    """Return the problem of a Whisper model that has the tokenizer of another model; an empty text
+    for all other models."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

@@ -119,8 +119,9 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return a flat tokenizer for the texts, and the model's arguments other than tokens. It is
-        None for images and windows, and if the library prepares sample texts differently."""
+        """Return a flat tokenizer for the texts, and the arguments that the library adds to tokens.
+        The tokenizer is None for images and windows, and if the library prepares sample texts in
+        another way."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}

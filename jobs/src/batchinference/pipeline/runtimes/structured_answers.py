@@ -189,7 +189,7 @@ class StructuredRuntime:
 
     def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:
         """Run the model on some rows of the batch, and return their results. Reports all warnings
-        except AnswerCut: a text that was cut is no valid JSON, or else it is complete."""
+        except AnswerCut, because an answer that was cut is either invalid or complete."""
         with collect_warnings() as warnings:
             answers = self._runtime(inputs)
         for warning in warnings:

@@ -34,7 +34,7 @@ _TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class TextTooLong(ValueError):
-    """A text or prompt has more tokens than the model takes, and may not be cut, or not enough."""
+    """A text has more tokens than the model takes, and must not or cannot be cut."""
 
     def __init__(
         self, tokens: int, limit: int, text: str = "the text", fix: str = _CUT_OR_DIVIDE
@@ -272,7 +272,8 @@ class PromptLimit:
         return row, prompt, before - tokens
 
     def _shortened(self, row: Row, tokens: int) -> Row:
-        """Return a row without `tokens` tokens of its texts, from the longest text first."""
+        """Return a row whose texts have `tokens` tokens less, or none if they had fewer. The
+        longest text is cut first."""
         for keys, text in sorted(_texts(row), key=lambda item: -len(item[1])):
             starts = tokens_of(self.tokenizer)(text)
             row = _replaced(row, keys, self._cut(text, starts, tokens))
@@ -282,7 +283,8 @@ class PromptLimit:
         return row
 
     def _cut(self, text: str, starts: np.ndarray, tokens: int) -> str:
-        """Return a text without its first or last `tokens` tokens, which begin at `starts`."""
+        """Return a text without its first or last `tokens` tokens. `starts` are the indexes of the
+        characters at which the tokens of the text begin."""
         if tokens >= len(starts):
             return ""
         return text[starts[tokens] :] if self.from_left else text[: starts[len(starts) - tokens]]

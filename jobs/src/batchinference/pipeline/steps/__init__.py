@@ -54,8 +54,9 @@ def load_step(step: Step, device: Device) -> Transform:
 def with_condition(
     step: Step, transform: Transform, adds: Mapping[str, ColumnType | None] | None = None
 ) -> Transform:
-    """Return `transform` such that it runs only for rows for which the `when` of `step` is true.
-    `adds` are the columns that `transform` adds; None for those of `step`."""
+    """Return a step that runs `transform` only for rows for which the `when` of `step` is true, or
+    `transform` itself if there is no `when`. `adds` are the columns that `transform` adds; None if
+    they are those of `step`."""
     if step.when is None:
         return transform
     from batchinference.pipeline.steps.when import Conditional

@@ -44,7 +44,7 @@ _URL, _JSON_WITH_URLS = "^https?://", r'(?s)_url"\s*:.*"https?://'
 
 
 class Dedupe(Transform):
-    """Runs a model step only on rows whose result is unknown. `recent` has the known results."""
+    """Runs a model step only on rows whose result is neither in `recent` nor in a cache."""
 
     def __init__(self, step: Step, model: Model, transform: Transform, device: Device) -> None:
         """Raises ModelLoad if the step has a cache and `model_digest` fails."""
@@ -96,8 +96,8 @@ class Dedupe(Transform):
         return row_hashes(pa.table(columns))
 
     def _volatile_keys(self, batch: pa.Table, keys: Sequence[bytes]) -> set[bytes]:
-        """Return the keys of the rows of which an input contains a URL. Their results are not
-        cached for other jobs, because the content at a URL may change."""
+        """Return the keys of rows with a URL in an input. Their results are not cached for other
+        jobs, because the content at a URL may change."""
         mask = np.zeros(len(keys), dtype=bool)
         for name, column in self._inputs.items() if self._cache is not None else ():
             values = decoded(batch.column(column))
@@ -190,7 +190,7 @@ def _merged(
 
 
 def _take(rows: Sequence[ResultRow]) -> pa.Table:
-    """Return a table of these result rows, in their order. Each table is read only once."""
+    """Return a table of these result rows, in their order."""
     groups = {id(results): results for results, _ in rows}
     positions = defaultdict[int, list[int]](list)
     for position, (results, _) in enumerate(rows):

@@ -131,7 +131,8 @@ class ResultColumns:
         return _Column(cast)
 
     def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
-        """Return the column of the rows that fit. `same` has the input of each unchanged row."""
+        """Return the column of the rows that fit. `same` has the input column of each row whose
+        value user code has returned unchanged."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
@@ -244,7 +245,8 @@ def _cast(
 def _concatenated(
     values: Any, columns: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """Return one column of the columns in `columns`, each of one row, by row index."""
+    """Return one column of the type `kind`. `columns` has a column of one row by row index, and
+    `values` are the values of all rows."""
     if not isinstance(kind, pa.BaseExtensionType):
         return pa.chunked_array(chain.from_iterable(map(chunks_of, columns.values())), kind)
     try:

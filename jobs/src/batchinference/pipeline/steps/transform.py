@@ -64,7 +64,8 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result in which the batch rows in `errors` failed, without rows made from them."""
+    """Return a result in which the batch rows in `errors` have failed. Rows made from them are left
+    out."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types

@@ -25,7 +25,8 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
-    """Return the prompt for messages. The model continues the last one if it is no user's."""
+    """Return the prompt that the chat template makes of messages. If the last message is not from
+    the user, the prompt ends within this message, so that the model continues it."""
     ends_with_user = messages[-1]["role"] == "user"
     prompt = processor.apply_chat_template(
         messages,

@@ -48,18 +48,19 @@ _ENGINES: WeakValueDictionary[tuple[str, Device], Engine] = WeakValueDictionary(
 _LOADING = threading.Lock()
 
 
-def engine_of(document: str, device: Device) -> Engine:
-    """Return the engine of a model, given as JSON. A process loads an engine once, and ends it when
-    no runtime refers to it any more. Raises ModelLoad, or RuntimeError if a device failed."""
+def engine_of(model: VllmModel, device: Device) -> Engine:
+    """Return the engine of a model. A process loads an engine once, and ends it when no runtime
+    refers to it any more. Raises ModelLoad, or RuntimeError if a device failed."""
+    key = model.model_dump_json(by_alias=True), device
     with _LOADING:  # otherwise, several threads could load the engine
-        engine = _ENGINES.get((document, device))
+        engine = _ENGINES.get(key)
         if engine is None:
-            engine = _ENGINES[document, device] = _loaded(document, device)
+            engine = _ENGINES[key] = _loaded(model, device)
         return engine
 
 
-def _loaded(document: str, device: Device) -> Engine:
-    model, log = VllmModel.model_validate_json(document), EngineLog()
+def _loaded(model: VllmModel, device: Device) -> Engine:
+    log = EngineLog()
     has_devices = device.kind != "cpu"
     try:
         with _exclusive_loading(device):
@@ -222,7 +223,8 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder, and parameters with the start of the document."""
+        """Return the prompt of a cross-encoder for a query and a document, and the parameters of
+        the prompt, which say where the document begins."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
@@ -241,8 +243,8 @@ class Engine:
         )
 
     def adapter(self, name: Any) -> Any:
-        """Return vLLM's request for an adapter; None for the base model, without a name. Raises
-        NoAdapter."""
+        """Return vLLM's request for an adapter; None, for the base model, if `name` is None. Raises
+        NoAdapter if the adapter does not exist, or if `name` is None in a build for CPUs."""
         if name is not None:
             return self._adapters.request_for(name)
         if _is_built_for_cpus():

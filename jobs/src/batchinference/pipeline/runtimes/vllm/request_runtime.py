@@ -50,8 +50,7 @@ class RequestRuntime:
 
     def __init__(self, model: VllmModel, device: Device) -> None:
         self._model = model
-        document = model.model_dump_json(by_alias=True)
-        self._engine = engine_of(document, device)
+        self._engine = engine_of(model, device)
         self._inlined = ImageInliner(model)
         generated = "/chat/completions" if model.is_chat else "/completions"
         self._path = generated if model.task == "generate" else "/embeddings"

@@ -52,8 +52,7 @@ class VllmRuntime:
 
     def __init__(self, model: VllmModel, device: Device) -> None:
         self._model = model
-        document = model.model_dump_json(by_alias=True)
-        self._engine = engine_of(document, device)
+        self._engine = engine_of(model, device)
         self._inlined = ImageInliner(model)
         self._in_prompt = [name for name in model.inputs if name not in model.parameter_inputs]
         self._has_row_parameters = bool(model.row_parameters)

@@ -70,7 +70,8 @@ def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
 
 
 def columns_after_code(step: PythonStep, module: ast.Module) -> tuple[list[str], str] | None:
-    """Return the columns that the code of a step returns, and a fix that adds all others."""
+    """Return the columns that the code of a step returns, and the fix that makes it return all
+    others, too. Return None if the columns are unknown."""
     function, batch = _function_of(step, module)
     return columns_returned(function, batch) if function and step.method != "flatMap" else None
 

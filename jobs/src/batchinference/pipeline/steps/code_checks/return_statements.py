@@ -91,7 +91,8 @@ def _certain_nodes(function: Function) -> list[ast.AST]:
 
 
 def _keeps(function: Function, name: str) -> bool:
-    """Return whether a function changes only those keys of a dict that `_keys_set` returns."""
+    """Return whether a function can change only those keys of a dict that `_keys_set` returns. Each
+    use of the dict must be of a kind that changes no other key."""
     unknown_uses = 0
     for node in ast.walk(function):
         match node:
@@ -188,7 +189,7 @@ def _column_problem(value: ast.expr, name: str, function: Function, batch: str) 
 
 
 def _names_set(function: Function) -> list[str]:
-    """Return the names that a function and its inner functions set; a name twice if set twice."""
+    """Return the names that a function and its inner functions set, once for each assignment."""
     nodes = (node for node in ast.walk(function) if node is not function)
     return [name for node in nodes for name in bound_names(node)]
 
@@ -207,7 +208,7 @@ def bound_names(node: ast.AST) -> list[str]:
 
 
 def _keys_set(function: Function, name: str) -> list[str]:
-    """Return the keys of a dict that a function sets or deletes; a key twice if set twice."""
+    """Return the keys of a dict that a function sets or deletes, once for each statement."""
     return [
         str(node.slice.value)
         for node in ast.walk(function)

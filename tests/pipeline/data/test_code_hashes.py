@@ -82,9 +82,13 @@ def test_module_next_to_installed_packages_counts_alone(modules: Path) -> None:
     assert len(code(python={"callable": "own_pack.step:f"})) == 3
 
 
+MODEL: dict[str, Any] = {
+    **{"runtime": "sentenceTransformers", "inputs": {"text": "text"}, "output": "embedding"}
+}
+
+
 def model(source: Path | str) -> dict[str, str]:
-    fields = {"runtime": "sentenceTransformers", "source": str(source), "inputs": {"text": "text"}}
-    return code(model={**fields, "output": "embedding"})
+    return code(model={**MODEL, "source": str(source)})
 
 
 LARGE = 2 * SAMPLES * SAMPLE_BYTES
@@ -116,11 +120,6 @@ def test_a_smaller_file_is_hashed_entirely(tmp_path: Path) -> None:
         weights.write_bytes(content)
         result.add(model(weights)["steps[0].model: file weights.gguf"])
     assert len(result) == 3
-
-
-MODEL: dict[str, Any] = {
-    **{"runtime": "sentenceTransformers", "inputs": {"text": "text"}, "output": "embedding"}
-}
 
 
 def digest(source: object, device: str = "cpu", **fields: Any) -> str:

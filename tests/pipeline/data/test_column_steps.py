@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.steps import check_step, chunk, load_step
+from batchinference.pipeline.steps import check_step, load_step
 from batchinference.pipeline.steps import explode as explode_step
+from batchinference.pipeline.steps.chunk import ChunkText
 from batchinference.pipeline.steps.transform import TransformResult
 from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
-from batchinference.spec.steps import Step
+from batchinference.spec.steps import Explode, Step
 from plugins.messages import Messages
 from support.models.tiny_transformers import characters as character_tokenizer
 from support.tiers import examples
@@ -115,6 +116,8 @@ def test_missing_column_fails_the_job(messages: Messages) -> None:
         run(TABLE.select(["a"]), labelFromPath=label)
     with pytest.raises(ValueError, match=r"path '/data/dogs/2.png' has no part 4"):
         run(labelFromPath=label)
+    with pytest.raises(ValueError, match="path 'None' has no part 4"):
+        run(pa.table({"path": [None]}), labelFromPath=label)
 
 
 def test_label_from_path_takes_a_part_of_the_path() -> None:
@@ -131,18 +134,15 @@ def test_label_from_path_takes_a_part_of_the_path() -> None:
 LISTS = [["a", "b"], [], None, ["c"]]
 
 
-def explode(table: pa.Table) -> TransformResult:
-    step = Step.model_validate({"name": "each", "explode": {"column": "list"}})
-    changed = load_step(step, Device())(table)
-    assert isinstance(changed, TransformResult)
-    return changed
+def explode(table: pa.Table, *max_bytes: int) -> TransformResult:
+    return explode_step.ExplodeList("each", Explode(column="list"), *max_bytes)(table)
 
 
-def exploded_parents(table: pa.Table) -> list[int]:
+def exploded_parents(table: pa.Table, max_bytes: int) -> list[int]:
     """Return the row that each exploded row was made from, after as many calls as are needed."""
     done, parents = 0, list[int]()
     while done < table.num_rows:
-        changed = explode(table.slice(done))
+        changed = explode(table.slice(done), max_bytes)
         parents += (changed.parents + done).tolist()
         done += changed.rows or table.num_rows - done
     return parents
@@ -179,40 +179,32 @@ def test_tensors_are_exploded_along_the_first_axis(lengths: tuple[int, int]) -> 
     assert changed.parents.tolist() == [0] * lengths[0] + [1] * lengths[1]
 
 
-def test_large_results_are_those_of_the_first_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explode_step, "RESULT_BYTES", 5000)
+def test_large_results_are_those_of_the_first_rows() -> None:
     table = pa.table({"list": [[1, 2], [3], [4, 5, 6]], "text": ["x" * 1000] * 3})
-    assert exploded_parents(table) == [0, 0, 1, 2, 2, 2]
-    assert explode(table).rows == 2
+    assert exploded_parents(table, 5000) == [0, 0, 1, 2, 2, 2]
+    assert explode(table, 5000).rows == 2
 
 
-def test_large_rows_among_small_ones_are_exploded_one_by_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(explode_step, "RESULT_BYTES", 5000)
+def test_large_rows_among_small_ones_are_exploded_one_by_one() -> None:
     lists, texts = [[1] * 20, []] * 2 + [[]] * 60, ["x" * 1000, "y"] * 2 + ["y"] * 60
     table = pa.table({"list": lists, "text": texts})
-    assert explode(table).table.nbytes < 25_000
-    assert exploded_parents(table) == [0] * 20 + [2] * 20
+    assert explode(table, 5000).table.nbytes < 25_000
+    assert exploded_parents(table, 5000) == [0] * 20 + [2] * 20
 
 
 def test_one_large_row_before_many_small_ones_is_found_in_few_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(explode_step, "RESULT_BYTES", 50_000)
     table = pa.table({"list": [[1] * 5] * 3000, "text": ["x" * 12_000] + ["y"] * 2999})
     measured = Mock(side_effect=explode_step.bytes_of_copy)
     monkeypatch.setattr(explode_step, "bytes_of_copy", measured)
-    assert explode(table).rows == 1
+    assert explode(table, 50_000).rows == 1
     assert measured.call_count < 20
 
 
-def test_dictionaries_and_elements_are_not_counted_for_each_copy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(explode_step, "RESULT_BYTES", 50_000)
+def test_dictionaries_and_elements_are_not_counted_for_each_copy() -> None:
     words = pa.array(["x" * 1000, "y" * 1000] * 10).dictionary_encode()
-    assert explode(pa.table({"list": [[1] * 100] * 20, "word": words})).rows is None
+    assert explode(pa.table({"list": [[1] * 100] * 20, "word": words}), 50_000).rows is None
 
 
 def test_rows_without_lists_fail() -> None:
@@ -238,8 +230,10 @@ def step(**fields: Any) -> Step:
     return Step.model_validate({"name": "cut", "chunk": {"column": "text", "size": 13, **fields}})
 
 
-def chunked(table: pa.Table, **fields: Any) -> TransformResult:
-    changed = load_step(step(**fields), Device())(table)
+def chunked(table: pa.Table, *max_bytes: int, **fields: Any) -> TransformResult:
+    settings = step(**fields).chunk
+    assert settings is not None
+    changed = ChunkText("cut", settings, *max_bytes)(table)
     assert isinstance(changed, TransformResult)
     return changed
 
@@ -286,17 +280,15 @@ def test_values_that_are_no_texts_fail_their_rows() -> None:
     assert sorted(chunks.failed) == [0, 1]
 
 
-def test_result_covers_the_first_rows_if_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk, "RESULT_BYTES", 100)
-    chunks = chunked(pa.table({"text": ["x" * 60] * 4}))
+def test_result_covers_the_first_rows_if_it_is_large() -> None:
+    chunks = chunked(pa.table({"text": ["x" * 60] * 4}), 100)
     assert chunks.rows == 2
     assert set(chunks.parents.tolist()) == {0, 1}
 
 
-def test_large_row_among_small_ones_ends_a_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk, "RESULT_BYTES", 2000)
-    chunks = chunked(pa.table({"text": [TEXT] * 20, "other": ["z" * 3000] + ["z"] * 19}))
-    assert chunks.rows == 1
+def test_large_row_among_small_ones_ends_a_result() -> None:
+    table = pa.table({"text": [TEXT] * 20, "other": ["z" * 3000] + ["z"] * 19})
+    assert chunked(table, 2000).rows == 1
 
 
 def test_existing_column_is_not_replaced(messages: Messages) -> None:

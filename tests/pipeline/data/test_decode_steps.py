@@ -247,24 +247,24 @@ def test_missing_column_and_library_fail_the_job(monkeypatch: pytest.MonkeyPatch
         run([b""], format="audio")
 
 
-Found = tuple[list[np.ndarray], dict[int, list[str]], list[int]]
+Decoded = tuple[list[np.ndarray], dict[int, list[str]], list[int]]
 """The good pictures, the warnings of each row, and the rows that failed."""
 
 
-def of_outcome(outcome: Outcome, column: str) -> Found:
+def of_outcome(outcome: Outcome, column: str) -> Decoded:
     warnings = {row: sorted(names) for (_, row), names in outcome.warnings.items()}
     good = list(outcome.column(column)) if outcome.good else []
     return good, warnings, [row for _, row in outcome.bad]
 
 
-def of_archive(folder: Path, contents: list[bytes], **options: Any) -> Found:
+def of_archive(folder: Path, contents: list[bytes], **options: Any) -> Decoded:
     with tarfile.open(folder / "a.tar", "w") as archive:
         for number, content in enumerate(contents):
             add_member(archive, f"{number}.png", content)
     return of_outcome(read_files("webdataset", folder / "a.tar", **options), "png")
 
 
-def of_manifest(folder: Path, contents: list[bytes], **options: Any) -> Found:
+def of_manifest(folder: Path, contents: list[bytes], **options: Any) -> Decoded:
     for number, content in enumerate(contents):
         (folder / f"{number}.any").write_bytes(content)
     names = pa.table({"uri": [f"{number}.any" for number in range(len(contents))]})
@@ -273,7 +273,7 @@ def of_manifest(folder: Path, contents: list[bytes], **options: Any) -> Found:
     return of_outcome(outcome, "image")
 
 
-def of_step(_: Path, contents: list[bytes], format_: str = "image", **options: Any) -> Found:
+def of_step(_: Path, contents: list[bytes], format_: str = "image", **options: Any) -> Decoded:
     decode = {"column": "raw", "format": format_, **options}
     step = load_step(Step.model_validate({"name": "step", "decode": decode}), Device())
     with collect_warnings() as warnings:
@@ -289,7 +289,7 @@ def of_step(_: Path, contents: list[bytes], format_: str = "image", **options: A
 
 
 every_way = pytest.mark.parametrize("read", [of_archive, of_manifest, of_step])
-Read = Callable[..., Found]
+Read = Callable[..., Decoded]
 PLAIN = saved(Image.new("RGB", (8, 16), (9, 8, 7)), "PNG")
 
 

@@ -26,9 +26,10 @@ from batchinference.pipeline.row_hashes import HASH_BYTES, row_hashes
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
-from batchinference.pipeline.steps import dedupe
+from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps import model as model_step
 from batchinference.pipeline.steps.code_hashes import model_digest
+from batchinference.pipeline.steps.dedupe import Dedupe
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
@@ -334,11 +335,16 @@ def test_memory_is_bounded() -> None:
 
 
 def test_results_that_are_forgotten_are_computed_again() -> None:
-    with patch.object(dedupe, "MEMORY_BYTES", 1):
-        job = Job()
-    assert answers_of(job.of("a", "a")) == ["a 1", "a 1"]
-    job.of("b")
-    assert answers_of(job.of("a")) == ["a 3"]
+    answers = Answers()
+    with patch.object(model_step, "load_runtime", lambda *_: answers):
+        transform = load_step(
+            Step.model_validate({"name": "ask", "model": MODEL, "dedupe": True}), Device()
+        )
+    assert isinstance(transform, Dedupe)
+    transform.recent = RecentResults(max_bytes=1)
+    for texts in (["a", "a"], ["b"], ["a"]):
+        transform(pa.table({"text": texts}))
+    assert answers.asked == ["a", "b", "a"]
 
 
 def test_order_of_the_fields_of_an_answer_counts() -> None:

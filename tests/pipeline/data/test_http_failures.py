@@ -280,7 +280,6 @@ async def test_chat_answers_equal_those_of_openais_client(
     assert len(set(answers)) > 6, "the model gives too few different answers"
 
 
-@pytest.mark.usefixtures("no_backoff")
 async def test_each_row_gets_its_own_answer_through_network_faults() -> None:
     async def complete(request: web.Request) -> web.Response:
         prompt = json.loads(await request.text())["prompt"]

@@ -341,8 +341,11 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("number", HALF, "is not a number"),
     ("integer", str(10**30), "does not fit 64 bits"),
     ("integer", "1" + "0" * 5000, "cannot be read: ValueError"),
-    ("number", str(10**400), "does not fit 64 bits"),
+    ("number", str(10**400), "would be rounded as float64"),
+    ("number", str(2**53 + 1), "would be rounded as float64"),
     ("numbers", f"[{10**400}]", "is not a list of numbers"),
+    ("numbers", '["1.5", "2"]', "is not a list of numbers"),
+    ("numbers", "[1.5, null]", "is not a list of numbers"),
     ("text", DEEP, "it is nested too deep"),
     ("numbers", ALMOST_DEEP, "the answer"),
 ]

@@ -340,10 +340,7 @@ def broken(bert: str, tmp_path: Path) -> str:
 
 
 def embedded(source: str, **fields: Any) -> RowBatch:
-    text = {"runtime": "transformers", "task": "feature-extraction", "inputs": {"text": "text"}}
-    model = {**text, "source": source, "output": "embedding", **fields}
-    run = in_one_stage({"name": "embed", "model": model})
-    return run(good(0, 0, pa.table({"text": ["a", "b", None, "c"]})))
+    return runner(step(source=source, **fields))(batch(text=["a", "b", None, "c"]))
 
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True, "nonFinite": "keep"}])

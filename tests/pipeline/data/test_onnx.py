@@ -167,6 +167,7 @@ def test_lossy_casts_are_rejected(save: Save) -> None:
         (INT64, np.array([[1.0, 2.0]]), "'x' is int64 and the column float64"),
         (TensorProto.INT8, np.array([[1, 128]]), "'x' is int8, and a value does not fit in it"),
         (TensorProto.UINT8, np.array([[-1, 2]]), "'x' is uint8, and a value does not fit in it"),
+        (FLOAT, np.array([[1e39, 2.0]]), "'x' is float32, and a value does not fit in it"),
         (FLOAT, np.array(["a", "b"], object), "'x' has rows of different shapes or no numbers"),
     ):
         run = loaded("onnx", ("x",), source=same(save, kind, ["n", 2]))

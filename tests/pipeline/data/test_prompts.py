@@ -38,11 +38,14 @@ def of_vllm(fields: Document, row: dict[str, Any]) -> Chat:
     return messages_of(VllmModel.model_validate(vllm(**fields)), row)
 
 
-def of_transformers(fields: Document, row: dict[str, Any]) -> Chat:
+def transformers_model(fields: Document) -> TransformersModel:
     task = "image-text-to-text" if fields.get("images") else "text-generation"
-    model = TransformersModel.model_validate(
-        {"runtime": "transformers", "task": task, "source": "m", "output": "o", **fields}
-    )
+    own = {"runtime": "transformers", "task": task, "source": "m", "output": "o"}
+    return TransformersModel.model_validate({**own, **fields})
+
+
+def of_transformers(fields: Document, row: dict[str, Any]) -> Chat:
+    model = transformers_model(fields)
     prompt = prompt_of(model, row, images_of(model, row), chat=True)
     assert isinstance(prompt, list)
     return split_content(prompt)
@@ -131,10 +134,8 @@ def test_fields_and_items_are_written_into_a_prompt(of: Any) -> None:
 
 def test_images_are_passed_in_the_order_of_the_prompt() -> None:
     fields = {"inputs": {"one": "x", "two": "y", "three": "z"}, "images": ["one", "two", "three"]}
-    model = {**fields, "runtime": "transformers", "task": "image-text-to-text", "source": "m"}
-    prompt = "{three} and {one} or {three}"
-    parsed = TransformersModel.model_validate({**model, "output": "o", "prompt": prompt})
-    assert order_of_images(parsed) == ["two", "three", "one", "three"]
+    model = transformers_model({**fields, "prompt": "{three} and {one} or {three}"})
+    assert order_of_images(model) == ["two", "three", "one", "three"]
 
 
 @RUNTIMES
@@ -187,11 +188,9 @@ def test_any_other_text_is_a_plain_prompt() -> None:
 
 
 def test_text_stays_a_text_for_a_model_without_chat_template() -> None:
-    model = {"runtime": "transformers", "task": "text-generation", "source": "m", "output": "o"}
-    parsed = TransformersModel.model_validate({**model, "inputs": {"text": "t"}})
-    turns = json.dumps([ASKED])
-    assert prompt_of(parsed, {"text": turns}, {}, chat=False) == turns
-    assert prompt_of(parsed, {"text": turns}, {}, chat=True) == [ASKED]
+    model, turns = transformers_model({"inputs": {"text": "t"}}), json.dumps([ASKED])
+    assert prompt_of(model, {"text": turns}, {}, chat=False) == turns
+    assert prompt_of(model, {"text": turns}, {}, chat=True) == [ASKED]
 
 
 @RUNTIMES

@@ -24,7 +24,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.steps import result_cache
-from batchinference.pipeline.steps.result_cache import KnownResults, ResultCache
+from batchinference.pipeline.steps.result_cache import FILE_BYTES, KnownResults, ResultCache
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.warnings import WarningName
 from support.servers.s3 import S3Server
@@ -71,9 +71,8 @@ def files(path: Path) -> list[Path]:
 
 def test_results_that_other_processes_store_meanwhile_are_found(tmp_path: Path) -> None:
     stored(tmp_path, results("a"))
-    with patch.object(result_cache, "REFRESH_SECONDS", 1e9):
-        reader = cache(tmp_path)
-        assert cached_values(reader, "a", "b", "c") == {"a": "of a"}
+    reader = cache(tmp_path)
+    assert cached_values(reader, "a", "b", "c") == {"a": "of a"}
     stored(tmp_path, results("b"), results("c"))
     assert cached_values(reader, "a", "b", "c") == {"a": "of a"}
     reader._next_refresh = 0.0
@@ -290,9 +289,8 @@ def test_results_are_found_among_those_of_many_files(tmp_path: Path) -> None:
 def test_only_wanted_results_are_kept_if_many_files_have_some(tmp_path: Path) -> None:
     warning = RowWarning(1, WarningName.TEXT_CUT, 7)
     stored(tmp_path, results("a", "b", warnings={1: [warning]}), results("c", "d"))
-    with patch.object(result_cache, "MEMORY_BYTES", result_cache.FILE_BYTES):
-        some = cache(tmp_path).find(keys_of("b", "c"))
-        (full,) = cache(tmp_path).find(keys_of("b"))
+    some = cache(tmp_path).find(keys_of("b", "c"), max_bytes=FILE_BYTES)
+    (full,) = cache(tmp_path).find(keys_of("b"), max_bytes=FILE_BYTES)
     values = {each.table.column("answer")[0].as_py(): each for each in some}
     assert {value: each.table.num_rows for value, each in values.items()} == {"of b": 1, "of c": 1}
     assert values["of b"].warnings == {0: [warning]}

@@ -23,13 +23,8 @@ from batchinference.pipeline.steps.transform import TransformResult
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
 from support.documents.http_models import chat
+from support.inputs.media_files import saved
 from support.models import tiny_transformers
-
-
-def png(mode: str) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.zeros((4, 5, 3), np.uint8)).convert(mode).save(buffer, "png")
-    return buffer.getvalue()
 
 
 def wav() -> bytes:
@@ -45,7 +40,7 @@ ROWS = pa.table(
         "list": [[1.5, None]],
         "tensor": to_column(np.zeros((1, 2, 3), np.float32)),
         "json": ['{"x": 1, "y": [2]}'],
-        "png": [png("RGB")],
+        "png": [saved(Image.new("RGB", (5, 4)), "PNG")],
         "wav": [wav()],
         "path": ["in/cat/1.png"],
     }

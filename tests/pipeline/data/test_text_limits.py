@@ -147,6 +147,13 @@ def test_as_many_texts_of_a_conversation_are_cut_as_needed() -> None:
     assert row["turns"][-1]["content"] == [{"type": "text", "text": "111"}, {"type": "image"}]
 
 
+def test_prompt_that_fits_after_the_last_cut_is_used() -> None:
+    lengths = iter([100, *range(17, 9, -1)])
+    limit = PromptLimit(tiny_models.characters(), 10, from_left=False)
+    prompt = limit.fitted({"text": "a" * 99}, lambda _: "x" * next(lengths), special=False)[1]
+    assert len(prompt) == 10
+
+
 def test_prompt_that_is_too_long_without_its_values_is_named(messages: Messages) -> None:
     limit = PromptLimit(tiny_models.characters(), 7, from_left=False)
     with messages.raises(TextTooLong):

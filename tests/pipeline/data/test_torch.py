@@ -14,19 +14,17 @@ from safetensors.torch import save_file
 
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes import Runtime, load_runtime
-from batchinference.pipeline.runtimes.device import Device, device_of, torch_device
-from batchinference.spec.models import TorchModel
+from batchinference.pipeline.runtimes import Runtime
+from batchinference.pipeline.runtimes.device import device_of, torch_device
 from plugins.messages import Messages
+from support.models import replicas
 
 FACTORY = "user_code:Affine"
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 def runtime(*inputs: str, **fields: Any) -> Runtime:
-    columns = {name: name for name in inputs or ("x",)}
-    model = {"runtime": "torch", "inputs": columns, "output": "out", **fields}
-    return load_runtime(TorchModel.model_validate(model), Device())
+    return replicas.loaded("torch", inputs or ("x",), **fields)
 
 
 def affine(**arguments: Any) -> torch.nn.Module:
@@ -248,8 +246,8 @@ def test_dtype_is_the_modules_dtype(keep: Any, dtype: str, tmp_path: Path) -> No
 
 def test_integers_stay_integers() -> None:
     torch.manual_seed(0)
-    loaded = runtime(factory="torch.nn:Embedding", factoryArgs={"num_embeddings": 4,
-                     "embedding_dim": 2}, **{"inputs": {"input": "x"}})  # fmt: skip
+    arguments = {"num_embeddings": 4, "embedding_dim": 2}
+    loaded = runtime("input", factory="torch.nn:Embedding", factoryArgs=arguments)
     assert loaded({"input": np.array([0, 3])}).shape == (2, 2)
 
 

@@ -15,10 +15,7 @@ from sklearn.datasets import load_digits
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_warnings import collect_warnings
-from batchinference.pipeline.runtimes import load_runtime
-from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers.encoders import EncoderRuntime
-from batchinference.spec.models import TransformersModel
 from batchinference.spec.models.transformers_tasks import Task
 from plugins.messages import Messages
 from support.documents.minimal import Document
@@ -43,16 +40,9 @@ PHOTOS = photographs((90, 60), (40, 50), (64, 64))
 
 
 def runtime(task: str, source: str, **fields: Any) -> EncoderRuntime:
-    kind = "image" if "image" in task else "text"
-    model = TransformersModel.model_validate(
-        {
-            **{"runtime": "transformers", "task": task, "source": source},
-            **{"inputs": {kind: "column"}, "output": "out", **fields},
-        }
-    )
-    loaded = load_runtime(model, Device())
-    assert isinstance(loaded, EncoderRuntime)
-    return loaded
+    made = loaded(task, source, ["image" if "image" in task else "text"], **fields)
+    assert isinstance(made, EncoderRuntime)
+    return made
 
 
 def hidden_states(source: str, texts: list[str], **options: Any) -> list[torch.Tensor]:

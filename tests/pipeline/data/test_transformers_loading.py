@@ -20,9 +20,9 @@ from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers import loading
 from batchinference.pipeline.runtimes.transformers.loading import device_map_of
-from batchinference.spec.models import TransformersModel
 from plugins.messages import Messages
 from support.documents.minimal import Document
+from support.models import replicas
 from support.models.hub_cache import add_to_hub_cache
 from support.models.run_transformers import alike, loaded, run
 
@@ -91,16 +91,14 @@ def test_attention_is_selected(task: str, source: str, attention: str) -> None:
 
 
 def test_device_map_follows_devices_and_strategy() -> None:
-    fields = {"task": "feature-extraction", "source": "a", "inputs": {"text": "a"}, "output": "b"}
+    fields = {"task": "feature-extraction", "source": "a"}
     for count, strategy, expected in (
         (1, None, None),
         (2, None, "auto"),
         (4, "balanced", "balanced"),
         (1, "auto", "auto"),
     ):
-        model = TransformersModel.model_validate(
-            {"runtime": "transformers", **fields, "deviceMap": strategy}
-        )
+        model: Any = replicas.model_of("transformers", ("text",), **fields, deviceMap=strategy)
         assert device_map_of(model, Device("cuda", count=count)) == expected, (count, strategy)
 
 

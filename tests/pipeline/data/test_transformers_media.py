@@ -16,14 +16,18 @@ import transformers
 from PIL.Image import Resampling
 
 from batchinference.pipeline.row_warnings import collect_warnings
+from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.transformers import media_inputs
+from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
 from batchinference.pipeline.runtimes.transformers.media_inputs import (
+    ImageInput,
     audio_samples,
     pillow_images,
     preparing_device,
 )
 from plugins.messages import Messages
 from support.inputs.photographs import photograph
+from support.models.replicas import model_of
 from support.models.run_transformers import alike, loaded, objects, run
 from support.outputs.row_warnings import plain, run_with_warnings
 
@@ -204,36 +208,31 @@ class TestDevices:
         objects([np.zeros((40, 50, 3), np.uint8), np.zeros((60, 50, 3), np.uint8)]),
     )
 
-    @pytest.fixture
-    def prepare(self, vit: str) -> Any:
-        """Return the preparation of images for a model on a `meta` device."""
-        runtime = loaded("image-feature-extraction", vit, ["image"])
-        runtime._prepare._device = torch.device("meta")
-        return runtime._prepare
-
-    def devices(self, prepare: Any) -> set[str]:
+    def devices(self, source: str, *max_gpu_bytes: int) -> set[str]:
+        """Return the devices that prepare images for a model on a `meta` device."""
+        fields = {"task": "image-feature-extraction", "source": source}
+        model: Any = model_of("transformers", ("image",), **fields)
+        prepare = ImageInput(ModelLoader(model, Device()), model, *max_gpu_bytes)
+        prepare._device = torch.device("meta")
         batches = [prepare({"image": images}, None) for images in self.SIZES]
         pixel_values = [prepared["pixel_values"] for ((_, prepared),) in batches]
         assert [len(pixels) for pixels in pixel_values] == [2, 2]
         return {pixels.device.type for pixels in pixel_values}
 
-    def test_images_are_prepared_on_the_device_of_the_model(self, prepare: Any) -> None:
-        assert self.devices(prepare) == {"meta"}
+    def test_images_are_prepared_on_the_device_of_the_model(self, vit: str) -> None:
+        assert self.devices(vit) == {"meta"}
 
-    def test_large_images_are_prepared_on_the_cpu(
-        self, prepare: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(media_inputs, "_MAX_BYTES_ON_GPU", 2 * 40 * 50 * 3 - 1)
-        assert self.devices(prepare) == {"cpu"}
+    def test_large_images_are_prepared_on_the_cpu(self, vit: str) -> None:
+        assert self.devices(vit, 2 * 40 * 50 * 3 - 1) == {"cpu"}
 
     def test_cpu_prepares_what_fails_on_the_device(
-        self, prepare: Any, monkeypatch: pytest.MonkeyPatch
+        self, vit: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail(*_: object) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
         monkeypatch.setattr(media_inputs, "on_device", fail)
-        assert self.devices(prepare) == {"cpu"}
+        assert self.devices(vit) == {"cpu"}
 
     def test_only_gpus_prepare_and_only_as_the_cpu_would(self) -> None:
         cases: dict[str, tuple[str, Any, dict[str, Any], str | None]] = {

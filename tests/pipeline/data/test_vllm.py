@@ -90,7 +90,7 @@ def write_adapters(directory: Path, *names: str) -> None:
 
 
 def engine_for(spec: VllmModel, device: Device | None = None) -> Any:
-    return engine_of(spec.model_dump_json(by_alias=True), device or Device())
+    return engine_of(spec, device or Device())
 
 
 def test_engine_is_shared_and_ends_with_its_last_runtime(
@@ -255,6 +255,8 @@ def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> No
     both = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"},
                  prompt="{question}{limit}")  # fmt: skip
     assert asked(both, text=["ab", "ab"], maximum=pa.array([2, None])) == ["2b", None]
+    cut = spec.model_copy(update={"too_long": "truncate"})
+    messages.check(*asked(cut, text=["abc"], maximum=pa.array([1 << 20])))
 
 
 def test_embeddings_are_float32_vectors(folder: str) -> None:
@@ -507,11 +509,10 @@ def test_runtimes_of_a_process_share_one_engine(
 
     monkeypatch.setattr(engine, "_LOADING", Loading())
     monkeypatch.setattr(engine, "Engine", Loaded)
-    document = model(source=folder).model_dump_json(by_alias=True)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(engine_of, document, Device("cuda"))
+        first = threads.submit(engine_of, model(source=folder), Device("cuda"))
         assert begun.wait(60)
-        second = threads.submit(engine_of, document, Device("cuda"))
+        second = threads.submit(engine_of, model(source=folder), Device("cuda"))
         assert first.result() is second.result()
 
 

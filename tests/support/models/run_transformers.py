@@ -12,17 +12,14 @@ from PIL import Image
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.runtimes import Runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.spec.models import TransformersModel
 from support.inputs.photographs import photograph
+from support.models.replicas import model_of
 
 
 def loaded(task: str, source: str, inputs: Any, device: Device | None = None, **fields: Any) -> Any:
     """Return the runtime of a model whose inputs are columns of the same names."""
-    model = {
-        **{"runtime": "transformers", "task": task, "source": source, "output": "out"},
-        **{"inputs": {name: name for name in inputs}, **fields},
-    }
-    return load_runtime(TransformersModel.model_validate(model), device or Device())
+    model = model_of("transformers", tuple(inputs), task=task, source=source, **fields)
+    return load_runtime(model, device or Device())
 
 
 def objects(values: list[Any]) -> np.ndarray:

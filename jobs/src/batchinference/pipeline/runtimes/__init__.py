@@ -41,11 +41,11 @@ class Runtime(Protocol):
 
         `inputs` maps the model's input names to arrays of shape rows x the column's own shape.
         A runtime that detects errors per row returns a list instead. In this list, an exception
-        replaces the result of a failed row. If the call itself raises, the batch is split in
-        halves and run again to find the row that causes the error.
+        replaces the result of a failed row. If the call itself raises, the caller splits the
+        batch in halves and calls again, to find the row that causes the error.
 
         The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
-        columns of `steps.tokenization`. It ignores columns of other tokenizers."""
+        columns of `steps.tokenization`. The runtime ignores those of other tokenizers."""
 
 
 def load_callable(path: str) -> Any:
@@ -99,7 +99,7 @@ RUNTIMES = {
 def check_runtime(model: Model) -> None:
     """Raise ModelLoad if the runtime's library is missing, does not support the model, or is hidden
     by a file of the user. Do nothing if the library is missing here and other pods of the job have
-    other images, because their image may have it."""
+    other images, which may contain the library."""
     library = RUNTIMES[model.runtime].library
     if os.environ.get(OTHER_IMAGES) and importlib.util.find_spec(library) is None:
         return
@@ -144,12 +144,8 @@ def load_runtime(model: Model, device: Device) -> Runtime:
 def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
     """Return the number of tokens of each row's prompt; None if only a loaded model knows them."""
     find = getattr(_module_of(model), "prompt_lengths", None)
-    lengths: list[int] | None = find(model, rows) if find else None
-    return lengths
+    return cast(list[int] | None, find(model, rows) if find else None)
 
 
 def _module_of(model: Model) -> ModuleType:
     return importlib.import_module(f"{__name__}.{RUNTIMES[model.runtime].module}")
-
-
-__all__ = ["Runtime", "check_runtime", "load_runtime", "prompt_lengths"]

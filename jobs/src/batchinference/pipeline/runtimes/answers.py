@@ -33,8 +33,8 @@ class Answer:
 
 def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
     """Return the result of a row of the batch: its text, or a list if the model has several texts.
-    With `details`, the result is a tuple of this and the details. Also reports the tokens of the
-    row, and a warning if a text was cut."""
+    If the model has `details`, return a tuple of that result and the details. Also report the
+    tokens of the row, and a warning if a text was cut."""
     made = [text.completion_tokens for text in answer.texts if text.completion_tokens is not None]
     prompt = {"read": answer.prompt_tokens, "cached": answer.cached_tokens}
     count_tokens(row, **prompt, made=sum(made) if made else None)
@@ -52,8 +52,8 @@ def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
 
 
 def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
-    """Return the numbers of tokens in a response of the OpenAI API: of the prompt, of the cached
-    part of the prompt, and of the generated texts. Numbers that it does not have are None."""
+    """Return the numbers of tokens that a response of the OpenAI API states: of the prompt, of the
+    cached part of the prompt, and of the generated texts. A number is None if it is missing."""
     usage = response.get("usage")
     paths = ("prompt_tokens",), ("prompt_tokens_details", "cached_tokens"), ("completion_tokens",)
     prompt, cached, made = (_token_count(usage, *path) for path in paths)

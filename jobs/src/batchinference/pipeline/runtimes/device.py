@@ -27,10 +27,10 @@ _BACKENDS = {"npu": "torch_npu"}
 
 @dataclass(frozen=True)
 class Device:
-    """The devices assigned to a replica. `kind` is the torch device type: cpu, cuda, npu...
-    `name` is the device that Ray has assigned, and `used_name` the one that code computes on."""
+    """The devices that Ray has assigned to a replica."""
 
     kind: str = "cpu"
+    """The torch device type: cpu, cuda, npu..."""
     count: int = 1
     """Number of devices of this kind. If there are several, a model is distributed over them."""
     threads: int = 1
@@ -46,8 +46,8 @@ class Device:
 
     @property
     def used_name(self) -> str:
-        """`cpu` if GPUs are simulated, because PyTorch finds none, else `name`. For code that does
-        not call `torch_device`."""
+        """The torch name of the device that code computes on: `cpu` if GPUs are simulated and
+        PyTorch finds none, else `name`. For code that does not call `torch_device`."""
         simulated = self.kind == "cuda" and os.environ.get(SIMULATED) and not _finds_gpu()
         return "cpu" if simulated else self.name
 
@@ -62,8 +62,8 @@ def device_of(
     """Return the device of a replica: its GPUs if it has any, else the devices of a custom resource
     of Ray, else the CPU with one thread per CPU.
 
-    `kinds` maps the names of these resources to kinds of device. GPUs are of the kind cuda unless
-    `kinds` names another one."""
+    `custom` has the amounts of custom resources by name, and `kinds` the kinds of device of these
+    resources. GPUs are of the kind cuda unless `kinds` has another kind for them."""
     threads = max(1, math.floor(cpus))
     granted: dict[str, float] = {GPU: gpus, **(custom or {})}
     for name, kind in {GPU: "cuda", **(kinds or {})}.items():
@@ -136,8 +136,8 @@ def torch_device(device: Device) -> torch.device:
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a copy of an array as a tensor of its type and shape on a device. A copy, because
-    Ray's blocks must not be modified. On CUDA, the device can compute for other threads."""
+    """Return a copy of an array as a tensor of its type and shape on a device, because Ray's blocks
+    must not be modified. On CUDA, the device can compute for other threads during the copy."""
     import torch
 
     if device.type != "cuda":

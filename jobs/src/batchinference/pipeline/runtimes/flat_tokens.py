@@ -21,7 +21,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from batchinference.pipeline.ray_on_first_use import ray_compat
-from batchinference.pipeline.runtimes.model_files import files_without_weights
+from batchinference.pipeline.runtimes.model_files import files_without_weights, library_tokenizer
 from batchinference.spec.models import SentenceTransformersModel, TransformersModel
 
 FEATURES = IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
@@ -74,8 +74,8 @@ class FlatTokens:
         return np.diff(self.offsets)
 
     def cut(self, limit: int, special: tuple[int, int], *, left: bool) -> FlatTokens:
-        """Return the tokens without those by which a text exceeds `limit`, at its end, or if `left`
-        at its beginning. Keeps special tokens (`special` is their number before and behind)."""
+        """Return the tokens with each text cut to `limit` tokens: at its end, or if `left` at its
+        beginning. Keeps the special tokens: `special` is their number before and after a text."""
         before, behind = special
         position = np.arange(self.offsets[-1] - self.offsets[0])
         position -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
@@ -163,7 +163,7 @@ class FlatTokenizer:
 
     @property
     def has_mask(self) -> bool:
-        """Return whether a call of the library's tokenizer returns a mask."""
+        """Whether a call of the library's tokenizer returns a mask."""
         return self._wants(MASK)
 
     def __call__(self, *texts: Sequence[str]) -> FlatTokens:
@@ -182,8 +182,9 @@ class FlatTokenizer:
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts with the features of the tokenizer. They are taken from
-        `prepared` if this tokenizer has prepared all texts. Tokens of others are refused."""
+        """Return the tokens of texts, with the features that a call of the library's tokenizer
+        returns. If an equal tokenizer has prepared all texts, return the tokens in `prepared`.
+        Tokens of other tokenizers are refused."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
         known = {
@@ -204,8 +205,8 @@ class FlatTokenizer:
 
     def cut(self, tokens: FlatTokens, limit: int) -> FlatTokens | None:
         """Return the tokens of single texts, cut to `limit` on the same side as by the library's
-        tokenizer. Return None if the places of special tokens are not known from a sample text, if
-        they are not only at the ends of a text, or if they leave no room for the text."""
+        tokenizer. Return None if a sample text does not show where special tokens are, if some are
+        within a text, or if they leave no room for the text."""
         self._reset()
         plain, full = (self._sample(special=added) for added in (False, self._adds_special))
         size, added = len(plain.ids), len(full.ids) - len(plain.ids)
@@ -296,7 +297,7 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 
 
 def refuse(prepared: Iterable[str]) -> None:
-    """Make tasks stop using the tokenizers of these columns. This replica tokenizes differently."""
+    """Make tasks stop preparing these columns, because this replica tokenizes differently."""
     for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
         with suppress(Exception):  # the row must not fail if the head of Ray does not answer
             ray_compat().put_note(_REFUSED + fingerprint, "")
@@ -305,20 +306,14 @@ def refuse(prepared: Iterable[str]) -> None:
 def preparing_tokenizers(
     model: TransformersModel | SentenceTransformersModel,
 ) -> Iterator[FlatTokenizer]:
-    """Yield the tokenizers with which tasks may prepare the texts of a model, the fastest one to
-    load first. The next one is used if replicas refuse the first. There are none if only replicas
-    can tokenize, or if tokenizers cannot be loaded, for which replicas report the reason."""
-    for load in (TokenizerFile.of, _library_tokenizer):
+    """Yield the tokenizers with which tasks may prepare the texts of a model, first the one that
+    loads fastest. The next one is for the case that replicas refuse the first. Yield none if only
+    replicas can tokenize, or if no tokenizer can be loaded. Replicas then report the reason."""
+    for load in (TokenizerFile.of, library_tokenizer):
         with suppress(Exception):  # libraries raise any error
             folder = files_without_weights(model)
             tokenizer = FlatTokenizer.of(load(folder), *_arguments(model, folder))
             yield from [tokenizer] if tokenizer else []
-
-
-def _library_tokenizer(folder: str) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 def _arguments(

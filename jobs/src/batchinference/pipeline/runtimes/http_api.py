@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from batchinference.pipeline.declared_types import exact_float
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import (
     Answer,
@@ -40,7 +42,7 @@ class Embedding:
     is_cut: bool
 
 
-_RESULTS: dict[str, tuple[str, ...]] = {
+_RESULT_PATHS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
     "embeddings": ("data", "0", "embedding"),
@@ -52,8 +54,9 @@ class OpenAiApi:
 
     def __init__(self, model: HttpModel) -> None:
         self._model = model
-        self._path = _RESULTS[model.api]
-        self._size: int | None = None
+        self._path = _RESULT_PATHS[model.api]
+        self._width: int | None = None
+        """The number of numbers in each embedding; None until an embedding is read."""
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -94,10 +97,10 @@ class OpenAiApi:
     def _embedding(self, value: Any) -> np.ndarray:
         """Return an embedding. Raises BadAnswer if it is not as long as the first one."""
         numbers = _numbers(value)
-        if self._size is None:
-            self._size = len(numbers)
-        if len(numbers) != self._size:
-            raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._size}")
+        if self._width is None:
+            self._width = len(numbers)
+        if len(numbers) != self._width:
+            raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._width}")
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
@@ -108,7 +111,8 @@ class OpenAiApi:
             return False
         if tokens is None:
             raise RequestFailed(
-                "the answer has no 'usage.prompt_tokens', which maxInputTokens needs. Remove it"
+                "the answer has no 'usage.prompt_tokens', which maxInputTokens needs. Remove "
+                "maxInputTokens"
             )
         if tokens < limit:
             return False
@@ -129,6 +133,7 @@ class JsonApi:
         self._convert = _CONVERT[model.result_type]
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `model.body` with its placeholders filled. Raises ValueError or TypeError."""
         values = {
             name: data_uri(value) if name in self._images else json_compatible(value)
             for name, value in row.items()
@@ -136,9 +141,11 @@ class JsonApi:
         return {name: _filled(part, values) for name, part in self._body.items()}
 
     def answer(self, response: Any) -> Any:
+        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if it is none."""
         return self._convert(_at(response, self._path))
 
     def result(self, row: int, answer: Any) -> Any:
+        """Return the answer itself: this API reports no tokens and no warnings."""
         return answer
 
 
@@ -149,6 +156,8 @@ class OpenAiRequests:
         self._model = model
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row's request, with the model of the job if it names one. Raises ValueError or
+        TypeError if the request is invalid."""
         body, name = body_of(self._model, row), self._model.name
         return body if name is None else {**body, "model": name}
 
@@ -176,7 +185,7 @@ def adapter_for(model: HttpModel) -> ApiAdapter:
 
 
 def url_of(model: HttpModel, row: Mapping[str, Any]) -> str:
-    """Return the URL for a row. Raises ValueError if the row names one that is not served."""
+    """Return the URL for a row. Raises ValueError if it is not the URL of an OpenAI API."""
     if model.request_url is None:
         return model.endpoint
     return model.url.rstrip("/") + path_of_row(model, row, PATHS[model.api])
@@ -225,9 +234,9 @@ def _text_or_json(value: Any) -> str:
 def _number(value: Any) -> float:
     _require(type(value) in (int, float), "is not a number", value)
     try:
-        return float(value)
-    except OverflowError:
-        raise RequestFailed(f"the answer does not fit 64 bits: {_short(value)}") from None
+        return exact_float(value, "float64")
+    except ValueError:
+        raise RequestFailed(f"the answer would be rounded as float64: {_short(value)}") from None
 
 
 def _integer(value: Any) -> int:
@@ -243,11 +252,10 @@ def _boolean(value: Any) -> bool:
 
 def _numbers(value: Any) -> np.ndarray:
     """Return a (nested) list of numbers of one shape as a float32 array."""
-    try:
-        if isinstance(value, list):
-            return np.array(value, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError):
-        pass
+    with suppress(ValueError):  # of lists of different lengths
+        numbers = np.array(value)
+        if isinstance(value, list) and numbers.dtype.kind in "iuf":
+            return numbers.astype(np.float32)
     raise RequestFailed(f"the answer is not a list of numbers of one shape: {_short(value)}")
 
 
@@ -266,5 +274,5 @@ def _short(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return the text with lone surrogates replaced, which JSON allows and UTF-8 cannot encode."""
+    """Return the text with `?` for lone surrogates, which JSON allows and UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()

@@ -72,6 +72,7 @@ class Endpoint:
         )
 
     async def close(self) -> None:
+        """Close all connections. Requests in flight fail."""
         await self._session.close()
 
     @property
@@ -80,8 +81,8 @@ class Endpoint:
         return self._retries.answers > 0
 
     async def ask(self, body: bytes, url: str = "") -> Any:
-        """Send JSON to the endpoint, or to another URL of it, and return the answer of the adapter.
-        Retries the request.
+        """Send JSON to the endpoint, or to `url` if given, and return the answer that the adapter
+        reads in the response. Retries the request.
 
         Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
         down, and JobFailure if the endpoint would reject every row."""
@@ -202,7 +203,7 @@ _LOCK = threading.Lock()
 
 
 def _shared(model: HttpModel) -> EndpointThread:
-    """Return the endpoint of a model. It is closed when nothing refers to it any more."""
+    """Return the endpoint of a model, which is closed when no runtime refers to it any more."""
     credentials = Credentials(model)
     key = model.model_dump_json(by_alias=True), *credentials.headers.items()
     with _LOCK:
@@ -256,8 +257,8 @@ class HttpRuntime:
             answered()
 
     async def _check_schema(self, request: Mapping[str, Any], refusal: RequestInvalid) -> None:
-        """Raise JobFailure if the endpoint does not support the schema of the model. Then it has
-        answered no request so far, and answers this one without the schema."""
+        """Raise JobFailure if the endpoint does not support the schema of the model. This is known
+        if it has answered no request so far, and answers this one without the schema."""
         endpoint = self._shared.endpoint
         if endpoint.has_answered:
             return

@@ -11,7 +11,7 @@ from batchinference.pipeline.storage.retry import TransientError
 DOWN_AFTER = 10
 """Number of consecutive failed rows after which the endpoint is considered down."""
 CHANCE = 1e-6
-"""A row fails if its rejections would happen by chance with a lower probability than this."""
+"""A row fails if the probability that all its rejections happen by chance is lower than this."""
 Answer = TypeVar("Answer")
 _NO_LIMIT: Any = nullcontext()
 
@@ -93,8 +93,8 @@ class Retries:
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make a request when it is its turn, and return its result. Retries while the request
-        raises TransientError and attempts are left. A rate-limited request is an attempt only if
-        the endpoint answered no row meanwhile.
+        raises TransientError and attempts are left. A rate-limited request counts as an attempt
+        only if the endpoint has answered no row since this row began to wait for its turn.
 
         Raises RequestFailed if only this row gets no response, and EndpointDown if the endpoint is
         down."""

@@ -100,8 +100,8 @@ def _add(
 
 
 def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:
-    """Return a mask of the rows in which every column is empty, apart from columns that cannot be
-    empty; None if there is no such row."""
+    """Return a mask (bool) of the rows in which all columns that can be empty are empty; None if
+    there is no such row."""
     masks = [mask for column in columns if (mask := _is_empty(column)) is not None]
     if not masks:
         return None
@@ -110,8 +110,8 @@ def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:
 
 
 def _is_empty(column: pa.ChunkedArray) -> np.ndarray | None:
-    """Return a mask of the empty values: texts of white space only, bytes and lists without
-    elements. Return None for values that cannot be empty, such as numbers."""
+    """Return a mask (bool) of the empty values: texts of white space only, and bytes, lists and
+    tensors without elements. Return None for values that cannot be empty, such as numbers."""
     kind = column.type
     if any(is_text(kind) for is_text in _TEXTS):
         lengths = pc.binary_length(pc.utf8_trim_whitespace(column))

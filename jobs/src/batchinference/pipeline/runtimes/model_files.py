@@ -40,7 +40,7 @@ HUB_SECONDS = 4.0
 """Timeout of a request that asks the Hub whether it has a file."""
 BUSY = (408, 429, 500, 502, 503, 504)
 """HTTP status codes of the Hub after which a request is repeated."""
-_FOLDER = re.compile(r"[\w./-]+", re.ASCII)
+_PLAIN_PATH = re.compile(r"[\w./-]+", re.ASCII)
 _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 """Load formats with which vLLM reads the weights directly from the object store."""
 
@@ -58,7 +58,7 @@ def is_path(source: str) -> bool:
 
 
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
-    """Return a local path for a path or s3:// source. Return a model id of the Hub unchanged.
+    """Return the local path of a model, or its id if it is a model of the Hub.
 
     Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub."""
     if is_local(source) and not is_path(source):
@@ -71,10 +71,11 @@ def resolve(source: str, revision: str | None = None, storage: Storage = FROM_EN
 def fetch_source(
     source: str, storage: Storage = FROM_ENVIRONMENT, without: Sequence[str] = ()
 ) -> str:
-    """Return a local path for a path or s3:// source. Raises ModelLoad if nothing exists there.
+    """Return the local path of a source on this machine or in an object store. Raises ModelLoad if
+    nothing exists there.
 
-    Files on S3 are downloaded once, and shared by all replicas with the same cache directory. Files
-    that match a pattern in `without` are not downloaded."""
+    Files of an object store are downloaded once, and shared by all replicas with the same cache
+    directory. Files that match a pattern in `without` are not downloaded."""
     if not is_local(source):
         return str(_cached_copy(Location(source, storage), without))
     path = expanded(source)
@@ -88,7 +89,7 @@ def fetch_source(
 
 
 def _similar(path: Path) -> Path | None:
-    """Return the path with the most similar name in the same directory, if a name is similar."""
+    """Return the path with the most similar name in the same directory; None if none is similar."""
     with suppress(OSError):
         names = [other.name for other in path.parent.iterdir()]
         return next((path.with_name(name) for name in get_close_matches(path.name, names, 1)), None)
@@ -116,7 +117,7 @@ def check_source(
 
 def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> None:
     """Raise ModelLoad if neither the local cache nor the Hub has any of the files."""
-    if any(_is_cached(model_id, file, revision) for file in files):
+    if any(_cached_file(model_id, file, revision) for file in files):
         return
     problem: Exception = FileNotFoundError()
     for file in files:
@@ -127,30 +128,28 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
         if not isinstance(problem, OSError | ValueError):
             break  # the Hub does not answer
     wanted = f"'{model_id}'" + (f" at revision '{revision}'" if revision else "")
-    copy = _similar(Path(model_id)) or (model_id if _FOLDER.fullmatch(model_id) else "folder")
+    copy = _similar(Path(model_id)) or (model_id if _PLAIN_PATH.fullmatch(model_id) else "folder")
     raise ModelLoad(
         f"model {wanted} not found: no such folder here, and {_hub_reason(model_id, problem)}. To "
         f"use a local copy, write source: ./{copy}"
     ) from problem
 
 
-def _is_cached(model_id: str, file: str, revision: str | None) -> bool:
+def _cached_file(model_id: str, file: str, revision: str | None) -> str | None:
+    """Return the path of a file of a model in the local cache of the Hub; None if it has none."""
     from huggingface_hub import try_to_load_from_cache
 
-    try:
-        return isinstance(try_to_load_from_cache(model_id, file, revision=revision), str)
-    except ValueError:  # not a valid model id
-        return False
+    with suppress(ValueError):  # of an invalid model id
+        path = try_to_load_from_cache(model_id, file, revision=revision)
+        return path if isinstance(path, str) else None
+    return None
 
 
 def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) -> str:
-    """Return the commit of a model that was loaded from the Hub, as its local cache names it. The
-    model has at least one of `files`. Raises ModelLoad if the commit is unknown."""
-    from huggingface_hub import try_to_load_from_cache
-
+    """Return the commit of a model that was loaded from the Hub: the name of the folder that has
+    one of `files` in the local cache. Raises ModelLoad if the cache has none of them."""
     for file in files:
-        cached = try_to_load_from_cache(model_id, file, revision=revision)
-        if isinstance(cached, str):
+        if cached := _cached_file(model_id, file, revision):
             return Path(cached).parts[-1 - len(Path(file).parts)]
     raise ModelLoad(
         f"the commit of model '{model_id}' is unknown, which `cache` needs. Use source: ./folder"
@@ -158,8 +157,8 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
 
 
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
-    """Return the error with which the Hub refuses a file; None if it has the file. The error is an
-    OSError or a ValueError if the Hub has answered. Asks twice if it is busy or does not answer."""
+    """Return the error for a file that the Hub does not provide; None if it does. The error is an
+    OSError or ValueError if the Hub has answered. Asks twice if the Hub is busy or silent."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     problem: Exception | None = None
@@ -178,7 +177,7 @@ def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception
 
 
 def _hub_reason(model_id: str, problem: Exception) -> str:
-    """Return a clause that says why the Hub does not provide a model, and advice."""
+    """Return a part of a message: why the Hub does not provide a model, and sometimes advice."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE and not isinstance(problem, ValueError):
@@ -196,11 +195,13 @@ def _hub_reason(model_id: str, problem: Exception) -> str:
 
 
 def _cached_copy(source: Location, without: Sequence[str] = ()) -> Path:
-    files = [source.info()] if source.info().is_file else source.files(recursive=True)
-    files = [info for info in files if not any(fnmatch(info.path, pattern) for pattern in without)]
+    """Return the path of the copy of a file or folder in the cache. Downloads it if necessary."""
+    info = source.info()
+    files = [info] if info.is_file else source.files(recursive=True)
+    files = [file for file in files if not any(fnmatch(file.path, name) for name in without)]
     if not files:
         raise ModelLoad(f"model '{source.uri}' not found: nothing there. Correct the address")
-    listing = sorted((info.path, info.size, str(info.mtime)) for info in files)
+    listing = sorted((file.path, file.size, str(file.mtime)) for file in files)
     key = (source.scheme, source.storage.endpoint, listing)
     name = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
     target = cache_directory() / "models" / name
@@ -208,8 +209,7 @@ def _cached_copy(source: Location, without: Sequence[str] = ()) -> Path:
     with FileLock(f"{target}.lock"):
         if not target.exists():
             _download(source, [path for path, _, _ in listing], target)
-    file = target / Path(source.path).name
-    return file if source.info().is_file else target
+    return target / Path(source.path).name if info.is_file else target
 
 
 def _download(source: Location, paths: list[str], target: Path) -> None:
@@ -256,6 +256,15 @@ def local_tokenizer(source: str, revision: str | None = None) -> Any:
     return tokenizer
 
 
+def library_tokenizer(folder: str, revision: str | None = None) -> Any:
+    """Return the tokenizer in the folder of a model. If `folder` is a model id of the Hub, the
+    transformers library downloads the tokenizer."""
+    from transformers import AutoTokenizer
+
+    where = {} if revision is None else {"revision": revision}
+    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **where)
+
+
 def local_part(source: str, revision: str | None, kind: str) -> Any:
     """Load a part of a model by its class in transformers, such as AutoProcessor. Return None if it
     cannot be loaded from files on this machine."""
@@ -300,7 +309,7 @@ _CONFIGS = ("config.json", "adapter_config.json", "modules.json")
 _TOKENIZERS = ("*token*", "*vocab*", "merges.txt", "*.model")
 """A folder with a tokenizer has a file that matches one of these patterns."""
 _LFS = b"version https://git-lfs"
-_HEADS = {
+_TASKS_OF_HEADS = {
     "ForSequenceClassification": (
         *("text-classification", "zero-shot-classification", "audio-classification"),
     ),
@@ -358,10 +367,10 @@ def _task_problem(folder: Path, task: str) -> str:
     except ValueError as error:
         return f"has an invalid config.json: {error}. Copy the file again"
     (architecture, *_) = config.get("architectures") or [""]
-    for end, tasks in _HEADS.items():
+    for end, tasks in _TASKS_OF_HEADS.items():
         needs_head = not task.endswith("feature-extraction")
         if architecture.endswith(end) and needs_head and task not in tasks:
-            known = _described([each for each in tasks if _is_for(each, folder)] or tasks, task)
+            known = _as_fields([each for each in tasks if _is_for(each, folder)] or tasks, task)
             other = f"Choose a model for this task, or set task to {known}"
             return f"is a {architecture}, and not for the task {task}. {other}"
     takes_text = task == "text-generation" or INPUTS.get(task, ())[:1] == ("text",)
@@ -375,12 +384,13 @@ def _task_problem(folder: Path, task: str) -> str:
 
 
 def _is_for(task: str, folder: Path) -> bool:
-    """Return whether task and model agree about audio. A model for audio has a preprocessor."""
+    """Return whether a task and the model in a folder are both for audio, or both for other inputs.
+    A model for audio has a preprocessor."""
     of_sounds = INPUTS.get(task, ("",))[0] == "audio"
     return of_sounds == (folder / "preprocessor_config.json").exists()
 
 
-def _described(tasks: Sequence[str], instead_of: str) -> str:
+def _as_fields(tasks: Sequence[str], instead_of: str) -> str:
     """Return tasks as text, with the field `inputs` if the task `instead_of` has another input."""
     inputs = [INPUTS.get(task, ("text",))[0] for task in (tasks[0], instead_of)]
     fields = f" with inputs: {{{inputs[0]}: COLUMN}}" if inputs[0] != inputs[1] else ""
@@ -388,7 +398,8 @@ def _described(tasks: Sequence[str], instead_of: str) -> str:
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return a problem if a Whisper model has the tokenizer of another model, else no text."""
+    """Return the problem of a Whisper model that has the tokenizer of another model; an empty text
+    for all other models."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

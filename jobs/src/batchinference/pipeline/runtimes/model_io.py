@@ -33,10 +33,10 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | None) -> np.ndarray:
-    """Run a model on parts of `size` rows, and return the results: rows x any shape and type.
+    """Return the results of a model (rows x any shape, any type), which runs on parts of a batch.
 
-    `size` is the fixed batch size of the model; None if it accepts any batch size. The last part
-    is padded to `size` with copies of the last row."""
+    `size` is the fixed batch size of the model; None if it accepts any batch size. The last part is
+    padded to `size` with copies of the last row."""
     if size is None:
         return run(inputs)
     count = len(next(iter(inputs.values())))
@@ -60,9 +60,8 @@ def check_image(image: Any) -> None:
 
 def select_output(output: Any, name: str | None) -> Any:
     """Return one of the outputs that a model has returned as a dict, list or tuple. `name` is a key
-    or a position; None for the only output. A value of another type is itself the only output.
-
-    Raises ModelLoad if there is no such output, or if `name` is None and there are several."""
+    or a position; None for the only output. If the model has returned a value of another type,
+    return that value. Raises ModelLoad as `select_output_name`."""
     if isinstance(output, Mapping):
         outputs = {str(key): value for key, value in output.items()}
     elif isinstance(output, list | tuple):
@@ -73,8 +72,8 @@ def select_output(output: Any, name: str | None) -> Any:
 
 
 def select_output_name(outputs: Iterable[str], wanted: str | None) -> str:
-    """Return `wanted`, or the name of the only output if it is None. Raises ModelLoad if there is
-    no such output, or if `wanted` is None and there are several."""
+    """Return `wanted`; if it is None, the name of the only output. Raises ModelLoad if the model
+    has no output `wanted`, or if `wanted` is None and there are several outputs."""
     names = list(outputs)
     if wanted is None and len(names) == 1:
         return names[0]

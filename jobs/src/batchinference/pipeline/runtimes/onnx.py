@@ -23,8 +23,6 @@ _CPU = "CPUExecutionProvider"
 _PROVIDERS = {"cpu": _CPU, "cuda": "CUDAExecutionProvider", "npu": "CANNExecutionProvider"}
 _TYPES = {"float": "float32", "double": "float64", "string": "object"}
 """NumPy names of the types that ONNX names differently."""
-
-
 MIN_VERSION = (1, 31, 1)
 """The first version in which models cannot read files outside of their folder."""
 
@@ -77,7 +75,7 @@ def _session(file: str, device: Device) -> Any:
     providers = [wanted] if wanted == _CPU else [(wanted, {"device_id": 0}), _CPU]
     session = onnxruntime.InferenceSession(file, options, providers=providers)
     if session.get_providers()[0] != wanted:
-        raise ModelLoad(f"ONNX Runtime cannot start its {wanted} here: it lacks a library of it")
+        raise ModelLoad(f"ONNX Runtime cannot start its {wanted} here: a library is missing")
     return session
 
 
@@ -96,7 +94,7 @@ def _provider(device: Device) -> str:
 
 
 def _output(session: Any, wanted: str | None) -> str:
-    """Return the output's name. Raises ModelLoad if it is ambiguous, missing or not a tensor."""
+    """Return the name of the output. Raises ModelLoad if there is none, or if it is no tensor."""
     outputs = {node.name: node.type for node in session.get_outputs()}
     name = select_output_name(outputs, wanted)
     if not outputs[name].startswith("tensor("):
@@ -119,8 +117,8 @@ def _dtype(wanted: Any) -> np.dtype[Any]:
 
 
 def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
-    """Return the values in an input's type and shape. Raises TypeError if they do not fit, or would
-    need a cast between kinds, such as int to float."""
+    """Return values in the type and shape of the input `wanted`. Raises TypeError if they do not
+    fit, or would need a cast between kinds of types, such as from int to float."""
     dtype = _dtype(wanted)
     if dtype.kind == "O":
         return _texts(wanted.name, values)
@@ -138,14 +136,15 @@ def _texts(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _cast(name: str, values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    if values.dtype.kind in "iu" and dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        if len(values) and (values.min() < limits.min or values.max() > limits.max):
-            raise TypeError(f"input '{name}' is {dtype}, and a value does not fit in it")
-    elif values.dtype.kind != dtype.kind:
+    if values.dtype.kind != dtype.kind and not {values.dtype.kind, dtype.kind} <= {"i", "u"}:
         raise TypeError(
             f"input '{name}' is {dtype} and the column {values.dtype}, which is not cast: the "
             "integers of an image, for example, are usually not what a model of floats expects. "
             "Convert them in a python step"
         )
-    return values.astype(dtype, copy=False)
+    with np.errstate(over="ignore"):
+        cast = values.astype(dtype, copy=False)
+    changed = cast != values if dtype.kind in "iu" else np.isinf(cast) & np.isfinite(values)
+    if changed.any():
+        raise TypeError(f"input '{name}' is {dtype}, and a value does not fit in it")
+    return cast

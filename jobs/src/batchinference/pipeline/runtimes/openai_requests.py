@@ -14,7 +14,7 @@ _WITHOUT_EFFECT = {
     *("model", "user", "metadata", "store", "service_tier", "prediction", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention"),
 }
-"""Fields of requests that are ignored. The step says which model answers."""
+"""Fields of requests that are ignored, such as `model`: the step says which model answers."""
 _RESPONSES = {
     "/chat/completions": ("chatcmpl", "chat.completion", "choices"),
     "/completions": ("cmpl", "text_completion", "choices"),
@@ -45,7 +45,8 @@ def check_fields(path: str, body: Mapping[str, Any], known: Collection[str]) -> 
 def response_to(
     path: str, model: str, results: list[Any], read: int, made: int | None
 ) -> dict[str, Any]:
-    """Return the response to a request. `made` (output tokens) is None for embeddings."""
+    """Return the response to a request for `path`. `read` is the number of input tokens, and `made`
+    the number of output tokens; None for embeddings."""
     prefix, kind, field = _RESPONSES[path]
     usage = {"prompt_tokens": read, "total_tokens": read + (made or 0)}
     return {
@@ -56,8 +57,8 @@ def response_to(
 
 
 def path_of_row(model: RequestModel, row: Mapping[str, Any], default: str) -> str:
-    """Return the path of a row's request below the base of the API. Raises ValueError if the row
-    names a URL that is not served."""
+    """Return the path of a row's request below the base URL of the API, such as `/embeddings`. It
+    is `default` if the row names no URL. Raises ValueError if no OpenAI API has the row's URL."""
     url = row[model.request_url] if model.request_url is not None else None
     path = default if url is None else path_of(url)
     if path is None:
@@ -66,7 +67,7 @@ def path_of_row(model: RequestModel, row: Mapping[str, Any], default: str) -> st
 
 
 def json_bytes(body: dict[str, Any]) -> bytes:
-    """Return the JSON of a request. Raises ValueError if it holds NaN or infinity."""
+    """Return a request as JSON. Raises ValueError if it holds NaN or infinity."""
     try:
         return json.dumps(body, allow_nan=False).encode()
     except ValueError:

@@ -28,7 +28,7 @@ REPAIR = OWN_PREFIX + "repair"
 
 def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
     """Return the values of each input as Python objects, for a text or a JSON body. `inputs` maps
-    inputs to columns. In arrays, the type of a value would depend on the other rows."""
+    inputs to columns. In a NumPy array, the type of a value would depend on the other rows."""
     columns = {name: table.column(column) for name, column in inputs.items()}
     return {
         name: values_of(column.cast(pa.string()) if column.type == pa.time64("ns") else column)
@@ -53,11 +53,11 @@ def fill_template(template: str, row: Mapping[str, Any]) -> str:
 
 
 def placeholder_value(row: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a placeholder, which may name a field or an item of an input; None if
-    this does not exist. Raises TypeError if the input has no fields or items at all."""
+    """Return the value of a placeholder: an input, or a part of it as in `{a.b}` or `{a[0]}`; None
+    if that part is missing. Raises TypeError if the value has no fields or items at all."""
     value = row[root_of(field)]
     for key in keys_of(field):
-        if value is None or isinstance(value, Sample):
+        if value is None or isinstance(value, SampleValue):
             break
         if isinstance(key, str) and isinstance(value, Mapping):
             value = value.get(key)
@@ -68,7 +68,7 @@ def placeholder_value(row: Mapping[str, Any], field: str) -> Any:
     return value
 
 
-class Sample(str):
+class SampleValue(str):
     """A text that stands for a value of any type while a chat template is checked without rows."""
 
 
@@ -103,14 +103,14 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return `content_of` a row. A text that is a JSON list of messages is returned as a list."""
+    """Return `content_of` a row, as a list if it is a text with a JSON list of messages."""
     content = content_of(model, row)
     is_template = model.prompt is not None or not isinstance(content, str)
     return content if is_template else _conversation_in(content) or content
 
 
 def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row. Without a prompt template, JSON lists of messages in texts become lists."""
+    """Return a copy of a row. Without a prompt template, texts with JSON messages become lists."""
     if model.prompt is not None:
         return dict(row)
     turns = {name: _conversation_in(text) for name, text in row.items() if isinstance(text, str)}
@@ -141,7 +141,7 @@ def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
 
 
 def with_repair(prompt: str, row: Mapping[str, Any]) -> str:
-    """Append the texts of the row's messages in REPAIR, if any, to a prompt without a chat."""
+    """Return a prompt without a chat, followed by the texts of the row's messages in REPAIR."""
     return "\n\n".join([prompt, *(message["content"] for message in row.get(REPAIR, ()))])
 
 
@@ -162,8 +162,8 @@ def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
 def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
     """Return the chat of a row: the opening messages, then the content of the row.
 
-    An image that the prompt template names is inserted there. Other images precede the text of the
-    first message with the role `user`, which is the prompt, or in a conversation of the row.
+    An image that the prompt template names is inserted there. The other images precede the text of
+    the first message with the role `user`: the prompt, or a message of the row's conversation.
     Raises TypeError if the content is neither text nor a list of messages, and ValueError if the
     list is empty, or if images are given and no message has the role `user`."""
     placed = set(placeholders(model.prompt or ""))
@@ -278,9 +278,9 @@ def check_chat(
     images: Mapping[str, Part] | None = None,
 ) -> None:
     """Raise ModelLoad if a chat template does not accept the messages of the job, for example
-    because it has no system role. Every row would fail then. `render` applies the template to
-    messages, here with sample values. `images` are sample images."""
-    row = {name: Sample("text") for name in model.inputs if name not in model.parameter_inputs}
+    because the template has no system role, so that every row would fail. `render` applies the
+    template to messages, which have sample values here. `images` are sample images by input."""
+    row = {name: SampleValue("text") for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     try:
         render(messages)

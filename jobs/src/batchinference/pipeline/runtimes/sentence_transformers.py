@@ -1,7 +1,5 @@
 """Embeds texts and images with the sentence-transformers library."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np
@@ -121,8 +119,9 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return a flat tokenizer for the texts, and the settings that the model needs with tokens.
-        Return None for images and windows, and if the library prepares sample texts differently."""
+        """Return a flat tokenizer for the texts, and the arguments that the library adds to tokens.
+        The tokenizer is None for images and windows, and if the library prepares sample texts in
+        another way."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
@@ -140,8 +139,8 @@ class SentenceTransformersRuntime:
         return (flat, settings) if same else (None, {})
 
     def _cut(self, flat: FlatTokenizer, tokens: FlatTokens, limit: TextLimit) -> FlatTokens:
-        """Return the tokens, with those of texts that are too long cut, and report a warning for
-        each of these texts. Raises TextTooLong if they must not be cut."""
+        """Return the tokens of the texts. Cut texts that are too long, and report a warning for
+        each of them. Raises TextTooLong if texts must not be cut."""
         long = limit.find_too_long(tokens.lengths.tolist())
         cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
         if cut is None:
@@ -151,7 +150,7 @@ class SentenceTransformersRuntime:
         return cut
 
     def _computed(self, flat: FlatTokenizer, tokens: FlatTokens) -> np.ndarray:
-        """Return the embeddings of texts, as the library's `encode` computes them."""
+        """Return the embeddings of texts (rows x width, float32), as the library's `encode`."""
         features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
         with computing(), torch.inference_mode():
             vectors = self._model({**features, **self._settings})["sentence_embedding"]
@@ -168,7 +167,7 @@ class SentenceTransformersRuntime:
 
 
 def _count_tokens(_module: Any, inputs: tuple[Any, ...]) -> None:
-    """Report the tokens of texts that the library itself has tokenized. Is a hook of the model."""
+    """Report the tokens that the library's tokenizer gives to the model. This is a PyTorch hook."""
     if IDS in inputs[0]:
         count_tokens(read=tokens_in(inputs[0]))
 

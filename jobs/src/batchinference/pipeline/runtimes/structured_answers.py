@@ -1,7 +1,7 @@
 """Checks answers against the schema of their step, converts them, and asks again for invalid ones.
 
-Failed rows are grouped by the first line of their error. So this line names the rule that an answer
-violates, without values of the row.
+Reports group failed rows by the first line of their error. So the first line names the rule that an
+answer violates, without values of the row.
 """
 
 import json
@@ -38,8 +38,8 @@ _RULES = {
 
 
 class InvalidAnswer(ValueError):
-    """An answer that violates the schema of its step. `problem` names the field and the rule, and
-    `detail` is the message of a parser."""
+    """An answer that violates the schema of its step. `problem` names the field and the rule. If
+    the answer is not JSON, `detail` is the message of the parser."""
 
     def __init__(self, text: str, problem: str, detail: str = "") -> None:
         super().__init__("\n".join(filter(None, [problem, detail, f"The answer: {text}"])))
@@ -75,7 +75,8 @@ class AnswerCheck:
             raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
-        """Return the field and the rule of the schema that a value violates; empty if it fits."""
+        """Return the field and rule that a value violates, such as `.age: less than 0 (minimum)`;
+        an empty text if the value fits."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:
@@ -94,8 +95,10 @@ class AnswerCheck:
         return f"{path}: {what} ({rule})"
 
     def _key(self, key: str | int) -> str:
-        """Return a key for a path; `*` for a key outside the schema, which is a value of a row."""
-        return "[]" if isinstance(key, int) else f".{key}" if key in self._names else ".*"
+        """Return a part of a path. A key outside the schema is a value of a row, written as `*`."""
+        if isinstance(key, int):
+            return "[]"
+        return f".{key}" if key in self._names else ".*"
 
 
 def _length_advice(model: StructuredModel) -> str:
@@ -124,8 +127,8 @@ def _unfenced(text: str) -> str:
 
 
 def _converted(value: Any, kind: ColumnType, path: str) -> Any:
-    """Convert a value to a column type. Raises ValueError, with the path of the value, if the type
-    cannot hold it exactly."""
+    """Return a value converted to a column type. Raises ValueError, with the path of the value, if
+    the type cannot hold the value exactly."""
     if isinstance(kind, dict) and isinstance(value, dict):
         if value.keys() - kind.keys():
             raise ValueError(f"{path}: {_RULES['additionalProperties']}")
@@ -150,8 +153,8 @@ class StructuredRuntime:
         self._runtime = load(model.model_copy(update={"details": model.details or unused}))
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return for each row the value of its answer, or with `details` a tuple of the value and
-        the details. A failed row has its error instead."""
+        """Return for each row the value of its answer. If the model has `details`, return tuples of
+        the value and the details. A failed row has its error instead."""
         results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]
         for _ in range((self._model.repair or 0) if invalid else 0):
@@ -165,7 +168,7 @@ class StructuredRuntime:
         self, inputs: Mapping[str, Sequence[Any]], results: Sequence[Any], rows: Sequence[int]
     ) -> Iterator[tuple[int, Any]]:
         """Ask the model to correct the invalid answers of `rows`, and yield each row with its new
-        result. Rows whose request fails are left out."""
+        result. Rows whose request fails are left out, and keep their previous error."""
         if not rows:
             return
         part = {name: [values[row] for row in rows] for name, values in inputs.items()}
@@ -186,7 +189,7 @@ class StructuredRuntime:
 
     def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:
         """Run the model on some rows of the batch, and return their results. Reports all warnings
-        except those of cut texts, because their answers are invalid or complete all the same."""
+        except AnswerCut, because an answer that was cut is either invalid or complete."""
         with collect_warnings() as warnings:
             answers = self._runtime(inputs)
         for warning in warnings:

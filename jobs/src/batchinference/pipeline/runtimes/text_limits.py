@@ -22,8 +22,8 @@ from batchinference.spec.warnings import WarningName
 NO_LIMIT = 10**9
 """A maximum length of at least this number means that a tokenizer has none."""
 _SPARE = 8
-"""A text of ASCII characters has at most one token for each character, and this many others."""
-_OVERLAP_SHARE = 8
+"""A text of ASCII characters has at most one token per character, and this many other tokens."""
+_OVERLAP_DIVISOR = 8
 """By default, windows overlap by their size divided by this number."""
 _POSITIONS = (
     *("max_position_embeddings", "max_encoder_position_embeddings", "n_positions"),
@@ -34,7 +34,7 @@ _TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class TextTooLong(ValueError):
-    """A text has more tokens than the model takes, and the model's policy does not allow this."""
+    """A text has more tokens than the model takes, and must not or cannot be cut."""
 
     def __init__(
         self, tokens: int, limit: int, text: str = "the text", fix: str = _CUT_OR_DIVIDE
@@ -47,6 +47,11 @@ def surely_fits(text: str, tokens: int) -> bool:
     return text.isascii() and len(text) <= tokens - _SPARE
 
 
+def token_count(tokenizer: Any, text: str, *, special: bool) -> int:
+    """Return the number of tokens of a text, with or without the tokenizer's special tokens."""
+    return len(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
+
+
 def set_padding_token(tokenizer: Any) -> None:
     """Give a tokenizer a token for padding, if it has none."""
     if tokenizer.pad_token is None:
@@ -54,8 +59,8 @@ def set_padding_token(tokenizer: Any) -> None:
 
 
 def max_tokens(tokenizer: Any, network: Any = None) -> int | None:
-    """Return the maximum number of tokens that a model takes: the limit of its tokenizer, or its
-    number of positions if that is less. Return None if neither is limited."""
+    """Return the maximum number of tokens of a text for a model: the limit of its tokenizer, or its
+    number of positions if that is less. Return None if there is neither."""
     limits = [tokenizer.model_max_length, positions_of(network) if network is not None else None]
     known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
     return min(known, default=None)
@@ -78,8 +83,8 @@ def positions_of(network: Any) -> int | None:
 
 
 def check_length(length: int, network: Any, source: str) -> None:
-    """Raise ModelLoad if `options.max_length` exceeds the positions in the table of a model. On a
-    GPU, a lookup beyond the table would end the process."""
+    """Raise ModelLoad if `length`, the value of `options.max_length`, exceeds the number of
+    positions in the table of a model. On a GPU, a lookup beyond the table would end the process."""
     positions = positions_of(network)
     if positions is not None and length > positions and position_tables(network):
         raise ModelLoad(
@@ -103,8 +108,8 @@ class Windows:
     """The index of the text of each window (int64)."""
 
     def averages(self, results: np.ndarray) -> np.ndarray:
-        """Return for each text the mean of the results of its windows, weighted by their numbers of
-        tokens, in the type of `results` (windows x any shape)."""
+        """Return for each text the mean of the results of its windows (texts x any shape), in the
+        type of `results` (windows x any shape). The weights are the windows' numbers of tokens."""
         weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
         first = np.flatnonzero(np.diff(self.owners, prepend=-1))
         shape = (-1, *[1] * (results.ndim - 1))
@@ -131,16 +136,16 @@ class TextLimit:
 
     @property
     def divides(self) -> bool:
-        """Return whether texts are divided into windows."""
+        """Whether texts are divided into windows."""
         return self.policy == "windows" and self.tokens is not None
 
     def length(self, text: str) -> int:
         """Return the number of tokens of a text, without special tokens."""
-        return len(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        return token_count(self.tokenizer, text, special=False)
 
     def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
-        """Return the indexes of texts with more than the maximum number of tokens, of which
-        `reserved` are for another text. Raises TextTooLong instead if the policy is fail."""
+        """Return the indexes of texts with more tokens than the maximum minus `reserved`, which are
+        for another text. Raises TextTooLong if there are some and the policy is fail."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -150,8 +155,8 @@ class TextLimit:
         return long
 
     def warn_of_cuts(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
-        """Report a warning for each text that the library is going to cut; raises as
-        `find_too_long`. `prefix` precedes each text. `reserved` tokens are for another text."""
+        """Report a warning for each text that the library is going to cut. `prefix` precedes each
+        text. `reserved` tokens are for another text. Raises TextTooLong as `find_too_long`."""
         if self.tokens is None:
             return
         room = self.tokens - reserved - len(prefix)
@@ -170,7 +175,8 @@ class TextLimit:
         """Divide texts into windows. `reserved` has for each text the number of tokens that its
         windows need for special tokens and other texts. Raises TextTooLong if no room is left."""
         limit = self.tokens or 0
-        windows = Windows([], [], np.empty(0, dtype=np.int64))
+        parts: list[str] = []
+        all_spans: list[Span] = []
         owners: list[int] = []
         for row, (text, others) in enumerate(zip(texts, reserved, strict=True)):
             if (size := limit - others) < 1:
@@ -181,15 +187,14 @@ class TextLimit:
                     "Shorten it, or set the model's field tooLong to truncate for pairs",
                 )
             fits = surely_fits(text, size)
-            spans = [Span(0, len(text), 1)] if fits else self._splitter(size)(text)
-            for span in spans:
-                windows.spans.append(span)
-                windows.texts.append(text[span.start : span.end])
-                owners.append(row)
-        return Windows(windows.texts, windows.spans, np.array(owners, dtype=np.int64))
+            spans = [Span(0, len(text), 1)] if fits else list(self._splitter(size)(text))
+            parts += [text[span.start : span.end] for span in spans]
+            all_spans += spans
+            owners += [row] * len(spans)
+        return Windows(parts, all_spans, np.array(owners, dtype=np.int64))
 
     def _splitter(self, size: int) -> Splitter:
-        overlap = size // _OVERLAP_SHARE if self.overlap is None else self.overlap
+        overlap = size // _OVERLAP_DIVISOR if self.overlap is None else self.overlap
         return Splitter(tokens_of(self.tokenizer), size, overlap)
 
     def check_windows(self, source: str) -> None:
@@ -211,9 +216,9 @@ class TextLimit:
 def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
-    """Set the side on which a model's tokenizer cuts texts, and return the limit of `tokens` tokens
-    for these texts. `policy` is used if the job does not set `tooLong`. Raises ModelLoad if texts
-    cannot be divided into windows."""
+    """Set the side on which a model's tokenizer cuts texts, and return the limit of these texts:
+    `tokens` tokens. `policy` applies if the job does not set `tooLong`. Raises ModelLoad if the
+    policy is windows, and texts cannot be divided into windows."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):
         tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
@@ -224,49 +229,51 @@ def set_text_limit(
 Row = dict[str, Any]
 TextPath = tuple[str | int, ...]
 """The path of a text in a row, such as `("prompt",)` or, in a chat, `("chat", 0, "content")`."""
-_TRIES = 8
+_MAX_CUTS = 8
 """Maximum number of times that the texts of a row are cut. A cut may remove fewer tokens than
 intended, because a shorter text may be divided into other tokens."""
-_ANSWER_SHARE = 4
+_ANSWER_DIVISOR = 4
 _FIXED = "Shorten the model's prompt, system and messages, or give fewer messages in a row"
 
 
 def room_for_answer(context: int) -> int:
     """Return the number of tokens of a context that prompts leave for the answer, if prompts are
     cut and the job does not set the maximum length of answers."""
-    return context // _ANSWER_SHARE
+    return context // _ANSWER_DIVISOR
 
 
 @dataclass(frozen=True)
 class PromptLimit:
-    """Cuts texts of rows so that prompts have at most `tokens` tokens."""
+    """Cuts the texts in the values of rows so that prompts have at most `tokens` tokens."""
 
     tokenizer: Any
     tokens: int
     from_left: bool
-    """Whether the beginning of a text is cut, and not its end."""
+    """Whether the beginning of a text is cut. Otherwise, the end is cut."""
 
     def fitted(
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
-        """Return a row whose prompt fits, this prompt, and the number of tokens that were cut.
+        """Return a copy of a row whose prompt fits, that prompt, and the number of tokens cut.
 
         `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
         tokens to it. Raises TextTooLong if the prompt is too long even without texts of the row."""
         prompt = render(row)
         if surely_fits(prompt, self.tokens):
             return row, prompt, 0
-        before = tokens = self._length(prompt, special)
-        for _ in range(_TRIES):
-            if tokens <= self.tokens:
-                return row, prompt, before - tokens
+        before = tokens = token_count(self.tokenizer, prompt, special=special)
+        cuts = 0
+        while tokens > self.tokens:
+            if cuts == _MAX_CUTS:
+                raise TextTooLong(tokens, self.tokens, "the prompt without its values", _FIXED)
             row = self._shortened(row, tokens - self.tokens)
             prompt = render(row)
-            tokens = self._length(prompt, special)
-        raise TextTooLong(tokens, self.tokens, "the prompt without its values", _FIXED)
+            tokens, cuts = token_count(self.tokenizer, prompt, special=special), cuts + 1
+        return row, prompt, before - tokens
 
     def _shortened(self, row: Row, tokens: int) -> Row:
-        """Return a row without `tokens` tokens of its texts, or without all if they have fewer."""
+        """Return a row whose texts have `tokens` tokens less, or none if they had fewer. The
+        longest text is cut first."""
         for keys, text in sorted(_texts(row), key=lambda item: -len(item[1])):
             starts = tokens_of(self.tokenizer)(text)
             row = _replaced(row, keys, self._cut(text, starts, tokens))
@@ -275,11 +282,9 @@ class PromptLimit:
                 break
         return row
 
-    def _length(self, prompt: str, special: bool) -> int:
-        return len(self.tokenizer(prompt, add_special_tokens=special, verbose=False)["input_ids"])
-
     def _cut(self, text: str, starts: np.ndarray, tokens: int) -> str:
-        """Return a text without `tokens` tokens at one end. Tokens begin at indexes `starts`."""
+        """Return a text without its first or last `tokens` tokens. `starts` are the indexes of the
+        characters at which the tokens of the text begin."""
         if tokens >= len(starts):
             return ""
         return text[starts[tokens] :] if self.from_left else text[: starts[len(starts) - tokens]]

@@ -56,7 +56,7 @@ class TorchRuntime:
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
     """Return whether the only input must be passed by position, because `forward` has no parameter
-    with its name. Raises ModelLoad if `forward` lacks the name of one of several inputs."""
+    with its name. Raises ModelLoad if there are several inputs and `forward` lacks one of them."""
     if isinstance(module, torch.jit.ScriptModule):
         forward: Any = module.forward
         known = [argument.name for argument in forward.schema.arguments[1:]]
@@ -88,17 +88,16 @@ def _load(model: TorchModel, device: torch.device) -> torch.nn.Module:
 
 
 def load_state(path: str) -> dict[str, torch.Tensor]:
-    """Load a state dict, written by torch.save or safetensors, to the memory of the CPU."""
+    """Return the state dict in a file of torch.save or safetensors, in the memory of the CPU."""
     if path.endswith(".safetensors"):
         return load_file(path)
     try:
-        state: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
     except pickle.UnpicklingError as error:
         raise ModelLoad(
             f"source: '{path}' holds more than tensors, and loading it could run code. Save "
             "model.state_dict() instead of the model"
         ) from error
-    return state
 
 
 def _load_program(

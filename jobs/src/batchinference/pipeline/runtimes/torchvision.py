@@ -1,7 +1,5 @@
 """Runs torchvision classification models with the transforms and labels of their weights."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -55,7 +53,7 @@ class TorchvisionRuntime:
         return self._classes(*arrays)
 
     def _prepared(self, images: np.ndarray) -> torch.Tensor:
-        """Return images (height x width x 3) as a tensor of rows x 3 x height x width."""
+        """Return transformed images (height x width x 3) as one tensor of the model's type."""
         for image in images:
             check_image(image)
         if images.dtype == object:  # the images differ in size
@@ -68,7 +66,8 @@ class TorchvisionRuntime:
         return to_device(values, self._device).movedim(-1, -3)
 
     def _classes_wanted(self, scores: torch.Tensor) -> int:
-        """Return how many classes a row gets. Raises ModelLoad if the number of labels is wrong."""
+        """Return the number of classes for each row. Raises ModelLoad if the number of labels is
+        not that of the classes."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"labels: the model has {scores.shape[-1]} classes, and there are "
@@ -94,7 +93,7 @@ def check_model(model: TorchvisionModel) -> None:
 
 
 def _weights_of(model: TorchvisionModel) -> Any:
-    """Return torchvision's description of the weights of a model. Does not download them. Raises
+    """Return torchvision's description of the weights of a model, without a download. Raises
     ModelLoad if torchvision has no such model or weights."""
     known = models.list_models(module=models)
     if model.arch not in known:
@@ -136,8 +135,8 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
 
 
 def _without_head(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the module with Identity in place of its last linear layer, so that it returns the
-    input of this layer. Raises ModelLoad if it has no linear layer."""
+    """Return the module, which then returns the input of its last linear layer: Identity replaces
+    that layer. Raises ModelLoad if the module has no linear layer."""
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
         raise ModelLoad("features: the model has no linear layer. Remove the field")

@@ -1,4 +1,4 @@
-"""Loads steps. Other modules hold the kinds."""
+"""The table of all kinds of steps. Checks and loads steps."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ STEPS = {
     "explode": ("explode", "ExplodeList"),
     "chunk": ("chunk", "ChunkText"),
 }
-"""The module and name of the class of each kind of step. A module is imported when needed."""
+"""The module and the class of each kind of step. A module is imported when it is needed."""
 
 
 def class_of(step: Step) -> type[Transform]:
-    """Return the class of the kind of a step."""
+    """Return the class that does the work of a step of this kind."""
     module, name = STEPS[step.kind]
     return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 
@@ -54,8 +54,9 @@ def load_step(step: Step, device: Device) -> Transform:
 def with_condition(
     step: Step, transform: Transform, adds: Mapping[str, ColumnType | None] | None = None
 ) -> Transform:
-    """Return `transform` such that it runs only for the rows for which the `when` of the step is
-    true. `adds` are the columns that it adds; None for those of the step."""
+    """Return a step that runs `transform` only for rows for which the `when` of `step` is true, or
+    `transform` itself if there is no `when`. `adds` are the columns that `transform` adds; None if
+    they are those of `step`."""
     if step.when is None:
         return transform
     from batchinference.pipeline.steps.when import Conditional

@@ -12,6 +12,7 @@ from batchinference.pipeline.runtimes.model_files import (
     WEIGHTS,
     check_source,
     fetch_source,
+    library_tokenizer,
     resolve,
 )
 from batchinference.pipeline.steps.transform import (
@@ -27,12 +28,12 @@ from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.addresses import is_local
 from batchinference.spec.chunk import END, INDEX, START, Chunk
 
-_NULL = Span(0, 0, 0)
+_CHUNK_OF_NULL = Span(0, 0, 0)
 
 
 class ChunkText(Transform):
-    """Makes a row for each chunk of a text. If the result would take too much memory, it is
-    partial. The constructor raises ModelLoad if the tokenizer cannot be used."""
+    """Makes a row for each chunk of a text. A result ends with the batch row with which its rows
+    reach `max_bytes`. The constructor raises ModelLoad if the tokenizer cannot be used."""
 
     @classmethod
     def check(cls, step: str, settings: Chunk, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
@@ -44,8 +45,8 @@ class ChunkText(Transform):
     def check_types(cls, step: str, settings: Chunk, known: pa.Table) -> None:
         check_text(step, settings.column, known, "chunk")
 
-    def __init__(self, step: str, chunk: Chunk) -> None:
-        self._step, self._column = step, chunk.column
+    def __init__(self, step: str, chunk: Chunk, max_bytes: int = RESULT_BYTES) -> None:
+        self._step, self._column, self._max_bytes = step, chunk.column, max_bytes
         self._split = Splitter(_units(step, chunk), chunk.size, chunk.overlap)
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
@@ -71,18 +72,18 @@ class ChunkText(Transform):
     def _first_chunks(
         self, column: pa.ChunkedArray, others: pa.Table
     ) -> tuple[list[list[Span]], list[str | None]]:
-        """Return the spans of the chunks of each text, and all chunks. Stops after the text with
-        which their rows reach RESULT_BYTES."""
+        """Return the spans of the chunks of each text, and all chunks, up to the text with which
+        their rows reach the maximum size. `others` are the other columns of the batch."""
         spans: list[list[Span]] = []
         chunks: list[str | None] = []
         size = 0
         for row, value in enumerate(column):
             text = value.as_py()
-            parts = [_NULL] if text is None else list(self._split(text))
+            parts = [_CHUNK_OF_NULL] if text is None else list(self._split(text))
             spans.append(parts)
             chunks += [None if text is None else text[span.start : span.end] for span in parts]
             size += len(text or "") + len(parts) * bytes_of_copy(others, row, 1)
-            if size >= RESULT_BYTES:
+            if size >= self._max_bytes:
                 break
         return spans, chunks
 
@@ -113,17 +114,13 @@ def _units(step: str, chunk: Chunk) -> Units:
     if chunk.tokenizer is None:
         return words if chunk.unit == "words" else characters
     require_package(f"step '{step}'", "transformers", PIPELINE_EXTRA, ModelLoad)
-    import transformers
-
-    source, revision = chunk.tokenizer, {"revision": chunk.revision} if chunk.revision else {}
+    source = chunk.tokenizer
     if is_local(source):
         path = resolve(source, chunk.revision)
     else:
         path = fetch_source(source, chunk.storage, without=WEIGHTS)
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            path, trust_remote_code=False, **revision
-        )
+        tokenizer = library_tokenizer(path, chunk.revision)
     except Exception as error:
         raise ModelLoad(
             f"step '{step}': the tokenizer of '{source}' cannot be loaded: {error}"

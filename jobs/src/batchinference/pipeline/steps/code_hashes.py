@@ -1,8 +1,8 @@
 """Hashes the code and the model files of a job, to detect changes.
 
 The spec contains only the names of modules and models, so their hashes are stored with the output
-when a pass begins. Models of the Hugging Face Hub are identified by the name and
-revision in the spec, and installed packages by their version.
+when a pass begins. Models of the Hugging Face Hub are identified by the name and revision in the
+spec, and installed packages by their version.
 """
 
 import ast
@@ -29,13 +29,13 @@ from batchinference.version import __version__
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
-"""The number and size of the samples that are hashed of a large file, which is slow to read."""
+"""A large file is slow to read: this number of samples is hashed, each of this size in bytes."""
 READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
     *("api_key_env", "headers_from", "requests_per_second", "timeout", "row_timeout", "retries"),
 )
-"""The settings of models that do not change results, or that `model_digest` hashes otherwise."""
+"""Settings of models that do not change results, or that `model_digest` hashes in another way."""
 
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
@@ -76,7 +76,7 @@ def model_digest(model: Model, device: Device) -> str:
 
 
 def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of each module and model file that a step names."""
+    """Yield the name and hash of each module and model file that a step uses."""
     for path in facts.modules:
         yield from hashes_of_module(path).items()
     for address in facts.model_files:
@@ -91,8 +91,8 @@ def hashes_of_module(path: str) -> dict[str, str]:
     """Return the hashes, by name, of the module in `module:name` and of the modules in the same
     directory that it imports, directly or indirectly. Modules are not run.
 
-    For an installed package, return its version instead. If that is unknown, hash only modules of
-    the package."""
+    For an installed package, return its version instead. If the version is unknown, return the
+    hashes of only those modules that are in the package."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
     spec = spec_of(top)
@@ -150,8 +150,8 @@ def _imported_names(content: bytes, package: str) -> list[str]:
 
 
 def _hashes_of_files(root: Location, sampled: bool) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of a file, or of each file in a directory and below except hidden
-    files. Reads several files at once."""
+    """Yield the name and hash of a file; of a directory, those of all files in it and below, except
+    hidden files. Reads several files at once."""
     info = root.info()
     infos = [info] if info.is_file else root.files(recursive=True)
     names = [base_name(info.path)] if info.is_file else [root.relative(one.path) for one in infos]
@@ -166,8 +166,8 @@ def _hashes_of_files(root: Location, sampled: bool) -> Iterator[tuple[str, str]]
 
 
 def _hash_of_file(file: Location, *, sampled: bool) -> str:
-    """Return a hash of the size and the content of a file. If `sampled` and the file is large, hash
-    samples at equal distances instead of the content."""
+    """Return a hash of the size and the content of a file. If `sampled` and the file is large,
+    samples at equal distances are hashed instead of the content."""
     with file.filesystem.open_input_file(file.path) as opened:
         size = opened.size()
         starts = [size * number // SAMPLES for number in range(SAMPLES)]

@@ -1,4 +1,4 @@
-"""Checks, before the job reads rows, that steps read existing columns of suitable types."""
+"""Checks, before a job starts, that its steps read existing columns of suitable types."""
 
 import ast
 import re
@@ -24,8 +24,8 @@ from batchinference.spec.steps import Step, to_alias
 
 
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
-    """Yield the first problem of a step with the types of its columns. `types` are those of the
-    columns of the input. Columns of unknown type and steps after user code are not checked."""
+    """Yield the first problem of a step with the types of its columns. `types` are the types in the
+    input. Columns of unknown type, and steps after user code, are not checked."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
         field = "cascade" if step.cascade else "when"
@@ -81,7 +81,7 @@ def _module_of(step: Step) -> ast.Module | None:
 
 
 def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
-    """Return another fix to append to a message whose fix is to convert a column; empty if there is
+    """Return a second fix for a message whose fix is to convert a column; an empty text if there is
     none. `types` are those of the columns of the input."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
@@ -92,8 +92,8 @@ def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
 
 
 def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
-    """Raise UnsuitableTypes if a step with a condition replaces a column by one of another type,
-    because the rows that it skips keep their values."""
+    """Raise UnsuitableTypes if a step with a condition replaces a column by one of another type:
+    the rows that the step skips keep their values, and both types must fit one column."""
     replaced = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
     for name in sorted(replaced if step.condition is not None else ()):
         old, new = (table.schema.field(name).type for table in (before, after))
@@ -105,8 +105,8 @@ def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
 
 
 def _after(step: Step, known: pa.Table) -> pa.Table:
-    """Return the columns of known type after a step, without rows. `known` has those before it.
-    Raises UnsuitableTypes."""
+    """Return the columns of known type after a step, without rows. `known` has those before the
+    step. Raises UnsuitableTypes if the step cannot read them."""
     after = class_of(step).check_types(step.name, getattr(step, step.kind), known)
     if after is not None:
         return after

@@ -1,6 +1,7 @@
 """The steps filter, selectColumns, dropColumns, renameColumns, addColumns and labelFromPath."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from batchinference.spec.steps import LabelFromPath
 
 class Filter(Transform):
     """Keeps the rows for which an expression is true, not those for which it is false or null.
-    `field` names it in messages."""
+    Messages name the expression `field`."""
 
     LOADS_NOTHING = True
 
@@ -38,14 +39,14 @@ class Filter(Transform):
         return known
 
     def check_columns(self, known: pa.Table) -> None:
-        """Raise UnsuitableTypes if the expression does not suit the types of these columns. Checks
-        nothing if it also reads other columns."""
+        """Raise UnsuitableTypes if the expression does not suit the types of these columns. Check
+        nothing if the expression also reads other columns."""
         if self._expression.is_known(known):
             self.mask(known)
 
     def mask(self, batch: pa.Table) -> pa.ChunkedArray:
-        """Return a boolean mask of the rows to keep. Raises the errors of ColumnExpression, and
-        UnsuitableTypes if the expression is not a condition."""
+        """Return a mask (bool) of the rows to keep. Raises the errors of ColumnExpression, and
+        UnsuitableTypes if the values of the expression are not true, false or null."""
         require_columns(self._step, self._expression.columns, batch)
         values = self._expression(batch)
         if pa.types.is_null(values.type):
@@ -142,8 +143,10 @@ class AddLabel(Transform):
         labels = [self._part(path) for path in batch.column("path").to_pylist()]
         return with_column(batch, self.label.column, pa.array(labels, pa.string()))
 
-    def _part(self, path: str) -> str:
+    def _part(self, path: Any) -> str:
+        """Return the part of a path that is the label. Raises ValueError if there is none."""
+        parts = path.split("/") if isinstance(path, str) else []
         try:
-            return path.split("/")[self.label.index]
+            return parts[self.label.index]
         except IndexError:
             raise ValueError(f"path '{path}' has no part {self.label.index}") from None

@@ -32,7 +32,7 @@ from batchinference.text import decode_text
 
 
 class JsonDecoder:
-    """Decodes JSON objects with declared fields. Other fields are dropped."""
+    """Decodes JSON objects with declared fields. Other fields of the objects are dropped."""
 
     def __init__(self, schema: dict[str, ColumnType]) -> None:
         self._schema, self.type = schema, arrow_type(schema)
@@ -43,7 +43,7 @@ class JsonDecoder:
         value = parse_declared(content, self._schema)
         try:
             return fitting(value, self._schema)
-        except TypeError:  # perhaps a field declared as `string` holds another value
+        except TypeError:  # perhaps because a field declared as `string` has another value
             return fitting(parse_declared(content, self._schema, any_as_json=True), self._schema)
 
 
@@ -52,8 +52,8 @@ JSON_GROWTH = 16
 
 
 class DecodeColumn(Transform):
-    """Decodes each value of a column. A row whose value cannot be decoded is a failed row. If the
-    result would take too much memory, it is partial."""
+    """Decodes each value of a column. A row whose value cannot be decoded is a failed row. A result
+    ends with the row with which the decoded values reach RESULT_BYTES."""
 
     NEEDS_VALUES = True
 
@@ -97,22 +97,22 @@ class DecodeColumn(Transform):
         return content
 
     def _size_of(self, content: Any, value: Any) -> int:
-        """Return the approximate memory of a decoded value."""
+        """Return the approximate memory of a decoded value in bytes."""
         array = value[0] if isinstance(value, tuple) else value
         if isinstance(array, np.ndarray):
             return int(array.nbytes)
         return JSON_GROWTH * len(content)
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
-        """Return the values of the columns that the step adds: audio has two, others one."""
+        """Return the values of the columns that the step adds: two for audio, else one."""
         name, *rate = self._spec.types
         if rate:
             amplitudes, rates = ([pair and pair[at] for pair in decoded] for at in (0, 1))
             return {name: amplitudes, SAMPLE_RATE: pa.array(rates, pa.int64())}
-        complete = decoded and all(value is not None for value in decoded)
+        has_no_null = decoded and all(value is not None for value in decoded)
         if isinstance(self._decode, JsonDecoder):
             return {name: pa.array(decoded, self._decode.type)}
-        if isinstance(self._spec, DecodeImage) and complete:
+        if isinstance(self._spec, DecodeImage) and has_no_null:
             from batchinference.pipeline.media.images import to_arrow
 
             return {name: to_arrow(decoded, self._spec.size)}

@@ -20,7 +20,6 @@ from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, w
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.result_cache import (
-    MEMORY_BYTES,
     KnownResults,
     RecentResults,
     ResultCache,
@@ -45,7 +44,7 @@ _URL, _JSON_WITH_URLS = "^https?://", r'(?s)_url"\s*:.*"https?://'
 
 
 class Dedupe(Transform):
-    """Runs a model step only on rows whose result is unknown."""
+    """Runs a model step only on rows whose result is neither in `recent` nor in a cache."""
 
     def __init__(self, step: Step, model: Model, transform: Transform, device: Device) -> None:
         """Raises ModelLoad if the step has a cache and `model_digest` fails."""
@@ -53,7 +52,7 @@ class Dedupe(Transform):
         self._images = set(getattr(model, "images", ()))
         self._outputs = [model.output, *model.extra_outputs]
         self.result_columns = getattr(transform, "result_columns", None)
-        self._recent, self._cache = RecentResults(MEMORY_BYTES), None
+        self.recent, self._cache = RecentResults(), None
         if step.cache is not None:
             cache = Location(step.cache.path, step.cache.storage)
             self._cache = ResultCache(cache, model_digest(model, device), self._outputs)
@@ -84,7 +83,7 @@ class Dedupe(Transform):
         return mask
 
     def take_notes(self) -> list[str]:
-        """Return the numbers of results that were reused since the last call, as JSON."""
+        """Return, as JSON, the numbers of results reused since the last call, and cache errors."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if self._cache is not None:
@@ -97,8 +96,8 @@ class Dedupe(Transform):
         return row_hashes(pa.table(columns))
 
     def _volatile_keys(self, batch: pa.Table, keys: Sequence[bytes]) -> set[bytes]:
-        """Return the keys of rows that contain URLs. Their results are not cached for other jobs,
-        because the content at a URL may change."""
+        """Return the keys of rows with a URL in an input. Their results are not cached for other
+        jobs, because the content at a URL may change."""
         mask = np.zeros(len(keys), dtype=bool)
         for name, column in self._inputs.items() if self._cache is not None else ():
             values = decoded(batch.column(column))
@@ -111,11 +110,11 @@ class Dedupe(Transform):
     def _known_results(
         self, keys: Sequence[bytes], volatile: Collection[bytes]
     ) -> dict[bytes, ResultRow]:
-        """Return the results of keys in memory, and of keys that are not volatile in the cache."""
-        known = self._recent.find(keys)
+        """Return the known results: those in memory, and those in the cache for stable keys."""
+        known = self.recent.find(keys)
         others = set(keys) - known.keys() - set(volatile)
         for results in self._cache.find(others) if self._cache is not None else ():
-            self._recent.add(results)
+            self.recent.add(results)
             known |= {key: row for key, row in results.by_key().items() if key in others}
         return known
 
@@ -126,8 +125,8 @@ class Dedupe(Transform):
         rows: Sequence[int],
         volatile: Collection[bytes],
     ) -> tuple[dict[bytes, ResultRow], dict[int, Exception]]:
-        """Compute these rows of a batch, and keep their results for later batches. Return the
-        results by key, and the errors of failed rows by row."""
+        """Compute these rows of a batch. Return their results by key, and the errors of failed rows
+        by row. The results are kept for later batches."""
         if not rows:
             return {}, {}
         read = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
@@ -149,7 +148,7 @@ class Dedupe(Transform):
             result.table.select(self._outputs),
             {at: by_parent[row] for at, row in enumerate(result.parents) if row in by_parent},
         )
-        self._recent.add(results)
+        self.recent.add(results)
         if self._cache is not None:
             stable = set(results.keys) - set(volatile)
             self._cache.add(results.of_keys(stable) if volatile else results)
@@ -172,8 +171,8 @@ def _merged(
     failed: Mapping[int, Exception],
     computed: Collection[int],
 ) -> pa.Table | TransformResult:
-    """Return the result of a batch: each row that has not failed gets the result of its key. Only
-    the rows in `computed` were sent to the model."""
+    """Return the result of a batch: each row that has not failed gets the result of its key in
+    `known`. Only the rows in `computed` were sent to the model."""
     good = np.array([row for row in range(len(keys)) if row not in failed], dtype=np.int64)
     if not len(good):
         return TransformResult(pa.table({}), good, failed)

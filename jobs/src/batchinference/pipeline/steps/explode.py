@@ -19,8 +19,8 @@ from batchinference.spec.steps import Explode
 
 
 class ExplodeList(Transform):
-    """Repeats each row for each element of a list. Rows without elements are filtered rows. If the
-    result would take too much memory, it is partial."""
+    """Repeats each row for each element of a list. Rows without elements are filtered rows. A
+    result with more than about `max_bytes` is partial."""
 
     LOADS_NOTHING = True
 
@@ -29,9 +29,8 @@ class ExplodeList(Transform):
         if settings.column in known.column_names:
             cls(step, settings)._elements(known.column(settings.column))
 
-    def __init__(self, step: str, explode: Explode) -> None:
-        self._step = step
-        self._column = explode.column
+    def __init__(self, step: str, explode: Explode, max_bytes: int = RESULT_BYTES) -> None:
+        self._step, self._column, self._max_bytes = step, explode.column, max_bytes
 
     def __call__(self, batch: pa.Table) -> TransformResult:
         require_columns(self._step, [self._column], batch)
@@ -39,7 +38,7 @@ class ExplodeList(Transform):
             elements, parents = self._elements(batch.column(self._column))
         except UnsuitableTypes as error:  # other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
-        rows = _rows_within_limit(batch, self._column, parents)
+        rows = _rows_within_limit(batch, self._column, parents, self._max_bytes)
         if rows < batch.num_rows:
             elements, parents = self._elements(batch.column(self._column).slice(0, rows))
         columns = {
@@ -50,7 +49,7 @@ class ExplodeList(Transform):
         return result if rows == batch.num_rows else partial_result(result, rows)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
-        """Return all elements, and the row index of each element."""
+        """Return all elements, and the row index (int64) of each. Raises UnsuitableTypes."""
         if is_tensor(column.type):
             return _of_tensors(column)
         if pa.types.is_null(column.type):  # only nulls in this block; other blocks may have lists
@@ -66,11 +65,11 @@ class ExplodeList(Transform):
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
 
 
-def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray) -> int:
-    """Return how many first rows of a batch, at least one, give at most about RESULT_BYTES."""
+def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray, max_bytes: int) -> int:
+    """Return how many first rows of a batch, at least one, give at most about `max_bytes`."""
     copies = np.bincount(parents, minlength=batch.num_rows)
     lists, others = batch.column(column), batch.drop_columns([column])
-    free_bytes, ranges = RESULT_BYTES, [(0, batch.num_rows)]  # halved until they fit
+    free_bytes, ranges = max_bytes, [(0, batch.num_rows)]  # halved until they fit
     while ranges:
         first, stop = ranges.pop()
         rows = stop - first
@@ -86,7 +85,7 @@ def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray) -> int
 
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
-    """Return the elements of tensors along their first axis, and the row index of each element."""
+    """Return the elements of tensors along their first axis, and the row index (int64) of each."""
     tensors = list(to_batch(pa.table({"tensor": column}))["tensor"])
     lengths = [0 if tensor is None else len(tensor) for tensor in tensors]
     parts = [part for tensor in tensors if tensor is not None for part in tensor]

@@ -1,4 +1,4 @@
-"""Sets the Python path on which modules of the user are found, and finds modules on it."""
+"""Sets the path on which Python finds modules of the user, and finds modules without an import."""
 
 import importlib.util
 import os
@@ -21,8 +21,8 @@ def add_import_path(directory: str) -> None:
 
 @contextmanager
 def import_path(*directories: str) -> Iterator[None]:
-    """Put directories on the Python path of this process and its child processes, the last one
-    first. Restore the path after the block."""
+    """Put directories first on the Python path of this process and its child processes during the
+    `with` block. The last directory comes first."""
     path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
     for directory in directories:
         add_import_path(directory)
@@ -35,8 +35,8 @@ def import_path(*directories: str) -> Iterator[None]:
 
 
 def reload_modules(paths: Iterable[str]) -> None:
-    """Forget the modules in the paths `module:name` that are files of the user or deleted files, so
-    that the next use imports them again."""
+    """Remove from `sys.modules` the modules in the paths `module:name` that are files of the user
+    or deleted files, so that the next use imports them again."""
     for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None and (is_user_file(file) or not os.path.exists(file)):

@@ -102,7 +102,7 @@ class ModelTransform(Transform):
         self, batch: pa.Table, rows: np.ndarray, prepared: Mapping[str, pa.ChunkedArray]
     ) -> tuple[Any, dict[int, Exception]]:
         """Run the model on these rows of a batch. Return the results of the rows that have not
-        failed, and the errors of the others. `prepared` are the prepared columns of the batch."""
+        failed, and the errors of the failed rows. `prepared` are the batch's prepared columns."""
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
@@ -131,7 +131,7 @@ class ModelTransform(Transform):
 
 
 def _columns(model: Model, results: Any) -> dict[str, Any]:
-    """Return the columns of the results of a model: its output, and any other outputs."""
+    """Return the results of a model as columns: its output, and its other outputs, if any."""
     others = model.extra_outputs
     if isinstance(model, LabelModel) and model.score_output is not None:
         labels = pa.array(results, arrow_type(LABELED)) if isinstance(results, list) else results
@@ -155,8 +155,8 @@ def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
 def with_non_finite_policy(
     model: Model, result: pa.Table | TransformResult
 ) -> pa.Table | TransformResult:
-    """Return the result of a model after the policy of its field `nonFinite`: a row with NaN or
-    infinity fails, or gets the warning NonFinite."""
+    """Return the result of a model after applying the policy of its field `nonFinite`: a row with
+    NaN or infinity fails, or gets the warning NonFinite."""
     table = result if isinstance(result, pa.Table) else result.table
     outputs = (model.output, getattr(model, "score_output", None))
     counts = non_finite_values(table.select([n for n in table.column_names if n in outputs]))

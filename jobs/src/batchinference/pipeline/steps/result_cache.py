@@ -30,11 +30,12 @@ from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.type_widening import register_tensors
 
 MEMORY_BYTES, ROW_BYTES = 128 << 20, 300
-"""Approximate maximum memory of the results that a process keeps for a step, and the memory of a
-row in addition to its results."""
+"""Approximate maximum bytes of the results that a process keeps in memory for a step, and the bytes
+that a row takes in addition to its results."""
 FILE_BYTES, FILE_SECONDS = 4 << 20, 30.0
 """Results are written when they have this size or this age."""
 REFRESH_SECONDS = 60.0
+"""Seconds between two searches for new files."""
 READ_THREADS, PREFIX_BYTES = 16, 8
 _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
 """The name of a file: its hash, and its number of rows."""
@@ -43,7 +44,7 @@ _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
 @dataclass(frozen=True)
 class KnownResults:
     """Results of several rows: their keys, the columns that the step adds, and the warnings by row
-    index. `stored` is whether they were read from a cache."""
+    index. `stored` says whether the results were read from a cache."""
 
     keys: Sequence[bytes]
     table: pa.Table
@@ -56,6 +57,7 @@ class KnownResults:
         return int(self.table.nbytes) + ROW_BYTES * len(self.keys)
 
     def by_key(self) -> dict[bytes, ResultRow]:
+        """Return the result row of each key. Of rows with the same key, the last one counts."""
         return {key: (self, row) for row, key in enumerate(self.keys)}
 
     def of_keys(self, keys: Collection[bytes]) -> KnownResults:
@@ -67,18 +69,18 @@ class KnownResults:
 
 
 ResultRow = tuple[KnownResults, int]
-"""Results, and the index of one row of them."""
+"""Results of several rows, and the index of one of these rows."""
 
 
 class RecentResults:
-    """The results of recent rows by key, up to about `max_bytes`. It is thread-safe."""
+    """The results of recent rows by key, up to about `max_bytes`. This class is thread-safe."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int = MEMORY_BYTES) -> None:
         self._max_bytes, self._bytes, self._lock = max_bytes, 0, Lock()
         self._by_key: dict[bytes, ResultRow] = {}
 
     def add(self, results: KnownResults) -> None:
-        """Add results. If all would exceed the maximum, delete the earlier ones."""
+        """Add results. If that exceeds the maximum size, forget all earlier results."""
         with self._lock:
             self._bytes += results.nbytes
             if self._bytes > self._max_bytes:
@@ -92,10 +94,11 @@ class RecentResults:
 
 
 class ResultCache:
-    """The results of one model in the files of a directory. It is thread-safe.
+    """The results of one model in the files of a directory. This class is thread-safe.
 
-    It looks for new files of all jobs and processes every REFRESH_SECONDS. After an error of the
-    storage it is not used again, but the job goes on. `errors` counts errors and damaged files."""
+    Every REFRESH_SECONDS, `find` looks for new files of all jobs and processes. After an error of
+    the storage, the cache is not used again, but the job goes on. `errors` counts these errors, and
+    damaged files."""
 
     def __init__(self, cache: Location, digest: str, names: Sequence[str]) -> None:
         self._directory, self._digest, self._names = cache / digest, digest, list(names)
@@ -104,15 +107,15 @@ class ResultCache:
         self._unwritten_since, self._unwritten_bytes = 0.0, 0
         self._files = [""]
         self._prefixes = np.full(1, b"\xff" * PREFIX_BYTES)
-        """The first bytes of all keys, sorted. The last one is greater than those of any key."""
+        """The prefixes of all keys, sorted. The last item is greater than that of any key."""
         self._file_of_prefix = np.zeros(1, np.int32)
-        """The index in `_files` for each prefix."""
+        """For each prefix, the index in `_files` of the file with its key."""
         self._next_refresh = 0.0
         _OPEN.add(self)
 
-    def find(self, keys: Iterable[bytes]) -> list[KnownResults]:
-        """Return the results in all files that may have one of these keys. If the files are too
-        large for the memory, return only the results of these keys."""
+    def find(self, keys: Iterable[bytes], max_bytes: int = MEMORY_BYTES) -> list[KnownResults]:
+        """Return the results in all files that may have one of these keys. If these files may have
+        more than `max_bytes`, return only the results of these keys."""
         keys = set(keys)
         wanted = np.array([key[:PREFIX_BYTES] for key in keys], f"S{PREFIX_BYTES}")
         with self._lock:
@@ -123,20 +126,21 @@ class ResultCache:
             return []
         indexes = np.searchsorted(prefixes, wanted)
         files = np.unique(file_of_prefix[indexes[prefixes[indexes] == wanted]]).tolist()
-        all_fit = len(files) * FILE_BYTES <= MEMORY_BYTES
+        all_fit = len(files) * FILE_BYTES <= max_bytes
         read = partial(self._read, wanted=None if all_fit else keys)
         with ThreadPoolExecutor(READ_THREADS) as pool:
             return [*filter(None, pool.map(read, [self._files[at] for at in files]))]
 
     def add(self, results: KnownResults) -> None:
-        """Add results, which are written as soon as there are enough for a file."""
+        """Add results. Writes them as soon as there are enough for a file, or they are old."""
         with self._lock:
             if not self._unwritten:
                 self._unwritten_since, self._unwritten_bytes = time.monotonic(), 0
             self._unwritten.append(results)
             self._unwritten_bytes += results.nbytes
-            size = self._unwritten_bytes
-        if size >= FILE_BYTES or time.monotonic() - self._unwritten_since >= FILE_SECONDS:
+            is_large = self._unwritten_bytes >= FILE_BYTES
+            is_old = time.monotonic() - self._unwritten_since >= FILE_SECONDS
+        if is_large or is_old:
             self.flush()
 
     def flush(self) -> None:
@@ -178,7 +182,7 @@ class ResultCache:
         self._prefixes, self._file_of_prefix = prefixes[order], numbers[order]
 
     def _read_prefixes(self, name: str) -> np.ndarray:
-        """Return the prefixes of the keys in a file. It may be truncated, or deleted by now."""
+        """Return the prefixes of the keys in a file, which may be truncated or deleted by now."""
         try:
             keys = (self._directory / name).read(_rows_in(name) * HASH_BYTES)
         except FileNotFoundError:
@@ -187,8 +191,8 @@ class ResultCache:
         return np.frombuffer(complete, f"S{PREFIX_BYTES}")[:: HASH_BYTES // PREFIX_BYTES]
 
     def _read(self, name: str, wanted: Collection[bytes] | None) -> KnownResults | None:
-        """Return the results in a file, only those of the `wanted` keys if given. Return None if
-        the file is damaged or deleted."""
+        """Return the results in a file; if `wanted` is given, only the results of these keys.
+        Return None if the file is damaged or deleted, or if the storage fails."""
         try:
             content, at = (self._directory / name).read_if_exists(), _rows_in(name) * HASH_BYTES
             if content is None:
@@ -219,7 +223,7 @@ def _rows_in(name: str) -> int:
 
 
 def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
-    """Return the content of a file, as keys and results. All groups have the same columns."""
+    """Return the keys and the results that a file contains. All groups have the same columns."""
     table = concat([with_warnings(each.table, each.warnings) for each in groups])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")

@@ -1,4 +1,4 @@
-"""Builds columns from the results of a step. A row fails if its value does not fit the column."""
+"""Builds columns of the results of a step. A row fails if its value does not fit its column."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -19,7 +19,7 @@ from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
 Misfits = dict[int, Exception]
-"""The error of each row whose value does not fit its column, by row index."""
+"""By row index, the error of each row whose value does not fit its column."""
 _NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
 """Types that have a length, but are one value. A text would be divided into its letters."""
 _NO_COLUMN = (TypeError, ValueError)
@@ -34,7 +34,7 @@ class _Column:
     misfits: Misfits = field(default_factory=dict)
 
     def without(self, misfits: Misfits) -> pa.Array | pa.ChunkedArray:
-        """Return the values without the rows in `misfits`, the union of those of all columns."""
+        """Return the values without the rows in `misfits`, which has the misfits of all columns."""
         if len(misfits) == len(self.misfits):
             return self.values
         rows = range(len(self.values) + len(self.misfits))
@@ -45,10 +45,10 @@ class _Column:
 class ResultColumns:
     """Builds the result columns of successive batches.
 
-    The type of a column is the common type of the first batch or, if there is none, that of most of
-    its rows. It is widened if a later value needs it, for example from integer to float. A row does
-    not fit if the type of its value cannot be unified with that of the column or is unknown to
-    Arrow, or if the conversion would change the value:
+    The type of a column is the common type of the values in the first batch. If they have no common
+    type, it is the most common type. A later value may widen the type, for example from integer to
+    float. A row does not fit if the type of its value cannot be unified with that of the column or
+    is unknown to Arrow, or if the conversion would change the value:
 
         batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double
     """
@@ -69,9 +69,9 @@ class ResultColumns:
     def fitting(
         self, values: Mapping[str, Any], inputs: Mapping[str, InputColumn] | None = None
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
-        """Return the columns without the rows that do not fit, and the errors of these rows. There
-        are no columns if no row fits. Values that equal those of `inputs` are not converted. Raises
-        JobFailure if user code returned a single value instead of one per row."""
+        """Return the columns without the rows that do not fit, and the errors of these rows. If no
+        row fits, there are no columns. Values that equal those of `inputs` are not converted.
+        Raises JobFailure if user code has returned a single value instead of one per row."""
         columns = {
             name: self._column(name, column_values, (inputs or {}).get(name))
             for name, column_values in values.items()
@@ -89,9 +89,9 @@ class ResultColumns:
         failed: Mapping[int, Exception],
         skipped: Collection[int] = (),
     ) -> pa.Table | TransformResult:
-        """Return the batch with additional columns, which are null in the rows in `skipped`; if
-        rows failed or were skipped, as a TransformResult without the failed rows. `values` has the
-        values of each column for the rows that are neither failed nor skipped."""
+        """Return the batch with additional columns, which are null in the rows in `skipped`. If
+        rows failed or were skipped, return a TransformResult without the failed rows. `values` has
+        the values of each column for the rows that are neither failed nor skipped."""
         computed = [x for x in range(batch.num_rows) if x not in failed and x not in skipped]
         columns, misfits = self.fitting(values) if computed else ({}, {})
         if not failed and not misfits and not skipped:
@@ -131,7 +131,8 @@ class ResultColumns:
         return _Column(cast)
 
     def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
-        """Return the column of the rows that fit. `same` has a column per unchanged row."""
+        """Return the column of the rows that fit. `same` has the input column of each row whose
+        value user code has returned unchanged."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
@@ -162,7 +163,7 @@ def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedAr
 
 
 def check_reserved(step: str, column: object) -> None:
-    """Raise JobFailure if the name of a column that a step returned is reserved."""
+    """Raise JobFailure if the name of a column that a step has returned is reserved."""
     if str(column).startswith(OWN_PREFIX):
         raise JobFailure(
             f"step '{step}' returned a column '{column}': names that begin with {OWN_PREFIX} are "
@@ -171,7 +172,7 @@ def check_reserved(step: str, column: object) -> None:
 
 
 def check_is_column(step: str, column: str, values: Any) -> None:
-    """Raise JobFailure if a column is a single value that happens to have a length, as a text."""
+    """Raise JobFailure if a column is a single value that has a length, such as a text."""
     if isinstance(values, _NOT_ROWS):
         raise _one_value_error(step, column, values)
 
@@ -184,7 +185,7 @@ def _one_value_error(step: str, column: str, value: Any) -> JobFailure:
 
 
 def no_column_error(step: str, column: str, values: Any, error: Exception) -> JobFailure:
-    """Return the failure for values that are not a column, because of `error`."""
+    """Return the failure for values that `error` says are not a column."""
     try:
         len(values)
     except TypeError:
@@ -218,7 +219,7 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both types; None if none, or if texts would become bytes."""
+    """Return a type for values of both types; None if there is none that keeps texts as texts."""
     wider = unify_types(one, other)
     if wider is None or _text_count(wider) < max(_text_count(one), _text_count(other)):
         return None
@@ -232,7 +233,7 @@ def _text_count(kind: pa.DataType) -> int:
 def _cast(
     column: pa.Array | pa.ChunkedArray, kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray | None:
-    """Return a column, except of tensors, in a wider type; None if a value would change."""
+    """Return a column in a wider type; None if a value would change. Tensors are not converted."""
     if column.type == kind or isinstance(kind, pa.BaseExtensionType):
         return column
     try:
@@ -244,7 +245,8 @@ def _cast(
 def _concatenated(
     values: Any, columns: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """Concatenate `columns`, which has a column of one row for each row index."""
+    """Return one column of the type `kind`. `columns` has a column of one row by row index, and
+    `values` are the values of all rows."""
     if not isinstance(kind, pa.BaseExtensionType):
         return pa.chunked_array(chain.from_iterable(map(chunks_of, columns.values())), kind)
     try:

@@ -1,7 +1,7 @@
-"""Copies the values that user code returns, and keeps those that it returns without a change.
+"""Copies the values that user code returns, and recognizes those that it returns unchanged.
 
-A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So values
-that equal those of the input column of the same name are taken from this column.
+A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So a value
+that equals that of the input column of the same name is replaced by the value in this column.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,9 +28,9 @@ class InputColumn:
     def restored(
         self, values: Values
     ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
-        """Return the values that the code has returned, as a column of the type of the input column
-        if that type can hold them. Otherwise, return them as they are, and for each row that is
-        unchanged the input column of this row."""
+        """Return the values that the code has returned, and the unchanged rows: for each of them, a
+        column with the value of the input. If the type of the input column can hold all values,
+        return a column of this type instead, and no unchanged rows."""
         given = self._read(self._column)
         if _is_plain(values) and (not _is_plain(given) or _kind(values) != _kind(given)):
             return values, {}
@@ -39,13 +39,13 @@ class InputColumn:
         if column is not None:
             return column, {}
         if _is_plain(values):
-            return values, {}  # converting them loses nothing: the array has a type for all
+            return values, {}  # a conversion loses nothing, because all values have one type
         rows = [row for row in np.flatnonzero(unchanged).tolist() if values[row] is not None]
         return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
 
     def _with_changes(self, values: Values, rows: np.ndarray) -> pa.ChunkedArray | None:
-        """Return the input column with the returned values in these rows. Return None if its type
-        cannot hold them, so that reading the column would give other values."""
+        """Return the input column with the returned values in these rows; None if its type cannot
+        hold them, so that a reader of the column would get other values."""
         if not len(rows):
             return self._column
         column = decoded(self._column)
@@ -85,7 +85,7 @@ def chunks_of(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def _is_plain(values: Any) -> TypeGuard[np.ndarray]:
-    """Return whether this is a NumPy array of numbers or times, not of Python objects."""
+    """Return whether the values are a NumPy array of numbers or times, not of Python objects."""
     return isinstance(values, np.ndarray) and values.dtype != object
 
 
@@ -94,8 +94,8 @@ def _kind(values: np.ndarray) -> tuple[np.dtype, int]:
 
 
 def _equal(one: Values, other: Values) -> np.ndarray:
-    """Return a mask of the rows with equal values. Numbers are compared by their bits, so that NaN
-    equals NaN, and 0 does not equal -0."""
+    """Return a mask (bool) of the rows with equal values. Numbers are compared by their bits, so
+    that NaN equals NaN, and 0.0 does not equal -0.0."""
     if not (_is_plain(one) and _is_plain(other)):
         return np.array(list(map(_is_equal, one, other)), dtype=bool)
     size = (len(one), one.dtype.itemsize)
@@ -120,8 +120,8 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def own(values: Any) -> Any:
-    """Return a copy of values that the user's code may change in its next call, such as an array
-    that it uses again for each batch. Values in lists, dicts and object arrays are copied, too."""
+    """Return a copy of values that user code may change in its next call, such as an array that it
+    uses again for each batch. Values in lists, dicts and object arrays are copied, too."""
     if isinstance(values, np.ndarray):
         return _own_array(values)
     if isinstance(values, list):

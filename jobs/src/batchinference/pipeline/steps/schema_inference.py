@@ -1,4 +1,4 @@
-"""Infers the columns after steps without rows: before the job starts, or if no row is left."""
+"""Infers the columns after steps if there are no rows: before a job, or if all are filtered."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def columns_after_all(
     steps: Sequence[Step], columns: pa.Schema, *, code_keeps_columns: bool = False
 ) -> pa.Schema:
     """Return the columns after all steps, inferred from the columns of the input. An empty schema
-    means that columns are unknown, and the null type that a type is. Columns are unknown after user
-    code, unless `code_keeps_columns`."""
+    means that the columns are unknown, and the null type that the type of a column is. Columns are
+    unknown after user code, unless `code_keeps_columns`."""
     table = columns.empty_table()
     for step in steps:
         if step.facts.user_code and code_keeps_columns:
@@ -38,7 +38,7 @@ def result_without_rows(
     """Return the columns that a step would return for rows with the columns of `table`, as a table
     without rows. It has no columns if they are unknown. Unknown types are null.
 
-    The types come from calling `transform` without rows if they do not depend on values, otherwise
+    If types do not depend on values, they come from a call of `transform` without rows, otherwise
     from the spec of the step. Without `transform`, the step is loaded if that is cheap."""
     (empty, _), facts = split_prepared(without_rows([table])), step.facts
     if transform is None and class_of(step).LOADS_NOTHING:

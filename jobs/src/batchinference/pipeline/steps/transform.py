@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from batchinference.pipeline.runtimes.device import Device
 
 RESULT_BYTES = 64 << 20
-"""Approximate maximum bytes of the results of one call of a step. If a batch would give more, the
-step returns a partial result."""
+"""Approximate maximum size of the results of one call of a step, in bytes. If a batch would give
+more, the step returns a partial result."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,8 @@ class TransformResult:
     ascending order (int64). `failed` maps the index of each failed batch row to its error. A batch
     row that is neither in `parents` nor in `failed` is a filtered row.
 
-    `rows` is None if the result covers the whole batch. In a partial result, it is the number of
-    the first rows of the batch that are covered. The caller passes the other rows in another call.
-    """
+    `rows` is None if the result covers the whole batch. A partial result covers only the first
+    `rows` rows of the batch. The caller passes the other rows in another call."""
 
     table: pa.Table
     parents: np.ndarray
@@ -51,8 +50,8 @@ def without_bad_rows(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> pa.Table | TransformResult:
-    """Return a result in which a batch row has failed if a row made from it has a value that cannot
-    be read, or if it has a warning whose name is in `failing`."""
+    """Return a result in which a batch row has also failed if a row made from it has a value that
+    cannot be read, or if the batch row has a warning whose name is in `failing`."""
     table = result if isinstance(result, pa.Table) else result.table
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
@@ -65,7 +64,8 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
+    """Return a result in which the batch rows in `errors` have failed. Rows made from them are left
+    out."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
@@ -93,16 +93,16 @@ class Transform:
     """A step that transforms the user's columns: the base class of all kinds of steps."""
 
     NEEDS_VALUES: ClassVar[bool] = False
-    """Whether the types of its results are unknown if a batch has no rows."""
+    """Whether the types of the step's results are unknown if a batch has no rows."""
     LOADS_NOTHING: ClassVar[bool] = False
-    """Whether it loads neither files nor libraries."""
+    """Whether the step loads neither files nor libraries."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         """Return the result for a batch: a table if each row became one row, in the same order."""
         raise NotImplementedError
 
     def take_notes(self) -> Sequence[str]:
-        """Return notes as JSON, for the report, about the batches since the last call."""
+        """Return notes for the report, as JSON, about the batches since the last call."""
         return ()
 
     def chosen(self, batch: pa.Table) -> np.ndarray | None:
@@ -121,8 +121,8 @@ class Transform:
 
     @classmethod
     def check_types(cls, step: str, settings: Any, known: pa.Table) -> pa.Table | None:  # noqa: ARG003
-        """Check `known`: the columns of known type before the step, without rows. Return those
-        after the step; None if `schema_inference` must find them. Raises UnsuitableTypes."""
+        """Return the columns of known type after the step, without rows; None if `schema_inference`
+        must infer them. `known` has those before the step. Raises UnsuitableTypes."""
         return None
 
 

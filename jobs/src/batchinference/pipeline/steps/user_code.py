@@ -1,8 +1,8 @@
 """Python steps: call the user's function or class as Ray Data does.
 
 The code takes a batch (a dict of NumPy arrays), a row (a dict of Python values, and of NumPy arrays
-for tensors), or, for existing classes with `predictBatch`, a list of values. If code that takes
-rows raises an error, only that row fails, and no other row is computed again. A row also fails if
+for tensors), or with `predictBatch`, for existing classes, a list of values. If code that takes a
+row raises an error, only that row fails, and no other row is computed again. A row also fails if
 the returned value does not fit the type of its column (see result_columns).
 """
 
@@ -12,7 +12,7 @@ import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -51,9 +51,15 @@ _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get s
 
 
 class UserCode(Transform):
-    """The base class of python steps."""
+    """The base class of python steps, which call a function or object of the user."""
 
     NEEDS_VALUES = True
+
+    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self._name = name
+        self._function = function
+        self._arguments = arguments
+        self.result_columns = ResultColumns(name)
 
     @classmethod
     def check(cls, step: str, settings: PythonStep, *, batch_size: int | str | None = None) -> None:
@@ -73,23 +79,13 @@ class UserCode(Transform):
         return python_transform(step, settings, device.used_name)
 
 
-class _UserFunction(UserCode):
-    """A callable of the user with its arguments, which `load` has constructed if it is a class."""
-
-    def __init__(self, name: str, function: Callable[..., Any], arguments: dict[str, Any]) -> None:
-        self._name = name
-        self._function = function
-        self._arguments = arguments
-        self.result_columns = ResultColumns(name)
-
-
-class MapBatches(_UserFunction):
+class MapBatches(UserCode):
     """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         inputs = to_batch(batch)
         for array in inputs.values():
-            # a change in place would be lost, because `_result` would keep the input column
+            # a change in place would be lost, because `_result` uses the column of the batch
             array.flags.writeable = False
         returned = columns_of(self._name, self._call_code(dict(inputs)))
         for name, values in returned.items():
@@ -122,7 +118,8 @@ class MapBatches(_UserFunction):
     def _result(
         self, batch: pa.Table, inputs: Batch, returned: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        """Return the result of the step. Columns whose arrays are not replaced stay as they are."""
+        """Return the result of the step. Columns that the code has returned as the same arrays as
+        in `inputs` are not converted."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: own(values) for name, values in returned.items() if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
@@ -137,7 +134,7 @@ class MapBatches(_UserFunction):
         return table if fitting is None else TransformResult(table, fitting, misfits)
 
 
-class MapRows(_UserFunction):
+class MapRows(UserCode):
     """Calls the user's code on each row. The code returns one row."""
 
     def __call__(self, batch: pa.Table) -> TransformResult:
@@ -198,7 +195,7 @@ class FlatMap(MapRows):
         return [self._checked(result) for result in made]
 
 
-class PredictBatchTransform(_UserFunction):
+class PredictBatchTransform(UserCode):
     """Calls the method `predict_batch` with a list of the values of a column, and adds a column."""
 
     def __init__(
@@ -253,7 +250,7 @@ def python_transform(name: str, step: PythonStep, device: str = "cpu") -> Transf
 
 
 def _loaded(name: str, step: PythonStep, device: str) -> Any:
-    """Return what the step names, or for a class, an object of this class."""
+    """Return the object that the step names; if that is a class, a new object of the class."""
     target = load_callable(step.callable)
     if not inspect.isclass(target):
         if step.constructor_args or step.constructor_refs:
@@ -277,13 +274,12 @@ def _callable(name: str, target: Any) -> Callable[..., Any]:
         hint = ". Set predictBatch" if hasattr(target, "predict_batch") else ""
         kind = with_article(type(target).__name__)
         raise ModelLoad(f"step '{name}': {kind} cannot be called with a batch{hint}")
-    function: Callable[..., Any] = target
-    return function
+    return cast(Callable[..., Any], target)
 
 
 def columns_of(step: str, result: Any) -> dict[str, Any]:
-    """Return the values that the code has returned for each column. Raises JobFailure if the result
-    is not a batch, or if its names are not unique texts."""
+    """Return the values of each column of a batch that the code has returned. Raises JobFailure if
+    `result` is not a batch, or if the names of its columns are not unique texts."""
     columns = _columns_of(result)
     if not columns:
         got = type(result).__name__ if columns is None else f"an empty {type(result).__name__}"
@@ -331,7 +327,7 @@ def _is_frame(result: Any) -> bool:
 
 def _series(series: pd.Series) -> Any:
     """Return the values of a column of a DataFrame, with None for missing values. Objects and texts
-    are returned as a list, as if the code had returned a dict, so that arrays become tensors."""
+    become a list, as in a dict that code returns, so that arrays in the column become tensors."""
     text = isinstance(series.dtype, sys.modules["pandas"].StringDtype)
     if series.dtype != object and not text:
         return pa.Array.from_pandas(series)

@@ -42,12 +42,12 @@ class Conditional(Transform):
         self.result_columns = getattr(transform, "result_columns", None)
         self._adds = set(adds)
         self._added = {name: _type_of(kind) for name, kind in adds.items()}
-        """The columns that the step adds or replaces, and their types, which are null until they
-        are known. For user code, all columns of its results, because it may replace any column."""
+        """The types of the columns that the step adds or replaces: null until a type is known. For
+        user code, these are all columns of its results, because it may replace any column."""
 
     def chosen(self, batch: pa.Table) -> np.ndarray | None:
         """Return a mask (bool) of the rows for which the step runs; None if the condition cannot be
-        computed. The next call of the step reports that."""
+        computed, which the next call of the step reports."""
         try:
             mask = self._condition.mask(batch)
         except (UnsuitableTypes, pa.ArrowException):
@@ -87,8 +87,8 @@ class Conditional(Transform):
         return batch.select([n for n in names if n in self._reads or is_prepared(n)])
 
     def _learn(self, part: pa.Table, made: pa.Table) -> None:
-        """Remember the types of the columns that the step has added in `made`, its result for
-        `part`. Raises JobFailure if it has dropped columns."""
+        """Remember the types of the columns that the step has added. `made` is the result of the
+        step for `part`. Raises JobFailure if the step has dropped columns."""
         if not made.num_rows:
             return
         kept = set(made.column_names)
@@ -105,7 +105,7 @@ class Conditional(Transform):
         self, batch: pa.Table, rows: np.ndarray, result: TransformResult
     ) -> pa.Table | TransformResult:
         """Return the result for a batch: `result`, which the step has made of `rows`, and the rows
-        that it skips. A partial result covers the batch up to the first row that is not done."""
+        that the step skips. It ends before the first row in `rows` that `result` does not cover."""
         is_complete = result.rows is None or result.rows == len(rows)
         covered = batch.num_rows if is_complete else int(rows[result.rows])
         skipped = np.setdiff1d(np.arange(covered), rows)
@@ -129,8 +129,8 @@ class Conditional(Transform):
         order: np.ndarray,
         parents: np.ndarray,
     ) -> pa.Table:
-        """Return the rows of `made`, the result of the step, and the skipped rows of the batch.
-        `order` sorts both by batch row, and `parents` is the batch row of each sorted row."""
+        """Return the rows of `made`, the result of the step, and the skipped rows of the batch,
+        sorted by batch row. `order` sorts them, and `parents` has the batch row of each of them."""
         batch = split_prepared(batch)[0]
         changed = set(made.column_names if made.num_rows else ()) & self._added.keys()
         order_of_code = made.column_names if self._reads is None and made.num_rows else ()
@@ -152,5 +152,5 @@ class Conditional(Transform):
 
 
 def _type_of(kind: ColumnType | None) -> pa.DataType:
-    """Return the Arrow type of a declared type; null if it is unknown or a list (or tensor)."""
+    """Return the Arrow type of a declared type; null if it is unknown, or a list or tensor."""
     return pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)

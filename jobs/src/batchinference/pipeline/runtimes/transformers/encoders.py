@@ -83,7 +83,7 @@ class EncoderRuntime:
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None
     ) -> np.ndarray:
-        """Return the results of all rows; with `windows`, of all windows, some at a time."""
+        """Return the results of all rows, or with `windows` of all windows (float32)."""
         count = len(next(iter(inputs.values())))
         if windows is None:
             return self._results_of(inputs, prepared)
@@ -127,7 +127,7 @@ class EncoderRuntime:
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
-    """Return one vector per row. `hidden`, of any type, is rows x tokens x width, or of a
+    """Return one vector per row, in the type of `hidden`: rows x tokens x width, or for a
     convolutional network rows x channels x height x width. A mean excludes padding (mask 0)."""
     if hidden.ndim == 4:
         return hidden.mean(dim=(2, 3))
@@ -167,9 +167,8 @@ def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
-    """Return the text or image half of a CLIP-like model, which embeds both in the same space.
-
-    Returns None for other models and tasks. Raises ModelLoad if the model lacks that half."""
+    """Return the text or image half of a model such as CLIP, which embeds both in the same space;
+    None for other models and tasks. Raises ModelLoad if the model lacks that half."""
     if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
         return None
     kind = "text" if model.task == "feature-extraction" else "image"

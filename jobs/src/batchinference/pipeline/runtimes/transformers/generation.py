@@ -98,7 +98,7 @@ class GenerationRuntime:
         check_positions(batch.tensors, self._model.config, self._sampling.config)
         tensors = to_model(batch.tensors, self._model)
         texts: list[list[Text]] = [[] for _ in batch.rows]
-        for number in range(self._sampling.passes):
+        for number in range(self._sampling.calls):
             with computing(), torch.inference_mode():
                 output = self._model.generate(
                     **tensors,
@@ -117,8 +117,8 @@ class GenerationRuntime:
         return list(self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def _full_texts(self, output: torch.Tensor, batch: PromptBatch) -> list[str]:
-        """Return each prompt with its new text. Both are decoded together, because some tokenizers
-        drop the space at the beginning of a text."""
+        """Return each prompt with its new text. The tokens of both are decoded together, because
+        some tokenizers drop a space at the beginning of the text that they decode."""
         prompts = self._decode(batch.tensors["input_ids"])
         copies = len(output) // len(prompts)
         return [
@@ -139,7 +139,7 @@ class GenerationRuntime:
 
 
 def _lengths_of(batch: PromptBatch) -> list[int | None]:
-    """Return the number of tokens of each prompt, as far as it is known."""
+    """Return the number of tokens of each prompt; None if the tensors have no attention mask."""
     mask = batch.tensors.get("attention_mask")
     return [None] * len(batch.rows) if mask is None else mask.sum(dim=1).tolist()
 
@@ -154,34 +154,32 @@ def _auto_class(loader: ModelLoader, task: str) -> Any:
 
 
 MAX_NEW_TOKENS, MAX_IN_TABLE = 4096, 256
+"""Default maximum numbers of new tokens: in general, and if a model has a table of positions."""
 _LENGTHS = ("max_new_tokens", "max_length")
 _WITH_PADDING = {"max_length": "max_new_tokens", "min_length": "min_new_tokens"}
-"""Parameters that count the prompt with its padding, and what to use instead."""
+"""Parameters that count the prompt with its padding, and the parameters to use instead."""
 _WITHOUT_ROW_SEED = {
     **{"num_beams": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0},
     **{"top_h": None, "prompt_lookup_num_tokens": None},
 }
 _TOP_K = 50
-"""The library's default, used if neither the user nor the model sets the parameter."""
+"""The library's default for `top_k`, used if neither the user nor the model sets it."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The parameters of the job, merged with those of the model. `copies` is the number of texts of
-    a prompt. With a `seed`, each row has its own random numbers, and each copy needs a pass."""
+    """The parameters of the job, merged with those of the model. With a `seed`, each row has its
+    own random numbers, and a call of `generate` makes one text for each prompt."""
 
     config: Any
-    copies: int
+    calls: int
+    """The number of calls of `generate` for a batch."""
     seed: int | None
     is_default: bool = False
     """Whether neither the user nor the model limits the length of the texts."""
 
-    @property
-    def passes(self) -> int:
-        return 1 if self.seed is None else self.copies
-
     def end_of(self, tokens: list[int]) -> tuple[int, str]:
-        """Return the number of new tokens of a row without padding, and the finish reason."""
+        """Return the number of new tokens of a row, and the finish reason: `stop` or `length`."""
         ends, padding = self.config.eos_token_id, self.config.pad_token_id
         ends = ends if isinstance(ends, list) else [ends]
         end = next((at for at, token in enumerate(tokens) if token in ends), None)
@@ -194,18 +192,17 @@ class Sampling:
         return count, "stop" if by_text else "length"
 
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
-        """Return processors that make the most likely token a random sample.
-
-        `keys` identify the prompts of the rows, and `number` is the number of the pass. The list is
-        empty if the library samples, or if there is no sampling."""
+        """Return processors that add noise to the logits, so that the most likely token is a random
+        sample. The list is empty without a seed. `keys` identify the prompts of the rows, and
+        `number` is the number of the call."""
         if self.seed is None:
             return LogitsProcessorList()
         seeds = [_seed(self.seed, key, number) for key in keys]
         return LogitsProcessorList([*_warpers(self.config), _RowNoise(seeds)])
 
     def generate_config(self) -> Any:
-        """Return the configuration for `generate`. With a seed it selects the most likely token,
-        because the processors do the sampling."""
+        """Return the configuration for `generate`. With a seed, `generate` selects the most likely
+        token, because the processors of `noise` do the sampling."""
         if self.seed is None:
             return self.config
         config = copy.deepcopy(self.config)
@@ -216,7 +213,7 @@ class Sampling:
 
 
 def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
-    """Return the parameters of the model, overridden by the parameters of the user.
+    """Return the parameters in the files of a model, overridden by the parameters of the user.
 
     Raises ModelLoad for a parameter that the library does not know or does not accept."""
     config = copy.deepcopy(model.generation_config)
@@ -240,11 +237,12 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
     seed = requested.get("seed") if config.do_sample else None
     if seed is not None:
         _check_seed(config)
-    return Sampling(config, config.num_return_sequences or 1, seed, is_default)
+    calls = 1 if seed is None else config.num_return_sequences or 1
+    return Sampling(config, calls, seed, is_default)
 
 
 def default_max_new_tokens(network: Any) -> int:
-    """Return the maximum number of new tokens if neither job nor model set one, because a batch
+    """Return the maximum number of new tokens if neither the job nor the model sets one: a batch
     waits for its longest text. It is lower if prompt and text share a table of positions."""
     if position_tables(network):
         return MAX_IN_TABLE
@@ -252,8 +250,8 @@ def default_max_new_tokens(network: Any) -> int:
 
 
 def _remove_padded_limits(config: Any, requested: dict[str, Any]) -> None:
-    """Remove length limits of the model that count padding. With them, the text of a row would
-    depend on the longest row of its batch. Raises ModelLoad if the user sets one."""
+    """Remove from `config` the length limits that count padding, with which the text of a row would
+    depend on the longest row of its batch. Raises ModelLoad if the user sets one of them."""
     for name, instead in _WITH_PADDING.items():
         if name in requested:
             raise ModelLoad(
@@ -264,7 +262,7 @@ def _remove_padded_limits(config: Any, requested: dict[str, Any]) -> None:
 
 
 def _check_seed(config: Any) -> None:
-    """Raise ModelLoad for a sampling parameter that does not work with a seed per row."""
+    """Raise ModelLoad for a sampling parameter that is not supported together with a seed."""
     for name, neutral in _WITHOUT_ROW_SEED.items():
         if getattr(config, name, None) not in (None, neutral):
             raise ModelLoad(f"sampling: 'seed' does not work with '{name}'. Set it to {neutral}")
@@ -285,6 +283,7 @@ def _warpers(config: Any) -> list[LogitsProcessor]:
 
 
 def _seed(seed: int, key: str, number: int) -> int:
+    """Return the seed of a row in a call: the same for equal prompts, in any batch."""
     digest = hashlib.sha256(f"{seed}\0{number}\0{key}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -292,9 +291,9 @@ def _seed(seed: int, key: str, number: int) -> int:
 class _RowNoise(LogitsProcessor):
     """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
 
-    `generate` samples all rows from one random stream. A row's text would therefore depend on the
-    other rows of its batch, which change after a retry or with another number of replicas. Here
-    each row has its own stream."""
+    By default, `generate` samples all rows from one random stream. The text of a row would depend
+    on the other rows of its batch, which change after a retry or with another number of replicas.
+    Here each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

@@ -5,8 +5,6 @@ The library silently ignores most unknown options. A few parts, such as custom t
 names that are in no signature. Their options are not checked.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
@@ -32,12 +30,13 @@ from batchinference.spec.models.transformers_tasks import EMBEDDING
 from batchinference.spec.problems import did_you_mean
 
 NO_CODE = {"trust_remote_code": False}
-"""Refuses models with their own code. By default, transformers prompts the user on a terminal."""
+"""Refuses models with their own code. By default, transformers asks the user on a terminal."""
 _TRAINING = re.compile(r"(^|\.)(masked_spec_embed|mask_token)$")
 """Weights that replace masked parts of an input in training. Checkpoints often omit them."""
 _POOLER = re.compile(r"(^|\.)pooler\.")
 _STATISTICS = re.compile(r"\.running_(mean|var)$")
-_BY_TOKEN = ("fill-mask", "token-classification")
+_WITHOUT_POOLER = ("fill-mask", "token-classification")
+"""Tasks with a result for each token, which do not need the pooler of a model."""
 
 
 class ModelLoader:
@@ -69,7 +68,7 @@ class ModelLoader:
         )
 
     def load_model(self, kind: Any) -> Any:
-        """Load the model with the Auto class `kind`, on the device and in evaluation mode.
+        """Return the model, loaded with the Auto class `kind` on the device, in evaluation mode.
 
         Raises ModelLoad if weights that the task needs are missing, or if models of this type are
         not for the task."""
@@ -86,7 +85,7 @@ class ModelLoader:
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def load_pipeline_model(self) -> Any:
-        """Load the model with the class of the library's pipeline, and leave it where it is."""
+        """Return the model for the library's pipeline, which itself moves it to the device."""
         config = self.load_processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
@@ -97,6 +96,7 @@ class ModelLoader:
         return {**self.revision, **NO_CODE, **self.weights, **where, "output_loading_info": True}
 
     def _complete(self, pair: tuple[Any, dict[str, Any]]) -> Any:
+        """Return a loaded model. Raises ModelLoad if weights that the task needs are missing."""
         loaded, report = pair
         missing = missing_weights(loaded, report["missing_keys"], self._spec.task)
         if missing:
@@ -109,14 +109,14 @@ class ModelLoader:
         return loaded
 
     def load_processor(self, kind: Any, **options: Any) -> Any:
-        """Load a tokenizer, another processor or the configuration with its Auto class `kind`."""
+        """Return the tokenizer, another processor or the configuration by its Auto class `kind`."""
         return kind.from_pretrained(self.path, **self.revision, **NO_CODE, **options)
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:
-    """Return the names in `missing` of weights that the task needs, sorted."""
+    """Return those names in `missing` that are weights which the task needs, sorted."""
     unused = [_TRAINING]
-    if task in _BY_TOKEN or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
+    if task in _WITHOUT_POOLER or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
         unused.append(_POOLER)
     # the library recomputes buffers other than the statistics that a normalization has learned
     learned = {name for name, _ in loaded.named_parameters()}
@@ -126,9 +126,8 @@ def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]
 
 
 def device_map_of(model: TransformersModel, device: Device) -> Any:
-    """Return the device map for accelerate, or None if the whole model goes to one device.
-
-    Raises ModelLoad if accelerate is needed and missing."""
+    """Return the device map for the package accelerate; None if the model goes to one device.
+    Raises ModelLoad if accelerate is needed and not installed."""
     wanted = model.device_map or ("auto" if device.count > 1 else None)
     if wanted:
         what = "a model on several devices, or with 'deviceMap',"
@@ -161,7 +160,7 @@ def pop_loading_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
-    """Raise ModelLoad for an option that is not in `known`. With None, any option is accepted."""
+    """Raise ModelLoad for an option that is not in `known`. If `known` is None, check nothing."""
     if known is None:
         return
     for name in options:
@@ -203,8 +202,8 @@ def processor_options(processor: Any) -> set[str] | None:
 
 
 def pipeline_options(pipeline: Any) -> set[str]:
-    """Return the options of a pipeline's calls. They include those of `generate`, if the pipeline
-    passes options on to a model that generates."""
+    """Return the options of a pipeline's calls. If the pipeline passes options on to a model that
+    generates, they include those of `generate`."""
     kind = type(pipeline)
     calls = [Pipeline.__call__, kind._sanitize_parameters]
     parameters = inspect.signature(kind._sanitize_parameters).parameters.values()
@@ -213,10 +212,10 @@ def pipeline_options(pipeline: Any) -> set[str]:
     names = _names(*calls, kind.preprocess, kind._forward, kind.postprocess)
     if not pipeline.model.can_generate():
         return names
-    return names | {"generate_kwargs"} | _of_generation(pipeline.model)
+    return names | {"generate_kwargs"} | _generation_options(pipeline.model)
 
 
-def _of_generation(model: Any) -> set[str]:
+def _generation_options(model: Any) -> set[str]:
     kind = type(model)
     calls = [kind.generate, kind.forward, kind.prepare_inputs_for_generation]
     if model.config.is_encoder_decoder:

@@ -1,7 +1,7 @@
 """Converts images, audio and video to the tensors that the model requires.
 
-Small images are resized and normalized on the GPU of the model. The functions here refuse texts,
-because the library would treat a text as an address, and fetch it.
+Images of small batches are resized and normalized on the GPU of the model. The functions here
+refuse texts, because the library would treat a text as an address, and fetch the file there.
 """
 
 import inspect
@@ -34,19 +34,18 @@ from batchinference.spec.media import FrameFields
 from batchinference.spec.models import TransformersModel
 from batchinference.spec.warnings import WarningName
 
-_MAX_BYTES_ON_GPU = 256 << 20
+MAX_GPU_BYTES = 256 << 20
 """If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
 several copies, some of them as float32, in memory that the model needs."""
-
-_FRAME, _OVERHANG = 0.010, 0.015
-"""Seconds from one frame of a spectrogram to the next, and those by which the two overlap."""
+_FRAME_STEP, _FRAME_OVERLAP = 0.010, 0.015
+"""Seconds from one frame of a spectrogram to the next, and seconds that two such frames share."""
 
 # Arrow's memory is read-only, and processors do not change the pixels
 warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
 
 
 def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
-    """Return arrays (any type, height x width x channels). Raises TypeError for others."""
+    """Return images (any type, height x width x channels). Raises TypeError for other values."""
     for value in values:
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise TypeError(f"expected an image of height x width x channels, got {_what(value)}")
@@ -54,8 +53,8 @@ def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
 
 
 def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
-    """Return arrays of height x width x channels as Pillow images in RGB. Transparent pixels are
-    drawn over white, with a warning. Raises TypeError for other values than uint8."""
+    """Return images (height x width x channels, uint8) as Pillow images in RGB. Transparent pixels
+    are drawn over white, with a warning. Raises TypeError for another value."""
     converted = []
     for row, image in enumerate(image_arrays(values)):
         if image.dtype != np.uint8:
@@ -70,9 +69,8 @@ def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
 
 
 def check_videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
-    """Return arrays (any type, frames x height x width x channels), or video files.
-
-    Raises TypeError for other values."""
+    """Return the values, which are videos, as a list: arrays (any type, frames x height x width x
+    channels), or the bytes of video files. Raises TypeError for another value."""
     for value in values:
         if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
             raise TypeError(
@@ -88,10 +86,10 @@ def evenly_spaced(total: int, count: int) -> np.ndarray:
 
 
 def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
-    """Return samples (float32) of one channel, at the rate `wanted` in Hz.
+    """Return recordings as samples (float32) of one channel, at the rate `wanted` in Hz.
 
-    `values` are samples, or channels x samples, at `rates` in Hz. Without `rates`, they already
-    have the rate `wanted`. Raises TypeError for other values."""
+    `values` are the recordings: samples, or channels x samples. `rates` are their rates in Hz; None
+    if all have the rate `wanted`. Raises TypeError for a value that is no recording."""
     result = []
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
@@ -134,7 +132,7 @@ def warn_of_cut_audio(
 
 
 def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
-    """Return the number of samples to which an extractor cuts recordings; None if it does not."""
+    """Return the number of samples to which an extractor cuts recordings; None if it cuts none."""
     chosen = options.get("max_length")
     for name in ("nb_max_samples", "n_samples"):
         if (samples := getattr(extractor, name, None)) is not None:
@@ -146,13 +144,13 @@ def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
         return None
     multiple = options.get("pad_to_multiple_of") or 1
     length = math.ceil(length / multiple) * multiple
-    seconds = length * _FRAME + _OVERHANG
+    seconds = length * _FRAME_STEP + _FRAME_OVERLAP
     return int(extractor.sampling_rate * seconds) if counts_frames else length
 
 
 def crop_reproducibly(extractor: Any) -> None:
-    """Make an extractor that crops recordings at random places crop a recording in each call in the
-    same way, so that its result does not depend on the batch or the run."""
+    """Make an extractor that crops recordings at random positions use the same random numbers in
+    each call, so that the result for a recording does not depend on the batch or the run."""
     if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
         return
     kind: Any = type(extractor)
@@ -173,7 +171,7 @@ def _what(value: Any) -> str:
 
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
-    """Return `count` upright frames (uint8, height x width x RGB), evenly spaced.
+    """Return `count` upright frames (uint8, height x width x RGB) of a video file, evenly spaced.
 
     The video is decoded twice, because headers do not reliably state the number of frames, and all
     frames at once would not fit into memory.
@@ -204,10 +202,13 @@ class ImageInput:
     """Converts images (height x width x channels, uint8).
 
     If the model is on a GPU, this GPU converts them, because it is much faster than the CPU. The
-    CPU converts the images of a batch if they are large, or if the GPU fails, for example because a
-    row is bad or PyTorch does not support a resize factor on GPUs."""
+    CPU converts the images of a batch if they have more than `max_gpu_bytes`, or if the GPU fails,
+    for example because a row is bad or PyTorch does not support a resize factor on GPUs."""
 
-    def __init__(self, loader: ModelLoader, model: TransformersModel) -> None:
+    def __init__(
+        self, loader: ModelLoader, model: TransformersModel, max_gpu_bytes: int = MAX_GPU_BYTES
+    ) -> None:
+        self._max_gpu_bytes = max_gpu_bytes
         self._options = {"input_data_format": "channels_last", **model.options}
         self._processor = image_processor(loader, self._options)
         self._device = preparing_device(self._processor, self._options, loader.device)
@@ -220,8 +221,8 @@ class ImageInput:
         yield np.arange(len(values)), prepared
 
     def _prepared_on_device(self, values: np.ndarray) -> Any:
-        """Return the images, prepared on the device, or None if this is not possible."""
-        if self._device is None or sum(value.nbytes for value in values) > _MAX_BYTES_ON_GPU:
+        """Return the images, prepared on the GPU; None if the CPU must prepare them."""
+        if self._device is None or sum(value.nbytes for value in values) > self._max_gpu_bytes:
             return None
         with suppress(Exception):  # the CPU raises errors about rows again
             return self._prepared(on_device(values, self._device))
@@ -247,7 +248,7 @@ def preparing_device(
 
 def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
     """Return images as tensors of their type on a device, where the library reorders axes faster
-    than on the CPU. An array of all images is copied at once."""
+    than on the CPU. Images of one size are copied at once, as one array."""
     if values.dtype != object:
         return list(to_device(values, device))
     return [to_device(value, device) for value in values]
@@ -265,7 +266,7 @@ class AudioInput:
         pads = padding is not None and padding.default is False
         self._options = {**({"padding": True} if pads else {}), **model.options}
         masks = getattr(self._extractor, "return_attention_mask", False)
-        self._hears_padding = pads and not self._options.get("return_attention_mask", masks)
+        self._padding_is_sound = pads and not self._options.get("return_attention_mask", masks)
 
     def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         rate = self._extractor.sampling_rate
@@ -277,9 +278,9 @@ class AudioInput:
             yield rows, result
 
     def _groups(self, values: list[np.ndarray]) -> list[np.ndarray]:
-        """Return groups of rows that are computed together. The recordings of a group have the same
-        length if the model would take padding for sound."""
-        lengths = np.array([len(value) if self._hears_padding else 0 for value in values])
+        """Return groups of rows that are computed together. If the model would take padding for
+        sound, the recordings of a group have the same length."""
+        lengths = np.array([len(value) if self._padding_is_sound else 0 for value in values])
         return [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
 
 
@@ -308,8 +309,8 @@ class VideoInput:
 
 
 def image_processor(loader: ModelLoader, options: dict[str, Any]) -> Any:
-    """Load the image processor with the options that select its implementation, and remove them.
-    Raises ModelLoad for a remaining option that the processor does not have."""
+    """Return the image processor of a model. Removes the options that select its implementation.
+    Raises ModelLoad if the processor does not have one of the other options."""
     processor = loader.load_processor(
         transformers.AutoImageProcessor, **pop_loading_options(options)
     )

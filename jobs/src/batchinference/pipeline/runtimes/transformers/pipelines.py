@@ -1,7 +1,5 @@
 """Runs tasks with the library's pipelines: converts rows to inputs, and results to columns."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +45,7 @@ from batchinference.spec.models.transformers_tasks import FIELDS
 
 @dataclass(frozen=True)
 class PipelineBatch:
-    """The inputs of a batch by name, with the model and the pipeline that runs it."""
+    """The inputs of a batch by name, with the model and the pipeline that computes the batch."""
 
     inputs: dict[str, np.ndarray]
     model: TransformersModel
@@ -71,7 +69,7 @@ def labeled_image_rows(batch: PipelineBatch) -> list[Any]:
 
 
 def audio_rows(batch: PipelineBatch) -> list[Any]:
-    """Return the samples of a batch at the rate of the model."""
+    """Return the recordings of a batch as samples (float32) at the rate of the model."""
     extractor = batch.pipeline.feature_extractor
     rates = batch.inputs.get("sampling_rate")
     samples = audio_samples(batch.inputs["audio"], rates, extractor.sampling_rate)
@@ -81,18 +79,18 @@ def audio_rows(batch: PipelineBatch) -> list[Any]:
 
 
 def ranked_columns(result: Any) -> Any:
-    """Return labels with their scores, in the form that the other zero-shot tasks return."""
+    """Return the labels with their scores as dicts, as the pipelines of other zero-shot tasks."""
     pairs = zip(result["labels"], result["scores"], strict=True)
     return [{"label": label, "score": score} for label, score in pairs]
 
 
 def entities(result: Any) -> Any:
-    """Return tokens, or words if `aggregation_strategy` is set."""
+    """Return the tokens with labels, or if `aggregation_strategy` is set, words with labels."""
     return [{**one, "label": one.get("entity_group", one.get("entity"))} for one in result]
 
 
 def fillings(result: Any) -> Any:
-    """Return the tokens for each mask. Masks are counted from 0."""
+    """Return the candidate tokens of all masks, each with the number of its mask from 0."""
     masks = result if result and isinstance(result[0], list) else [result]
     return [
         {**filling, "mask": mask} for mask, candidates in enumerate(masks) for filling in candidates
@@ -105,7 +103,7 @@ def depth(result: Any) -> Any:
 
 
 def segments(result: Any) -> Any:
-    """Return segments with masks as PNG of the image's size. Pixels of the segment are 255."""
+    """Return the segments. A mask is a PNG of the image's size, with 255 in the segment."""
     return [{**segment, "mask": _png(segment["mask"])} for segment in result]
 
 
@@ -116,7 +114,7 @@ def _png(image: Image.Image) -> bytes:
 
 
 def timed_transcript(result: Any) -> Any:
-    """Return the text and its parts, with the begin and end of each part in seconds."""
+    """Return the text and its parts, with the start and end of each part in seconds."""
     chunks = [
         {"text": chunk["text"], "start": chunk["timestamp"][0], "end": chunk["timestamp"][1]}
         for chunk in result["chunks"]
@@ -125,8 +123,8 @@ def timed_transcript(result: Any) -> Any:
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows with their positions in the whole text. Entities in the
-    first half of an overlap are taken from the first window, others from the second."""
+    """Return the entities of all windows, with their positions in the text. Of an overlap, the
+    first window gives the entities in the first half, and the second window the others."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
@@ -161,7 +159,7 @@ _HYPOTHESIS = "This example is {}."
 
 class PipelineTexts:
     """Applies the policy for texts that are too long, because pipelines cut them without notice.
-    Changes `options` so that the pipeline for fill-mask cuts texts, too."""
+    Changes `options`, so that the pipeline for fill-mask cuts texts instead of failing."""
 
     def __init__(self, model: TransformersModel, tokenizer: Any, options: dict[str, Any]) -> None:
         chosen = None
@@ -235,7 +233,7 @@ class PipelineRuntime:
         return list(call(self._pipeline, rows, batch_size=size, **options))
 
     def _groups(self, rows: list[Any]) -> Iterable[Sequence[int]]:
-        """Return groups of the numbers of rows that are computed together."""
+        """Return the row numbers of each group of rows that are computed together."""
         budget = self._model.max_tokens_per_batch
         if budget is not None:
             tokenizer = self._pipeline.tokenizer
@@ -268,8 +266,8 @@ def _pipeline(loader: ModelLoader, model: TransformersModel, loading: dict[str, 
 
 
 def _component_sources(loader: ModelLoader, task: str) -> dict[str, Any]:
-    """Return the sources of other components that the task needs, such as the tokenizer. The
-    library requires them if the model is already loaded."""
+    """Return the sources of the components that the task needs in addition to the model, such as
+    the tokenizer. The library requires these sources if the model is already loaded."""
     kind = load_callable(":".join(check_task(task)[1]["impl"].rsplit(".", 1)))
     parts = {part: loader.path for part in _PARTS if getattr(kind, f"_load_{part}") is not False}
     if task == "automatic-speech-recognition":
@@ -283,8 +281,8 @@ def _image_size(row: Any, _pipeline: Any) -> Hashable:
 
 
 def _audio_length(row: Any, pipeline: Any) -> Hashable:
-    """Return the number of audio samples that the model gets; 0 if rows of different lengths can be
-    padded to one length, and the model ignores the padding."""
+    """Return the number of audio samples that the model gets. Return 0 if the model ignores
+    padding, so that rows of different lengths can be padded to one length."""
     if pipeline.type == "seq2seq_whisper":
         return max(len(row), int(pipeline.feature_extractor.n_samples))
     return len(row) if pipeline.type in ("ctc", "ctc_with_lm") else 0
@@ -300,9 +298,9 @@ def _is_long(row: Any, pipeline: Any) -> bool:
 class PipelineTask:
     """The conversion of a task's inputs and results.
 
-    `rows` converts a batch to the pipeline's input for each row. `result` converts the pipeline's
-    result for one row to a value of the type of the task. Rows with the same `group_key` are
-    computed together; by default, all rows."""
+    `rows` returns the pipeline's input for each row of a batch. `result` converts the pipeline's
+    result for one row to a value of the column type of the task. Rows for which `group_key` returns
+    the same are computed together; by default, all rows."""
 
     rows: Callable[[PipelineBatch], list[Any]]
     result: Callable[[Any], Any] = lambda result: result
@@ -328,7 +326,7 @@ TASKS = {
 
 
 def task_of(model: TransformersModel) -> PipelineTask:
-    """Return the task, adapted to the fields of the model."""
+    """Return the task of a model. Its results depend on the fields `topK` and `options`."""
     task, top_k = TASKS[model.task], model.top_k
     if model.has_times:
         return replace(task, result=timed_transcript)

@@ -50,8 +50,8 @@ def prompt_of(
 ) -> str | list[Message]:
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
-    Without a `prompt` template and images, the input is the prompt: a text, which the model
-    continues, or a list of messages, which needs a chat template."""
+    If the model has neither a `prompt` template nor images, its input is the prompt: a text, which
+    the model continues, or a list of messages, which needs a chat template."""
     if not chat or (model.prompt is None and not model.images):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
@@ -60,7 +60,7 @@ def prompt_of(
 
 
 def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
-    """Return the images of a row as Pillow images, by input."""
+    """Return the images of a row as Pillow images in RGB, by input."""
     images = pillow_images([row[name] for name in model.images])
     return dict(zip(model.images, images, strict=True))
 
@@ -88,8 +88,8 @@ def _part(part: Part) -> Part:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """Rows that are computed together. A key identifies the whole prompt of a row: it is the text
-    or, with images, a digest of text and images."""
+    """Rows that are computed together: their indexes (int64), and the tensors for `generate`. A key
+    identifies the prompt of a row: it is the text or, with images, a digest of text and images."""
 
     rows: np.ndarray
     tensors: Any
@@ -97,7 +97,7 @@ class PromptBatch:
 
 
 def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
-    """Yield each flag with the indexes of its rows."""
+    """Yield each different flag with the indexes (int64) of the rows that have it."""
     for flag in dict.fromkeys(flags):
         yield flag, np.flatnonzero(np.array(flags) == flag)
 
@@ -120,8 +120,8 @@ class TextPrompts:
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """Limit prompts so that the model can generate `new_tokens` tokens, if the job sets
-        `tooLong`. Raises ModelLoad if no room is left for a prompt."""
+        """If the job sets `tooLong`, limit prompts so that the model can generate `new_tokens`
+        tokens. Raises ModelLoad if no room is left for a prompt."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:
@@ -200,13 +200,13 @@ class ImagePrompts:
             texts = [self._text(*pair) for pair in zip(rows, by_name, strict=True)]
         start = self.tokenizer.bos_token
         starts = [bool(start) and text.startswith(start) for text in texts]
-        for begun, group in _grouped(starts):
+        for has_start, group in _grouped(starts):
             options: dict[str, Any] = {}
             if self._order:
                 options["images"] = [images[row] for row in group]
             if not self._no_text:
                 options |= {"text": [texts[row] for row in group], "padding": True}
-            options |= {**self._options, **({"add_special_tokens": False} if begun else {})}
+            options |= {**self._options, **({"add_special_tokens": False} if has_start else {})}
             tensors = self._processor(return_tensors="pt", **options)
             yield PromptBatch(group, tensors, [_key(texts[row], images[row]) for row in group])
 
@@ -216,9 +216,8 @@ class ImagePrompts:
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer or processor, if it has one.
-
-    Raises ModelLoad if the step sets a field that needs a chat template, and the model has none."""
+    """The chat template of a tokenizer or processor, if there is one. The constructor raises
+    ModelLoad if there is none, and the step sets a field that needs a chat template."""
 
     def __init__(self, processor: Any, model: TransformersModel) -> None:
         self._processor = processor
@@ -234,7 +233,7 @@ class ChatTemplate:
             )
 
     def check(self, model: TransformersModel) -> None:
-        """Raise ModelLoad if the template does not accept the messages of the job."""
+        """Raise ModelLoad if the template exists and does not accept the messages of the job."""
         if not self.exists or not (model.system or model.messages or model.prompt or model.images):
             return
         images = {name: {"type": "image", "image": _SAMPLE} for name in model.images}

@@ -48,8 +48,8 @@ class _Message(BaseModel):
     content: str | list[_Text] | None = None
 
     def as_turn(self, *, parts: bool) -> dict[str, Any]:
-        """Return the message. If the chat template does not accept `parts`, their texts become the
-        lines of one text, as in vLLM."""
+        """Return the message for a chat template. If the template does not accept content in
+        `parts`, their texts become the lines of one text, as in vLLM."""
         turn = {"content": "", **self.model_dump(exclude_none=True)}
         if isinstance(self.content, list) and not parts:
             turn["content"] = "\n".join(part.text for part in self.content)
@@ -57,7 +57,7 @@ class _Message(BaseModel):
 
 
 class _Generation(BaseModel):
-    """The parameters that the library supports. Others may only have a value without effect."""
+    """Parameters of a request. If the library lacks one, only a value without effect is valid."""
 
     model_config = ConfigDict(strict=True)
     max_tokens: PositiveInt | None = None
@@ -81,7 +81,7 @@ class _Generation(BaseModel):
         if self.temperature == 0:
             options["do_sample"] = False
         elif (self.temperature, self.top_p, self.seed) != (None, None, None):
-            # without the library's own limit to the 50 most likely tokens
+            # top_k: 0 lifts the library's own limit to the 50 most likely tokens
             options |= {"do_sample": True, "temperature": self.temperature, "top_k": 0}
             options |= {"top_p": self.top_p, "seed": self.seed}
         options["stop_strings"] = self.stops() or None
@@ -98,6 +98,7 @@ class _Chat(_Generation):
     logprobs: _No = None
 
     def content(self, *, parts: bool) -> Any:
+        """Return the messages. `parts` is whether the chat template accepts content in parts."""
         return [message.as_turn(parts=parts) for message in self.messages]
 
     @property

@@ -42,14 +42,14 @@ from batchinference.spec.models.base import TooLong
 from batchinference.spec.warnings import WarningName
 
 _MIN_VOCABULARY_SHARE = 0.1
-"""A tokenizer with a smaller part of the tokens of a model is not that of the model."""
+"""A tokenizer that has less than this fraction of a model's tokens does not belong to the model."""
 
 
 def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> list[np.ndarray]:
-    """Return groups of row numbers (int64), sorted by length.
+    """Return groups of row numbers (int64), sorted by the `lengths` of the rows in tokens.
 
-    The number of rows in a group times its longest length is at most `token_budget`. A row above
-    this limit is alone in its group. Without a budget, one group has all rows in their order."""
+    The number of rows in a group times its longest length is at most `token_budget`. A longer row
+    is alone in its group. If `token_budget` is None, one group has all rows in their order."""
     if token_budget is None:
         return [np.arange(len(lengths))]
     order = np.argsort(lengths, kind="stable")
@@ -71,7 +71,7 @@ def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
     """Make a tokenizer and its model use the same padding token and the same maximum length.
 
     Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
-    a tokenizer if a model's folder has no tokenizer files."""
+    a tokenizer if the folder of a model has no tokenizer files."""
     config = network.config.get_text_config()
     tokens = set(tokenizer.get_vocab())
     known = getattr(config, "vocab_size", None) or 0
@@ -89,19 +89,19 @@ def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
 
 
 def set_padding_side(tokenizer: Any, network: Any) -> None:
-    """Make a tokenizer pad behind texts, so that padding does not move the positions of tokens. For
-    a model that classifies the last position, make it pad before texts."""
+    """Make a tokenizer pad after texts, so that padding does not move the positions of tokens. For
+    a model that classifies the last position, make the tokenizer pad before texts."""
     summarizes_last = getattr(network.config, "summary_type", None) == "last"
-    before = summarizes_last and hasattr(network, "sequence_summary")
-    tokenizer.padding_side = "left" if before else "right"
+    pads_before = summarizes_last and hasattr(network, "sequence_summary")
+    tokenizer.padding_side = "left" if pads_before else "right"
 
 
 class BatchTokenizer:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `policy` is used for texts that are too long if the job does not set `tooLong`. If `unpadded`,
-    only texts of the same length are computed together. `options` are required by a model or task,
-    and overridden by the options of the job."""
+    `policy` applies to texts that are too long if the job does not set `tooLong`. If `unpadded`,
+    only texts of the same length are computed together. `options` are those that a model or task
+    requires. The options of the job override them."""
 
     def __init__(
         self,
@@ -136,10 +136,10 @@ class BatchTokenizer:
         prepared: Prepared | None = None,
         **more: Any,
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield indexes (int64) of texts computed together, and their tensors (rows x tokens).
+        """Yield indexes (int64) of texts to compute together, and their tensors (texts x tokens).
 
-        A second list of texts has the second text of each pair. Warnings are about `row_numbers`,
-        by default the indexes of the texts. `prepared` may have the tokens of the texts."""
+        A second list of texts has the second text of each pair. Warnings name the rows in
+        `row_numbers`, by default the indexes of the texts. `prepared` may have the tokens."""
         options = {**self._options, **more}
         flat = FlatTokenizer.of(self._tokenizer, options) if more else self._flat
         if flat is not None:
@@ -178,7 +178,7 @@ class BatchTokenizer:
         texts: tuple[Sequence[str], ...],
         options: dict[str, Any],
     ) -> FlatTokens:
-        """Return the tokens of texts, with those of the texts `long` cut."""
+        """Return the tokens of all texts, with the texts `long` (by index) cut to the limit."""
         flat = FlatTokenizer.of(self._tokenizer, options) if len(texts) == 1 else None
         limit = self.limit.tokens or 0
         if flat is not None and (cut := flat.cut(tokens, limit)) is not None:
@@ -241,8 +241,8 @@ class TextInput:
         return [special + self._tokens.limit.length(text) for text in texts]
 
     def divide(self, inputs: Batch) -> tuple[Batch, Windows | None]:
-        """Divide long texts, or the longer text of each pair, into windows. Return inputs with a
-        row for each window, and the windows. With another policy, return `inputs` and None."""
+        """Return inputs with a row for each window, and the windows: long texts are divided, or the
+        longer text of each pair. If the policy is not windows, return `inputs` and None."""
         limit = self._tokens.limit
         if not limit.divides:
             return inputs, None

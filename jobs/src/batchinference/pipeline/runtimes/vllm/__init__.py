@@ -1,7 +1,5 @@
 """Runs language models in vLLM's own engine, which computes the rows of several batches at once."""
 
-from __future__ import annotations
-
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import local_tokenizer
 from batchinference.pipeline.runtimes.vllm.chat_template import check_template
@@ -18,8 +16,8 @@ def load_vllm(model: VllmModel, device: Device) -> RequestRuntime | VllmRuntime:
 
 
 def check_model(model: VllmModel) -> None:
-    """Raise ModelLoad if vLLM has no such engine argument, or if the chat template does not accept
-    the messages of the job. A template that is not on this machine is checked when it is loaded."""
+    """Raise ModelLoad if vLLM lacks an engine argument of the job, or if the chat template does not
+    accept its messages. A template that is not on this machine is checked when it is loaded."""
     check_engine_arguments(model)
     if model.is_chat and not model.images and model.request is None:
         tokenizer = local_tokenizer(model.source, model.revision)

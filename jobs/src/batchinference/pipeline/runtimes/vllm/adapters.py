@@ -1,6 +1,4 @@
-"""Finds the LoRA adapters that rows name: local folders, object stores, or models of the Hub."""
-
-from __future__ import annotations
+"""Fetches the LoRA adapters that rows name, from local folders, object stores or the Hub."""
 
 import threading
 from pathlib import Path
@@ -23,8 +21,8 @@ class Adapters:
 
     def __init__(self, model: VllmModel) -> None:
         self._model = model
-        self._found: dict[str, Any] = {}
-        """The request, or NoAdapter, for each name so far."""
+        self._requests: dict[str, Any] = {}
+        """The request, or NoAdapter, for each name that a row has named."""
         self._lock = threading.Lock()
 
     def request_for(self, name: Any) -> Any:
@@ -32,9 +30,9 @@ class Adapters:
         if not isinstance(name, str):
             raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
         with self._lock:
-            if name not in self._found:
-                self._found[name] = self._request(name)
-        request = self._found[name]
+            if name not in self._requests:
+                self._requests[name] = self._request(name)
+            request = self._requests[name]
         if isinstance(request, NoAdapter):
             raise request
         return request
@@ -43,7 +41,7 @@ class Adapters:
         from vllm.lora.request import LoRARequest
 
         try:
-            return LoRARequest(name, len(self._found) + 1, self._fetch(name))
+            return LoRARequest(name, len(self._requests) + 1, self._fetch(name))
         except NoAdapter as error:
             return error
         except Exception as error:
@@ -52,11 +50,12 @@ class Adapters:
             ) from error
 
     def _fetch(self, name: str) -> str:
+        """Return the local folder of an adapter. Raises NoAdapter if it does not exist."""
         folder, allowed = self._model.lora_path, self._model.lora_adapters
         if name not in allowed and (allowed or folder is None):
             raise NoAdapter(f"the adapter '{name}' is not in 'loraAdapters'")
         if folder is None:
-            return _of_hub(name)
+            return _fetch_from_hub(name)
         if not is_inside(name):
             raise NoAdapter(f"'{name}' is not the name of an adapter below 'loraPath'")
         uri = f"{folder.rstrip('/')}/{name}"
@@ -65,7 +64,7 @@ class Adapters:
         return fetch_source(uri, self._model.storage)
 
 
-def _of_hub(name: str) -> str:
+def _fetch_from_hub(name: str) -> str:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 

@@ -1,7 +1,5 @@
 """Applies the chat template of a model for vLLM, and checks that it accepts the job's messages."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -27,7 +25,8 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
-    """Return the prompt that the chat template makes of messages."""
+    """Return the prompt that the chat template makes of messages. If the last message is not from
+    the user, the prompt ends within this message, so that the model continues it."""
     ends_with_user = messages[-1]["role"] == "user"
     prompt = processor.apply_chat_template(
         messages,

@@ -48,18 +48,19 @@ _ENGINES: WeakValueDictionary[tuple[str, Device], Engine] = WeakValueDictionary(
 _LOADING = threading.Lock()
 
 
-def engine_of(document: str, device: Device) -> Engine:
-    """Return the engine of a model, given as JSON. A process loads it once, and ends it when no
-    runtime has it any more. Raises ModelLoad, and RuntimeError if a device failed."""
-    with _LOADING:  # otherwise, threads could load an engine each
-        engine = _ENGINES.get((document, device))
+def engine_of(model: VllmModel, device: Device) -> Engine:
+    """Return the engine of a model. A process loads an engine once, and ends it when no runtime
+    refers to it any more. Raises ModelLoad, or RuntimeError if a device failed."""
+    key = model.model_dump_json(by_alias=True), device
+    with _LOADING:  # otherwise, several threads could load the engine
+        engine = _ENGINES.get(key)
         if engine is None:
-            engine = _ENGINES[document, device] = _loaded(document, device)
+            engine = _ENGINES[key] = _loaded(model, device)
         return engine
 
 
-def _loaded(document: str, device: Device) -> Engine:
-    model, log = VllmModel.model_validate_json(document), EngineLog()
+def _loaded(model: VllmModel, device: Device) -> Engine:
+    log = EngineLog()
     has_devices = device.kind != "cpu"
     try:
         with _exclusive_loading(device):
@@ -76,8 +77,8 @@ def _loaded(document: str, device: Device) -> Engine:
 
 
 def _exclusive_loading(device: Device) -> AbstractContextManager[Any]:
-    """Return a context in which no other replica loads its engine on a shared device, because an
-    engine measures the free memory of its device."""
+    """Return a context in which no other replica loads its engine on the same device. An engine
+    measures the free memory of its device, so engines that share a device load one by one."""
     if device.share == 1:
         return nullcontext()
     name = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace("/", "-")
@@ -105,7 +106,7 @@ class Engine:
             check_parameters(model, self._llm, self.parameters)
         if model.request is not None:
             self._server = self._run(server_of(self._llm, model))
-        # for each row that the engine computes, another one waits, so that it never idles
+        # for each row that the engine computes, another row waits, so that the engine never idles
         IN_FLIGHT.wanted = 2 * self._llm.vllm_config.scheduler_config.max_num_seqs
         if model.task == "score" and len(self.labels) != 1:
             raise ModelLoad(
@@ -138,13 +139,13 @@ class Engine:
             )
 
     def tokenize(self, prompt: str) -> Prompt:
-        """Return the tokens of a prompt. Raises an error of vLLM if they are too many."""
+        """Return a prompt as tokens. Raises an error of vLLM if the model takes fewer tokens."""
         (tokens,) = self._llm.renderer.render_cmpl([{"prompt": prompt}], self._limits)
         return dict(tokens)
 
     def submit(self, asked: list[tuple[Prompt, Any, Any]]) -> Future[list[Any]]:
         """Send prompts to the engine with their parameters and adapters (None: the base model), and
-        return the future answers. A prompt that fails has an exception in place of its answer."""
+        return a future with the answers. An exception replaces the answer to a failed prompt."""
         # a single task, because a task per prompt would take longer than small models compute
         answered = IN_FLIGHT.expect(len(asked))
         return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
@@ -157,7 +158,7 @@ class Engine:
         ]
 
     async def _output(self, queue: Any) -> Any:
-        """Return the output in a queue. Raises RowTimeout if the row has reached its time limit."""
+        """Return the output that a queue gets. Raises RowTimeout if the time limit was reached."""
         output = await queue.get()
         if getattr(queue, "is_late", False):
             raise RowTimeout(self._timeout, output)
@@ -171,7 +172,7 @@ class Engine:
         self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
     ) -> Any:
         """Send a prompt to the engine, and return the queue that will get its only output, or its
-        error. Calls `answered` when that has arrived."""
+        error. Calls `answered` when the queue has got one of them."""
         number = str(next(self._numbers))
         options = {"lora_request": adapter, "tokenization_kwargs": self._tokenization}
         queue = await self._llm.add_request(number, prompt, parameters, **options)
@@ -193,6 +194,7 @@ class Engine:
 
     @property
     def has_died(self) -> bool:
+        """Whether the processes of the engine have ended, so that no row can be computed."""
         return bool(self._llm.errored)
 
     def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
@@ -217,11 +219,12 @@ class Engine:
 
     @cached_property
     def labels(self) -> dict[int, str]:
-        """The labels of a model that classifies, by their number."""
+        """The labels of a model that classifies, by the number of the class."""
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder, and parameters: where the document begins in it."""
+        """Return the prompt of a cross-encoder for a query and a document, and the parameters of
+        the prompt, which say where the document begins."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
@@ -240,7 +243,8 @@ class Engine:
         )
 
     def adapter(self, name: Any) -> Any:
-        """Return vLLM's request for an adapter; None if the name is None. Raises NoAdapter."""
+        """Return vLLM's request for an adapter; None, for the base model, if `name` is None. Raises
+        NoAdapter if the adapter does not exist, or if `name` is None in a build for CPUs."""
         if name is not None:
             return self._adapters.request_for(name)
         if _is_built_for_cpus():
@@ -248,7 +252,7 @@ class Engine:
         return None
 
     def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
-        """Return messages with texts in place of images, and the images as fields of a prompt."""
+        """Return messages with texts in place of images, and a `Prompt` with only the images."""
         from vllm.entrypoints.chat_utils import parse_chat_messages_async
 
         config = self._llm.model_config
@@ -294,8 +298,8 @@ async def _started(model: VllmModel, share: float) -> Any:
 
 
 def _processor(model: VllmModel) -> Any:
-    """Return the processor or tokenizer with the chat template of a model. Raises ModelLoad if the
-    template does not accept the messages of the job."""
+    """Return the processor of a model, or its tokenizer, which has the chat template. Raises
+    ModelLoad if the template does not accept the messages of the job."""
     from transformers import AutoProcessor
 
     path = files_without_weights(model)

@@ -1,7 +1,5 @@
 """The arguments of vLLM's engine: their values for a model, and the check of their names."""
 
-from __future__ import annotations
-
 import ast
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +15,7 @@ MEMORY_UTILIZATION = 0.9
 
 
 def check_engine_arguments(model: VllmModel) -> None:
-    """Raise ModelLoad if the installed vLLM has no such engine argument."""
+    """Raise ModelLoad if the installed vLLM lacks one of the engine arguments of a model."""
     known = {*fields_of("engine.arg_utils", "EngineArgs", "AsyncEngineArgs")}
     for name in model.engine if known else ():
         if name not in known:
@@ -26,9 +24,9 @@ def check_engine_arguments(model: VllmModel) -> None:
 
 
 def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
-    """Return the arguments of vLLM's engine. They name no distributed backend, so that vLLM takes
-    the GPUs of this pod, or the placement group of this process. `share` is the fraction of a GPU's
-    memory for this replica."""
+    """Return the arguments of vLLM's engine. They name no distributed backend, so that vLLM uses
+    the GPUs of this pod, or those of the placement group of this process. `share` is the fraction
+    of a GPU's memory for this replica."""
     pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
     arguments: dict[str, Any] = {
         "model": engine_source(model),
@@ -47,8 +45,8 @@ def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
 
 
 def fields_of(module: str, *names: str) -> dict[str, str]:
-    """Return the fields of classes of the installed vLLM, and their types; empty if vLLM has no
-    such module. Reads the source, because an import takes up to minutes."""
+    """Return the fields of classes of the installed vLLM, and their types; an empty dict if vLLM is
+    not installed or lacks the module. Reads the source, because an import takes up to minutes."""
     (package,) = getattr(find_spec("vllm"), "submodule_search_locations", None) or [""]
     source = Path(package, *module.split(".")).with_suffix(".py")
     if not source.exists():

@@ -1,10 +1,8 @@
-"""Finds out from the standard error why vLLM's engine died.
+"""Reads in the standard error why vLLM's engine died.
 
-The error of a dead engine does not say this. Its processes write it to the standard error, which
-they share with this process, and which is a file in Ray's processes.
+The error of a dead engine does not say this. The processes of the engine write the reason to the
+standard error, which they share with this process. In Ray's processes, it is a file.
 """
-
-from __future__ import annotations
 
 import os
 import stat
@@ -12,17 +10,18 @@ import stat
 from batchinference.pipeline.error_classification import device_fault_in
 
 MAX_BYTES = 1 << 20
+"""Maximum number of bytes that are read, from the end of the standard error."""
 _STANDARD_ERROR = "/proc/self/fd/2"
 
 
 class EngineLog:
-    """The standard error, from the creation of this object on."""
+    """What is written to the standard error after the creation of this object."""
 
     def __init__(self) -> None:
         self._begin = _size() or 0
 
     def device_fault(self) -> RuntimeError | None:
-        """Return the fault of a device that ended the engine. None if there is none, or if the
+        """Return the fault of a device that ended the engine; None if there is none, or if the
         standard error cannot be read, because it is not a file."""
         size = _size()
         if size is None:
@@ -36,7 +35,7 @@ class EngineLog:
 
 
 def _size() -> int | None:
-    """Return the bytes of the standard error; None if it is closed or not a file."""
+    """Return the size of the standard error in bytes; None if it is closed or not a file."""
     try:
         about = os.fstat(2)
     except OSError:

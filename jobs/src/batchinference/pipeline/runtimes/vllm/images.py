@@ -1,7 +1,5 @@
 """Replaces the images of chat messages with their content, so that vLLM itself fetches nothing."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Mapping
@@ -28,8 +26,8 @@ class ImageInliner:
     def __call__(self, messages: Any) -> list[Message]:
         """Return the messages of a chat with images as data URIs.
 
-        Raises ValueError for parts that are neither text nor image, TypeError for what is no list
-        of messages, and the errors of Fetcher."""
+        Raises ValueError for a part that is neither text nor image, TypeError for a value that is
+        no list of messages, and the errors of Fetcher for a URL."""
         return [self._message(message) for message in json_compatible(messages)]
 
     def _message(self, message: Any) -> Message:
@@ -43,7 +41,7 @@ class ImageInliner:
         return {**message, "content": [self._part(part) for part in content]}
 
     def _part(self, part: Part) -> Part:
-        """Return a part with only the fields of its type. Others could hold tensors for vLLM."""
+        """Return a part with only the fields of its type. Other fields could hold tensors."""
         kind = part.get("type")
         if kind == "text":
             return {"type": "text", "text": part["text"]}

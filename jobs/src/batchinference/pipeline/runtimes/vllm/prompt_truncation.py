@@ -3,8 +3,6 @@
 The engine itself can only cut the beginning of a prompt, which has the instructions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -14,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.model_files import files_without_weights
+from batchinference.pipeline.runtimes.model_files import files_without_weights, library_tokenizer
 from batchinference.pipeline.runtimes.prompts import (
     messages_of,
     rows_of,
@@ -27,14 +25,15 @@ from batchinference.pipeline.runtimes.text_limits import (
     Row,
     max_tokens,
     room_for_answer,
+    token_count,
 )
 from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.spec.models import VllmModel
 
 
 def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
-    """Return the inputs of a row's prompt, cut so that the prompt fits the model, and the number of
-    tokens that were cut. Raises TextTooLong if the template alone is too long."""
+    """Return `texts`, the inputs of a row's prompt, cut so that the prompt fits the model, and the
+    number of tokens cut. Raises TextTooLong if the template alone is too long."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return texts, 0
     limit = _limit_of_row(model, row)
@@ -46,11 +45,17 @@ def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
 
 
 def _limit_of_row(model: VllmModel, row: Row) -> PromptLimit:
+    """Return the limit of a row's prompt. Raises ValueError if its `max_tokens` leaves no room."""
     limit = _limit(model.model_dump_json(by_alias=True))
-    column = model.row_parameters.get("max_tokens")
-    if column is None:
+    name = model.row_parameters.get("max_tokens")
+    if name is None:
         return limit
-    new = room_for_answer(limit.tokens) if row[column] is None else row[column]
+    new = room_for_answer(limit.tokens) if row[name] is None else row[name]
+    if new >= limit.tokens:
+        raise ValueError(
+            f"sampling.max_tokens: {new} tokens leave no room for a prompt, because "
+            f"'{model.source}' takes {limit.tokens}. Use a smaller number as input '{name}'"
+        )
     return replace(limit, tokens=limit.tokens - new)
 
 
@@ -61,29 +66,26 @@ def _prompt(model: VllmModel, tokenizer: Any, row: Mapping[str, Any]) -> str:
 
 
 def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
-    """Return the number of tokens of the prompt of each row without nulls. Return None if only the
-    engine knows it. Raises errors of the library."""
+    """Return the number of tokens of the prompt of each row that has no nulls. Return None if only
+    the engine knows these numbers. Raises errors of the library."""
     if model.images or model.task == "score" or model.request is not None:
         return None
-    import transformers
-
-    path = files_without_weights(model)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    tokenizer = library_tokenizer(files_without_weights(model))
     rows = rows_of(dict(values_for_texts(model.inputs, table)))
     texts = [_prompt(model, tokenizer, row) for row in rows if None not in row.values()]
     special = not model.is_chat
-    return [len(tokenizer(text, add_special_tokens=special)["input_ids"]) for text in texts]
+    return [token_count(tokenizer, text, special=special) for text in texts]
 
 
 @lru_cache(maxsize=8)
 def _limit(document: str) -> PromptLimit:
-    """Return the limit of a model, given as JSON. Its tokenizer is loaded once per process."""
-    import transformers
+    """Return the limit of a model, given as JSON. A process loads the model's tokenizer once."""
+    from transformers import AutoConfig
 
     model = VllmModel.model_validate_json(document)
-    path, options = files_without_weights(model), {"trust_remote_code": False}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path, **options)
-    config = transformers.AutoConfig.from_pretrained(path, **options)
+    path = files_without_weights(model)
+    tokenizer = library_tokenizer(path)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     known = max_tokens(tokenizer, SimpleNamespace(config=config, named_modules=lambda: ()))
     length = model.engine.get("max_model_len") or known
     if not isinstance(length, int) or length < 1:

@@ -1,7 +1,5 @@
 """Answers rows that are complete requests of the OpenAI API with vLLM's server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -38,8 +36,8 @@ _FIELDS = {
     "/completions": _GENERATION | {"prompt", "suffix"},
     "/embeddings": {"input", "encoding_format", "dimensions"},
 }
-"""The fields that rows may set, by path. In others, vLLM would accept tensors, templates and files,
-or it would ignore them."""
+"""The fields that rows may set, by path. Other fields are refused: vLLM would accept tensors,
+templates and files in some of them, and ignore the rest."""
 _TEXTS = ("prompt", "input")
 
 
@@ -52,8 +50,7 @@ class RequestRuntime:
 
     def __init__(self, model: VllmModel, device: Device) -> None:
         self._model = model
-        document = model.model_dump_json(by_alias=True)
-        self._engine = engine_of(document, device)
+        self._engine = engine_of(model, device)
         self._inlined = ImageInliner(model)
         generated = "/chat/completions" if model.is_chat else "/completions"
         self._path = generated if model.task == "generate" else "/embeddings"
@@ -105,8 +102,8 @@ class RequestRuntime:
 
 
 def _check_texts(name: str, value: Any) -> None:
-    """Raise TypeError if a value is not a text, the tokens of a text, or a list of these. vLLM also
-    accepts chats, and would fetch their images."""
+    """Raise TypeError if a value is not a text, the tokens of a text, or a list of texts or tokens.
+    vLLM also accepts chats, and would fetch their images."""
     values = value if isinstance(value, list) else [value]
     for part in values:
         tokens = part if isinstance(part, list) else [part]
@@ -115,7 +112,7 @@ def _check_texts(name: str, value: Any) -> None:
 
 
 def _message(text: str) -> str:
-    """Return the message in the body of a response with an error."""
+    """Return the message in a response with an error; the text itself if it has none."""
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):

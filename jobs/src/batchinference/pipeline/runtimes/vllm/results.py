@@ -1,7 +1,5 @@
 """Converts the outputs of vLLM's engine to the results of rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +13,7 @@ NO_ANSWER = ("abort", "error")
 
 
 class RowTimeout(RuntimeError):
-    """A row has reached its time limit, with `read` input and `made` output tokens so far."""
+    """A row has reached its time limit, after `read` input tokens and `made` output tokens."""
 
     def __init__(self, limit: str | None, output: Any) -> None:
         super().__init__(
@@ -26,7 +24,7 @@ class RowTimeout(RuntimeError):
 
 
 def answer_of(model: VllmModel, output: Any) -> Answer:
-    """Return the answer for a row. Raises RuntimeError if the engine has aborted it."""
+    """Return the answer for a row. Raises RuntimeError if the engine has aborted the row."""
     completions = sorted(output.outputs, key=lambda completion: completion.index)
     for completion in completions:
         if completion.finish_reason in NO_ANSWER:
@@ -44,8 +42,8 @@ def _text_of(model: VllmModel, completion: Any) -> Text:
 
 
 def _logprobs_of(token: int, known: Mapping[int, Any], count: int) -> dict[str, Any]:
-    """Return the log probability of a token, and those of the `count` most likely tokens in its
-    place (-1: of all). `known` has these, and the token itself even if it is none of them."""
+    """Return the log probability of a token, and those of the `count` most likely tokens at its
+    position (-1: of all tokens). `known` has all of them by token."""
     ranked = sorted(known.values(), key=lambda candidate: candidate.rank)
     top = [candidate for candidate in ranked if count < 0 or candidate.rank <= count]
     return {**_logprob_of(known[token]), "top_logprobs": list(map(_logprob_of, top))}
@@ -56,12 +54,12 @@ def _logprob_of(logprob: Any) -> dict[str, Any]:
 
 
 def vector_of(output: Any) -> np.ndarray:
-    """Return the values for a row (float32): its embedding, its score, or a score per label."""
+    """Return the values of a row (float32): its embedding, its only score, or a score per label."""
     return np.asarray(output.outputs.data.float().cpu().numpy())
 
 
 def labels_of(model: VllmModel, numbers: np.ndarray, names: Mapping[int, str]) -> Any:
-    """Return the most likely label of a row with its score; with `topK`, a list of that many."""
+    """Return the most likely label of a row with its score; with `topK`, a list of such labels."""
     best = np.argsort(-numbers, kind="stable")[: model.top_k or 1].tolist()
     labels = [{"label": names[number], "score": numbers[number]} for number in best]
     return labels if model.top_k else labels[0]

@@ -1,7 +1,5 @@
 """Sends the prompts of rows to vLLM's engine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -54,15 +52,13 @@ class VllmRuntime:
 
     def __init__(self, model: VllmModel, device: Device) -> None:
         self._model = model
-        document = model.model_dump_json(by_alias=True)
-        self._engine = engine_of(document, device)
+        self._engine = engine_of(model, device)
         self._inlined = ImageInliner(model)
         self._in_prompt = [name for name in model.inputs if name not in model.parameter_inputs]
         self._has_row_parameters = bool(model.row_parameters)
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
         """Return one result per row, with an exception in place of the result of a failed row.
-
         Raises EngineDied if the engine has died, and errors that are not about a row."""
         requests = self._requests(inputs)
         for row, request in enumerate(requests):
@@ -150,7 +146,7 @@ class PromptTooLong(ValueError):
 
 
 def _pair(row: Row) -> tuple[str, str]:
-    """Return the texts of a query and a document. Raises TypeError for other values."""
+    """Return the query and the document of a row. Raises TypeError if one is not a text."""
     for name in ("query", "document"):
         if not isinstance(row[name], str):
             raise TypeError(f"expected text in input '{name}', got {type(row[name]).__name__}")
@@ -164,8 +160,8 @@ def _not_empty(prompt: str) -> str:
 
 
 def row_error(error: Exception, log: EngineLog) -> Exception:
-    """Return an error that is about the row. Raises other errors; if the engine has died, raises
-    EngineDied, or the error of its device."""
+    """Return the error if it is about the row, and raise it otherwise. If the engine has died,
+    raises EngineDied, or the error of its device that `log` has."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     if isinstance(error, EngineDeadError):

@@ -1,7 +1,5 @@
 """Creates vLLM's sampling and pooling parameters, and checks them with the engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -11,8 +9,9 @@ from batchinference.spec.models import VllmModel
 from batchinference.spec.models.answer_schema import AnswerSchema
 from batchinference.spec.models.sampling import GENERATE, check_kind
 
-_OF_NAMES = ("$defs", "definitions", "properties", "patternProperties")
-_DEFINITIONS = _OF_NAMES[:2]
+_DEFINITIONS = ("$defs", "definitions")
+_BY_NAME = (*_DEFINITIONS, "properties", "patternProperties")
+"""Keywords of JSON Schema whose value is a dict of schemas by name."""
 
 
 def parameters_of(model: VllmModel) -> Any:
@@ -78,7 +77,7 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
 
 
 def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
-    """Return the path of the keyword for which an engine refuses a schema."""
+    """Return the path, in the step, of the keyword for which an engine refuses a schema."""
     document = schema.document
     named = {name: document[name] for name in _DEFINITIONS if name in document}
 
@@ -98,9 +97,9 @@ def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the schemas in a schema with their paths, definitions first."""
     for name in sorted(schema, key=lambda name: name not in _DEFINITIONS):
         value = schema[name]
-        inner = value if name in _OF_NAMES else {name: value}
+        inner = value if name in _BY_NAME else {name: value}
         for key, part in inner.items():
-            at = f"{name}.{key}" if name in _OF_NAMES else name
+            at = f"{name}.{key}" if name in _BY_NAME else name
             listed = part if isinstance(part, list) else [part]
             for number, each in enumerate(listed):
                 if isinstance(each, dict):

@@ -4,8 +4,6 @@ Parameters and responses are those of `vllm serve` and `vllm run-batch`. Only th
 modules of the server, because they move between versions of vLLM.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Finds code that uses a batch as a DataFrame, a row or a list of rows, or a column as one value.
 Only reports code that always fails."""
 
-from __future__ import annotations
-
 import ast
 import keyword
 import re
@@ -18,7 +16,7 @@ _CONDITIONAL = (
     *(ast.comprehension, ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp),
     *(ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Assert),
 )
-"""Nodes that may run only some of their parts."""
+"""Syntax nodes that may run only some of their parts."""
 _LOOP_EXITS = (ast.Break, ast.Continue, ast.Return)
 _FRAME_ATTRIBUTES = ("shape", "columns", "loc", "iloc", "index", "dtypes", "T", "size", "empty")
 """Attributes of a DataFrame that are not columns."""
@@ -38,8 +36,8 @@ Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 
 def own_nodes(scope: Scope, *, certain: bool = False) -> Iterator[ast.AST]:
-    """Yield the nodes in the body of a function or module, except those of inner functions and
-    classes. With `certain`, also leave out nodes that may not run."""
+    """Yield the syntax nodes in the body of a function or module, except those of inner functions
+    and classes. With `certain`, also leave out nodes that may not run."""
     unvisited: list[ast.AST] = [*reversed(scope.body)]
     while unvisited:
         node = unvisited.pop()
@@ -66,19 +64,21 @@ def _certain_parts(node: ast.AST) -> list[ast.expr]:
 
 @dataclass(frozen=True)
 class BatchUse:
-    """How a function uses its parameter `name`: a batch if `method` is mapBatches, else a row."""
+    """How a function uses its parameter `name`: a batch if `method` is mapBatches, else a row.
+
+    Methods return a problem as the end of a sentence that begins with the name of the function."""
 
     name: str
     method: str
     stored: Sequence[str]
-    """The columns that the function sets, each as often as it sets it."""
+    """The columns that the function sets; a column twice if the function sets it twice."""
     assigned: Mapping[str, ast.expr]
     """The values of the variables that the function sets once."""
     some_column: str
     """The code of a column that the function reads."""
 
     def problem(self, node: ast.AST) -> str | None:
-        """Return the problem of a node and its fix; None if there is none."""
+        """Return the problem of a node, with a fix; None if the node has no problem."""
         problem = self._dict_problem(node)
         if problem is None and self.method == "mapBatches":
             problem = self._returned_or_set_problem(node) or self._statement_problem(node)
@@ -126,7 +126,7 @@ class BatchUse:
 
     def _returned_or_set_problem(self, node: ast.AST) -> str | None:
         """Return the problem if a statement returns or sets a column that has another number of
-        rows, or whose code is for one value."""
+        rows than the batch, or whose code is for one value."""
         match node:
             case ast.Return(ast.Dict(values=values)):
                 problems = (self._returned_problem(x) or self._value_problem(x) for x in values)
@@ -139,8 +139,8 @@ class BatchUse:
         return None
 
     def _returned_problem(self, column: ast.expr) -> str | None:
-        """Return the problem of a returned column that has another number of rows, or that holds
-        methods because their calls lack parentheses."""
+        """Return the problem of a returned column that has another number of rows than the batch,
+        or that holds methods, because their calls lack parentheses."""
         match column:
             case ast.Subscript(value, mask) if self.is_column(value):
                 return self._mask_problem(column, mask)
@@ -215,7 +215,7 @@ class BatchUse:
         return None
 
     def _array_problem(self, node: ast.AST) -> str | None:
-        """Return why a node fails because a column is an array; None if it does not."""
+        """Return why a node fails because a column is an array; None if the node does not fail."""
         match node:
             case ast.Attribute(value, attr) if self.is_column(value):
                 return None if hasattr(np.ndarray, attr) else _array_read(node, node)
@@ -230,6 +230,7 @@ class BatchUse:
         return None
 
     def _is_array(self, node: ast.expr) -> bool:
+        """Return whether an expression is a column, or computed from a column row by row."""
         match node:
             case ast.Compare(left, operators, right):
                 gives_bool = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
@@ -268,6 +269,7 @@ class BatchUse:
 
         class Each(ast.NodeTransformer):
             def visit_Subscript(_, node: ast.Subscript) -> ast.AST:  # noqa: N805
+                """Return the variable in place of a column, and other nodes unchanged."""
                 if not self.is_column(node):
                     return _.generic_visit(node)
                 code = ast.unparse(node)
@@ -284,7 +286,7 @@ class BatchUse:
 
 
 def _misread(node: ast.AST, why: str, fix: str) -> str:
-    """Return the problem of code that reads a part of a batch or row that does not exist."""
+    """Return the problem of code that reads something that a batch or row does not have."""
     return f"reads {ast.unparse(node)} in line {getattr(node, 'lineno', 0)}, and {why}. {fix}"
 
 

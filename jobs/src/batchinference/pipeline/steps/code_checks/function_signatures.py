@@ -31,8 +31,6 @@ _CALLED = ("__init__", "__call__", "predict_batch")
 """The methods that a step calls."""
 _CONSTRUCTION = ("__new__", "__init_subclass__", "__getattribute__", "__getattr__")
 """Methods that change the arguments or the methods of a class."""
-
-
 _UNKNOWN = "unknown"
 """Stands for a method that is decorated or replaced."""
 _Method: TypeAlias = Function | str | None
@@ -72,14 +70,15 @@ def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
 
 
 def columns_after_code(step: PythonStep, module: ast.Module) -> tuple[list[str], str] | None:
-    """Return the columns that the code of a step returns, and how to return the others too."""
+    """Return the columns that the code of a step returns, and the fix that makes it return all
+    others, too. Return None if the columns are unknown."""
     function, batch = _function_of(step, module)
     return columns_returned(function, batch) if function and step.method != "flatMap" else None
 
 
 def _function_of(step: PythonStep, module: ast.Module) -> tuple[ast.FunctionDef | None, str]:
-    """Return the function or method that a step calls (None if it is unknown), and the name of its
-    parameter for the batch or row."""
+    """Return the function or method that a step calls, and the name of its parameter for the batch
+    or row. The function is None if it is unknown."""
     definition: object = _definition(module, step.callable.partition(":")[2])
     index = 0
     if isinstance(definition, ast.ClassDef):
@@ -169,7 +168,7 @@ def _call_method_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> st
 
 
 def _constructor(family: Sequence[ast.ClassDef]) -> _Method:
-    """Return the constructor of a class; None if it has none, and _UNKNOWN if it may be another."""
+    """Return the constructor of a class; None if it has none, _UNKNOWN if code may replace it."""
     constructor = _method(family, "__init__")
     if not any(_is_dataclass(each) for class_ in family for each in class_.decorator_list):
         return constructor
@@ -206,8 +205,8 @@ def _call_problem(
     step: PythonStep, function: Function, *, before: int = 0, bound: Mapping[str, str] | None = None
 ) -> str | None:
     """Return why a function does not take a batch and callArgs, or the problem of its result.
-    `before` is the number of arguments before the batch: self, or the positional ones of
-    functools.partial. `bound` are the keyword arguments of functools.partial."""
+    `before` is the number of arguments before the batch: `self`, or the positional arguments of
+    functools.partial. `bound` has the keyword arguments of functools.partial."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     needed = len(positional) - len(arguments.defaults)
@@ -233,8 +232,8 @@ def _call_problem(
 def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
-    """Return the problem with the first name that the code always reads, and that nothing in its
-    module can define; None if there is none."""
+    """Return the problem with the first name that the code always reads and that its module cannot
+    define; None if there is no such name."""
     known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     known |= {"__class__", "__module__", "__qualname__"}
     for node in ast.walk(module):
@@ -265,9 +264,9 @@ def _undefined_problem(
 def _arguments_problem(
     path: str, function: Function, given: int, named: Mapping[str, str], field: str
 ) -> str | None:
-    """Return the problem with the keyword arguments of a function. `given` arguments are passed by
-    position. `named` has the field of the job that sets each keyword argument, and `field` is the
-    field in which missing ones can be set."""
+    """Return the problem with the keyword arguments of a function. `given` is the number of
+    arguments that are passed by position. `named` has the field of the job that sets each keyword
+    argument, and `field` is the field in which missing arguments can be set."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     by_name = [arg.arg for arg in positional[max(given, len(arguments.posonlyargs)) :]]
@@ -289,8 +288,8 @@ def _arguments_problem(
 
 
 def _definition(module: ast.Module, name: str) -> _Definition:
-    """Return the only definition of a name in a module; None if it may be changed or replaced, or
-    if it has a decorator other than dataclass."""
+    """Return the only definition of a name in a module. Return None if code may change or replace
+    the definition, or if it has a decorator other than dataclass."""
     nodes = list(ast.walk(module))
     if any(map(_may_change_definitions, nodes)):
         return None
@@ -316,7 +315,7 @@ def _may_change_definitions(node: ast.AST) -> bool:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node may set a name, or an attribute of the object with this name."""
+    """Return whether a node may set a name, or set or delete an attribute of its object."""
     match node:
         case ast.Attribute(value=ast.Name(id=changed), ctx=ast.Store() | ast.Del()):
             return changed == name
@@ -324,7 +323,7 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:
-    """Return a class, its base class, and so on; empty if one of them is unknown or unusual."""
+    """Return a class and all its base classes; none if one of them is unknown or unusual."""
     family = [class_]
     while bases := family[-1].bases:
         name = bases[0].id if isinstance(bases[0], ast.Name) and len(bases) == 1 else ""
@@ -339,7 +338,7 @@ def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:
 
 
 def _method(family: Collection[ast.ClassDef], name: str) -> _Method:
-    """Return the method of a class; None if it has none, and _UNKNOWN if it may be another."""
+    """Return the method of a class; None if it has none, _UNKNOWN if decorated or replaced."""
     for class_ in family:
         bound = [node for node in ast.walk(class_) if _binds(node, name) or _sets(node, name)]
         if not bound:

@@ -20,7 +20,7 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def check_callable(step: str, path: str) -> ast.Module | None:
-    """Return the source of the module in `module:name`; None if it is not a file of the user.
+    """Return the syntax tree of the module in `module:name`; None if it is no file of the user.
 
     Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
     package that is not installed. The module is not imported, because that may take long."""
@@ -46,8 +46,8 @@ def _check_imports(
     step: str, file: Path, tree: ast.Module, checking: frozenset[Path], *, certain: bool
 ) -> None:
     """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
-    that is not valid. `checking` are the modules whose check has begun. `certain` is false if
-    another module of the user runs before, because it may change the Python path."""
+    that is not valid. `checking` are the files of the modules whose check has begun. `certain` is
+    false if another module of the user runs before, because that may change the Python path."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _top_level_imports(tree):
@@ -65,7 +65,7 @@ def _check_imports(
             )
         other = Path(spec.origin or "")
         if other.suffix != ".py" or not is_user_file(str(other)):
-            _check_loaded_names(step, f"{file.name}, line {line}", package, names)
+            _check_standard_names(step, f"{file.name}, line {line}", package, names)
             continue
         if spec.submodule_search_locations is None and other not in checking:
             inner = _checked_module(step, other, alone=True, checking=checking, certain=certain)
@@ -74,15 +74,15 @@ def _check_imports(
         certain = False
 
 
-def _check_loaded_names(step: str, text: str, package: str, names: list[str]) -> None:
-    """Raise ModelLoad if a module of Python lacks one of these names. Other modules, and those that
-    this process has not imported, are not checked, because their import may do anything."""
+def _check_standard_names(step: str, where: str, package: str, names: list[str]) -> None:
+    """Raise ModelLoad if a module of the standard library lacks one of these names. Modules that
+    this process has not imported are not checked, because an import may do anything."""
     module = sys.modules.get(package) if package in sys.stdlib_module_names else None
     for name in names if module else ():
         if not hasattr(module, name) and spec_of(f"{package}.{name}") is None:
             near = did_you_mean(name, dir(module)) or ". Correct it"
             raise ModelLoad(
-                f"step '{step}': {text} imports '{name}', which '{package}' lacks{near}"
+                f"step '{step}': {where} imports '{name}', which '{package}' lacks{near}"
             )
 
 
@@ -99,8 +99,8 @@ def _may_change_imports(node: ast.AST) -> bool:
 def _checked_module(
     step: str, file: Path, *, alone: bool, checking: frozenset[Path], certain: bool
 ) -> ast.Module:
-    """Return the source of a module of the user. `alone` says whether the module is in no package.
-    Raises ModelLoad as `check_callable` does."""
+    """Return the syntax tree of a module of the user. `alone` says whether the module is in no
+    package. Raises ModelLoad as `check_callable` does."""
     tree = _parsed(step, file)
     if alone:
         _check_no_relative_import(step, file, tree)
@@ -182,7 +182,7 @@ def _top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]
 
 
 def _scope_of(name: str, tree: ast.Module) -> str:
-    """Return the function or class in which a name is defined, and the line; empty if in none."""
+    """Return the function or class that defines a name, with the line; empty if there is none."""
     for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
         for inner in outer.body:
             if isinstance(inner, _NAMED) and inner.name == name:
@@ -191,7 +191,7 @@ def _scope_of(name: str, tree: ast.Module) -> str:
 
 
 def _defined_names(file: Path, tree: ast.Module) -> list[str] | None:
-    """Return the names that a module defines; None if it may define others at run time."""
+    """Return the names that a module defines; None if it may define other names at run time."""
     if any(map(_may_set_names, ast.walk(tree))):
         return None
     symbols = _symbols(file.read_bytes(), str(file)).get_symbols()

@@ -1,5 +1,5 @@
-"""Checks from its source what the function of a step returns. Only knows literals and the results
-of a few functions of Python, and only reports code that always fails."""
+"""Checks from the source what the function of a step returns. Only literals and the results of a
+few functions of Python are known, and only code that always fails is reported."""
 
 import ast
 import sys
@@ -35,11 +35,11 @@ _WANTED = {
     ),
     "predictBatch": (("a list", "a tuple"), "predictBatch needs a list of results. Return one"),
 }
-"""What the code of each method may return, and how a message goes on for anything else."""
+"""By method: what the code may return, and the rest of the message if it returns anything else."""
 
 
 def kind_of(value: ast.expr | None) -> str | None:
-    """Return what the value of an expression is, such as `a list`; None if that is unknown."""
+    """Return the kind of the value of an expression, such as `a list`; None if it is unknown."""
     match value:
         case ast.Constant(value=constant):
             return _CONSTANTS.get(type(constant), "a number")
@@ -50,8 +50,8 @@ def kind_of(value: ast.expr | None) -> str | None:
 
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
     """Return the first problem with the use of the parameter `batch` in a function, or with what
-    the function returns; None if none is known. `batch` is a batch, a row or a list of values:
-    `method` is the method of the step, or `predictBatch`."""
+    the function returns; None if no problem is known. `method` is the method of the step, or
+    `predictBatch`. It says whether `batch` is a batch, a row or a list of values."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
@@ -83,7 +83,7 @@ def _use_of(function: Function, method: str, batch: str) -> BatchUse:
 
 
 def _certain_nodes(function: Function) -> list[ast.AST]:
-    """Return the nodes of a function that always run: none that is after the first return."""
+    """Return the nodes of a function that always run, up to its first return statement."""
     returns = [node for node in own_nodes(function) if isinstance(node, ast.Return)]
     end = min((node.end_lineno or 0 for node in returns), default=sys.maxsize)
     nodes = own_nodes(function, certain=True)
@@ -91,7 +91,8 @@ def _certain_nodes(function: Function) -> list[ast.AST]:
 
 
 def _keeps(function: Function, name: str) -> bool:
-    """Return whether a function can change only those keys of a dict that `_keys_set` returns."""
+    """Return whether a function can change only those keys of a dict that `_keys_set` returns. Each
+    use of the dict must be of a kind that changes no other key."""
     unknown_uses = 0
     for node in ast.walk(function):
         match node:
@@ -116,7 +117,7 @@ def _keeps(function: Function, name: str) -> bool:
 
 def columns_read(function: Function, batch: str) -> dict[str, int]:
     """Return the columns that each run of a function reads from its batch or row and does not set,
-    with the line. Return none if the function replaces the batch."""
+    with the line. Return an empty dict if the function may replace the batch."""
     if batch in _names_set(function) or not _keeps(function, batch):
         return {}
     lines: dict[str, int] = {}
@@ -160,7 +161,7 @@ def _problem_of_return(node: ast.Return, method: str, function: Function, batch:
 
 
 def _as_dict(value: ast.expr, batch: str) -> str:
-    """Return the code of the dict that is meant by another value; empty if that is unknown."""
+    """Return the code of the dict that a value may mean: `{'a': x}` for `{'a', x}`; else empty."""
     match value:
         case ast.Tuple(elts) if batch in map(ast.unparse, elts):
             return batch
@@ -188,7 +189,7 @@ def _column_problem(value: ast.expr, name: str, function: Function, batch: str) 
 
 
 def _names_set(function: Function) -> list[str]:
-    """Return the names that a function and its inner functions set, one for each time."""
+    """Return the names that a function and its inner functions set, once for each assignment."""
     nodes = (node for node in ast.walk(function) if node is not function)
     return [name for node in nodes for name in bound_names(node)]
 
@@ -207,7 +208,7 @@ def bound_names(node: ast.AST) -> list[str]:
 
 
 def _keys_set(function: Function, name: str) -> list[str]:
-    """Return the keys of a dict that a function sets or deletes, one for each time."""
+    """Return the keys of a dict that a function sets or deletes, once for each statement."""
     return [
         str(node.slice.value)
         for node in ast.walk(function)
@@ -217,7 +218,7 @@ def _keys_set(function: Function, name: str) -> list[str]:
 
 
 def _set_once(function: Function) -> dict[str, ast.expr]:
-    """Return the values of the variables that a function sets once, except its parameters."""
+    """Return the values of the variables that a function sets exactly once, by variable."""
     names = _names_set(function)
     names += [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
     return {
@@ -229,8 +230,8 @@ def _set_once(function: Function) -> dict[str, ast.expr]:
 
 
 def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the columns of the dict `value`, except those that a later `**` may replace, and each
-    `name["column"] = value` among the nodes `own`."""
+    """Yield the columns of the dict `value`, except those that a later `**` may replace, and those
+    that an assignment `name["column"] = ...` among the nodes `own` sets."""
     if isinstance(value, ast.Dict):
         for index, (key, column) in enumerate(zip(value.keys, value.values, strict=True)):
             if isinstance(key, ast.Constant) and None not in value.keys[index:]:
@@ -258,8 +259,8 @@ def _one_value_problem(key: str, column: ast.expr, use: BatchUse) -> str:
 
 
 def columns_returned(function: Function, batch: str) -> tuple[list[str], str] | None:
-    """Return the columns of the dict literal that a function returns, and how to return the others
-    too. Return None if it returns anything else."""
+    """Return the columns of the dict literal that a function returns, and a fix that adds all
+    others. Return None if the function returns anything else."""
     match [node.value for node in own_nodes(function) if isinstance(node, ast.Return)]:
         case [ast.Dict(keys, values)] if all(isinstance(key, ast.Constant) for key in keys):
             merged = ast.unparse(ast.Dict([None, *keys], [ast.Name(batch), *values]))

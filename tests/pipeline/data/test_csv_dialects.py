@@ -291,9 +291,10 @@ def test_damaged_header_of_one_file_fails_its_rows(tmp_path: Path) -> None:
 
 def test_too_long_row_fails_alone(tmp_path: Path) -> None:
     long = "x" * (3 << 20)
-    for value in (long, f'"{long}"', f'"{long}\n{long}"'):
+    values = {long: True, f'"{long}"': True, f'"{long}\n{long}"': True, f'"{long}': False}
+    for value, newlines in values.items():
         content = f"a,b\n1,x\n2,{value}\n3,z\n"
-        outcome = read_csv(tmp_path, content, maxRowBytes=1 << 20)
+        outcome = read_csv(tmp_path, content, newlinesInValues=newlines, maxRowBytes=1 << 20)
         assert [row["a"] for row in outcome.good] == [1, 3]
         assert all("maxRowBytes (1048576)" in error for error in outcome.bad.values())
 

@@ -271,6 +271,13 @@ def test_stored_starts_are_limited(source: Path) -> None:
     assert planning.parts_of(frozen.files()[:1], stats, 5)[1].start % 2 == 0
 
 
+@pytest.mark.parametrize("changed", [1, FILES])
+def test_statistics_of_changed_files_are_dropped(source: Path, changed: int) -> None:
+    snapshot = open_files(parquet(source)).snapshot
+    now = snapshot.with_versions({number: (1, 1) for number in range(changed)})
+    assert list(now.stats) == list(range(changed, FILES))
+
+
 def test_only_the_types_of_wanted_columns_are_stored(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": [1], "b": ["x"]}), tmp_path / "a.parquet")
     options = ParquetOptions(columns=["a"])

@@ -346,10 +346,11 @@ class CsvText:
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
     def _drop(self, *, all_text: bool) -> tuple[int, int]:
-        """Remove a record that cannot be read: the text up to the first line end after an even
-        number of quotes, or all text. Return the numbers of removed lines and bytes."""
+        """Remove a record that cannot be read, or all text. The record ends at the first line end
+        after an even number of quotes, or at the first line end if values have none. Return the
+        numbers of removed lines and bytes."""
         lines = size = quotes = 0
-        complete, quote = True, self.dialect.quote
+        complete, quote = True, self.dialect.quote if self.dialect.newlines_in_values else b""
         while self._load(self._block_bytes):
             text, at = without_escapes(self._unread(self._block_bytes), self.dialect), 0
             if not self._is_all(text):

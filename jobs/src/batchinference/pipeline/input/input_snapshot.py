@@ -138,7 +138,7 @@ class InputSnapshot:
             table = table.set_column(index, name, pa.array(values, pa.int64()))
         changed = replace(self, table=table)
         stats = {number: one for number, one in self.stats.items() if number not in versions}
-        return changed.with_stats(stats) if stats else changed
+        return changed.with_stats(stats) if self.stats else changed
 
     @cached_property
     def stats(self) -> dict[int, FileStats]:

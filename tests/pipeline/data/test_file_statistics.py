@@ -274,7 +274,7 @@ def test_stored_starts_are_limited(source: Path) -> None:
 @pytest.mark.parametrize("changed", [1, FILES])
 def test_statistics_of_changed_files_are_dropped(source: Path, changed: int) -> None:
     snapshot = open_files(parquet(source)).snapshot
-    now = snapshot.with_versions({number: (1, 1) for number in range(changed)})
+    now = snapshot.with_versions(dict.fromkeys(range(changed), (1, 1)))
     assert list(now.stats) == list(range(changed, FILES))
 
 

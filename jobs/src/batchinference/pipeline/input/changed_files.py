@@ -33,9 +33,8 @@ START_OVER_HINT = (
 
 @dataclass(frozen=True)
 class ReplacementRule:
-    """Whether a job `recomputes` the rows of changed files (`read.onChange`), and `removes` the
-    rows of deleted files (`read.onDelete`). `possible`: whether the job could use these
-    settings."""
+    """Whether a job `recomputes` rows of changed files (`read.onChange`), and `removes` rows of
+    deleted files (`read.onDelete`). `possible`: whether the job could use these settings."""
 
     recomputes: bool = False
     removes: bool = False

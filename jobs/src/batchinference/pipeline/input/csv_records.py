@@ -119,9 +119,8 @@ def _patterns(dialect: Dialect) -> _Patterns:
 
 
 def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: bool) -> _Records:
-    """Return the records at the beginning of a text without escapes; if `one` is true, only the
-    first. `ended`: whether the text extends to the end of the file. `columns`: the fields of a
-    record."""
+    """Return the records at the beginning of a text without escapes; with `one`, only the first.
+    `ended`: whether the text extends to the end of the file. `columns`: the fields per record."""
     if not one and (stop := _regular_end(text, dialect, ended=ended)):
         return _Records(stop, [])
     size, at = len(text), 0
@@ -243,8 +242,7 @@ def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
 
 
 class CsvText:
-    """CSV text from a stream of UTF-8, read in blocks of `block_bytes`. A row has up to
-    `row_bytes`."""
+    """CSV text from a stream of UTF-8. Reads `block_bytes` at once. Rows have up to `row_bytes`."""
 
     def __init__(
         self, source: BufferedIOBase, dialect: Dialect, row_bytes: int, block_bytes: int
@@ -310,8 +308,7 @@ class CsvText:
         return damage._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
-        """Yield the remaining records, which have `columns` fields, in blocks, and damage in
-        between."""
+        """Yield the remaining records in blocks, and damage. `columns`: the fields per record."""
         size = self._block_bytes
         while self._load(size):
             text = self._unread(size)

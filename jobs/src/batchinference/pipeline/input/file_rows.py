@@ -128,8 +128,7 @@ class FileRows:
         return skip_rows(row, chunks if stop is None else take_rows(stop, chunks), address.uri)
 
     def _batches_of(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
-        """Yield the rows of a chunk as batches. `row` is the number of the first row of the
-        chunk."""
+        """Yield the rows of a chunk as batches. `row` is the number of its first row."""
         parts: Iterator[Chunk] = iter([chunk])
         uri = self.root.at(file.path).uri
         keys = self.path_columns.types.keys()

@@ -237,8 +237,7 @@ def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
 
 
 def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:
-    """Return the rows from `first` to before `after` that are in a part of a file; None if none
-    is."""
+    """Return the rows from `first` to before `after` in a part of a file; None without rows."""
     first = max(first, file.start)
     ends = [end for end in (after, file.stop) if end is not None]
     after = min(ends, default=None)

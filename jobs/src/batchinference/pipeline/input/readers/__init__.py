@@ -180,8 +180,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
-    """Return the schemas of inspected files by URI. Only if no file has rows, include empty
-    files."""
+    """Return the schemas by URI of the inspected files with rows; of all files if none has rows."""
     known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
     filled = [(uri, stats) for uri, stats in known if stats.rows]
     return {uri: stats.schema for uri, stats in filled or known}

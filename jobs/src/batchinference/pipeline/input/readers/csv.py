@@ -211,8 +211,7 @@ def _bad_rows(damage: Damage) -> Iterator[BadRow]:
 
 
 def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
-    """Yield the chunks. The first BadRow gets a warning about all lines in `skipped`, which is then
-    cleared."""
+    """Yield the chunks. The first BadRow gets a warning about `skipped`, which is then cleared."""
     for chunk in chunks:
         lines = skipped.total()
         if lines and isinstance(chunk, BadRow):

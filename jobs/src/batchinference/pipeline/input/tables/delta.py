@@ -156,8 +156,7 @@ class DeltaVersions(VersionedTable):
         return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
-        """Return the path of a file that the log names. Raises BadInput if it is outside of the
-        table."""
+        """Return the path of a file in the log. Raises BadInput if it is outside of the table."""
         path = unquote(logged)
         if "://" in path or not is_inside(path):
             raise BadInput(
@@ -302,8 +301,7 @@ class Commit:
         return [action[kind] for action in self.actions if kind in action]
 
     def files(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Return the actions of a kind that change rows, by path. Those of compaction change
-        none."""
+        """Return the actions of a kind that change rows, by path. Compaction changes no rows."""
         return {action["path"]: action for action in self.all(kind) if action["dataChange"]}
 
     @property

@@ -126,8 +126,7 @@ class IcebergFiles:
     def _changed_tasks(
         self, before: Sequence[ManifestFile], after: Sequence[ManifestFile]
     ) -> list[list[FileScanTask]]:
-        """Return two lists: the files of each snapshot whose rows may differ from the other
-        snapshot."""
+        """Return two lists: the files of each snapshot whose rows may differ from the other's."""
         common = set(before) & set(after)
         deletes = ManifestContent.DELETES
         if any(manifest.content == deletes for manifest in set(before) ^ set(after)):

@@ -41,7 +41,7 @@ def test_rows_behind_a_link_are_failed_rows(tmp_path: Path, name: str) -> None:
 
 
 def test_links_within_the_paths_are_read(tmp_path: Path) -> None:
-    """As in the cache of the Hugging Face Hub, and in a mounted ConfigMap."""
+    """The cache of the Hugging Face Hub and mounted ConfigMaps have such links."""
     blobs, files = tmp_path / "blobs", tmp_path / "snapshots" / "1"
     blobs.mkdir()
     files.mkdir(parents=True)

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import csv_records, encoding_check
-from batchinference.pipeline.input.readers import csv as reader
+from batchinference.pipeline.input.readers.csv import SAMPLE_BYTES
 from plugins.messages import Messages
 from support.inputs.read_files import open_input, read_csv, read_files
 from support.tiers import examples
@@ -68,17 +67,15 @@ BAD_LINES = {
 }
 
 
-def test_unreadable_line_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the line is after the sampled bytes, so it does not change the inferred types
-    monkeypatch.setattr(reader, "SAMPLE_BYTES", 20)
+def test_unreadable_line_is_a_failed_row(tmp_path: Path) -> None:
     for line, error in BAD_LINES.items():
-        content = b"a,b\n" + b"1,x\n" * 5 + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
-        outcome = read_csv(tmp_path, content)
-        assert outcome.good[5:] == [{"a": 3, "b": "y\nz"}, {"a": 4, "b": "z"}], line
-        assert outcome.order[5:] == [(0, 6), (0, 8)], line
-        assert set(outcome.bad) == {(0, 5), (0, 7)}, line
-        assert error in outcome.bad[0, 5]
-        assert outcome.ends == {0: 9}, line
+        content = b"a,b\n1,x\n" + line + b'\n\n3,"y\nz"\n' + line + b"\n4,z"
+        outcome = read_csv(tmp_path, "a,b\n1,x\n", content, sampled=1)
+        assert outcome.good[2:] == [{"a": 3, "b": "y\nz"}, {"a": 4, "b": "z"}], line
+        assert outcome.order[2:] == [(1, 2), (1, 4)], line
+        assert set(outcome.bad) == {(1, 1), (1, 3)}, line
+        assert error in outcome.bad[1, 1]
+        assert outcome.ends == {0: 1, 1: 5}, line
 
 
 def test_space_before_a_quote_is_explained(tmp_path: Path) -> None:
@@ -104,15 +101,14 @@ def test_other_encodings_give_the_same_rows(tmp_path: Path, encoding: str) -> No
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "utf-16-be"])
-def test_blocks_of_other_encodings_may_end_within_a_character(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+def test_samples_and_blocks_of_other_encodings_may_end_within_a_character(
+    tmp_path: Path, encoding: str
 ) -> None:
-    monkeypatch.setattr(csv_records, "BLOCK_BYTES", 64)
-    monkeypatch.setattr(encoding_check, "_BLOCK_BYTES", 7)
-    monkeypatch.setattr(reader, "SAMPLE_BYTES", 31)
-    content = "n,t\n" + "".join(f"{n},é{n}\n" for n in range(50))
-    outcome = read_csv(tmp_path, content.encode(encoding), encoding=encoding)
-    assert outcome.good == [{"n": n, "t": f"é{n}"} for n in range(50)]
+    text = "é" * (SAMPLE_BYTES // 90)
+    content = "n,t\n" + "".join(f"{n},{text}{n}\n" for n in range(50))
+    sizes = {"block_bytes": (1 << 18) + 1}
+    outcome = read_csv(tmp_path, content.encode(encoding), encoding=encoding, sizes=sizes)
+    assert outcome.good == [{"n": n, "t": f"{text}{n}"} for n in range(50)]
 
 
 INVALID = {
@@ -148,17 +144,15 @@ def test_invalid_header_fails_the_rows_of_its_file(tmp_path: Path, messages: Mes
     messages.check(outcome.bad[1, 0])
 
 
-def test_column_without_sampled_values_is_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_column_without_sampled_values_is_text(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("n\n1\n")
     (tmp_path / "2.csv").write_text("own,n\n2,3\n")
     outcome = read_files("csv", tmp_path, sampled=1)
     assert outcome.good == [{"n": 1, "own": None}, {"n": 3, "own": "2"}]
-    monkeypatch.setattr(reader, "SAMPLE_BYTES", 20)
-    monkeypatch.setattr(csv_records, "BLOCK_BYTES", 20)
+    late = "a,b\n" + "1,\n" * 50 + "2,text\n"
     (tmp_path / "late").mkdir()
-    outcome = read_csv(tmp_path / "late", "a,b\n" + "1,\n" * 50 + "2,text\n")
+    sizes = {"block_bytes": 20}
+    outcome = read_csv(tmp_path / "late", "a,b\n1,\n", late, sampled=1, sizes=sizes)
     assert outcome.good[-1] == {"a": 2, "b": "text"}
     assert outcome.bad == {}
     assert {str(table.schema.field("b").type) for table in outcome.tables} == {"string"}
@@ -214,9 +208,7 @@ def test_rows_do_not_depend_on_the_block_size(
     (directory / "0.csv").write_text("n,t\n0,text\n")  # fixes the types
     content = "\n".join(["n,t", *texts]).encode(errors="surrogateescape")
     (directory / "1.csv").write_bytes(content)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_records, "BLOCK_BYTES", block)
-        outcome = read_files("csv", directory, sampled=1)
+    outcome = read_files("csv", directory, sampled=1, sizes={"block_bytes": block})
     rows = [CUT_LINES[text] for text in texts if text]
     assert [tuple(row.values()) for row in outcome.good[1:]] == [row for row in rows if row]
     assert outcome.order[1:] == [(1, number) for number, row in enumerate(rows) if row]

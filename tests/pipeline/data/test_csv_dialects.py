@@ -1,5 +1,5 @@
-"""Options of CSV: the rows are those that the program that wrote the file meant. A damaged quote
-fails its line, and no row is made of the rest of the file."""
+"""Options of CSV: the rows have the values that another program has written. A damaged quote fails
+its line, and no row consists of the rest of the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import csv_records
 from batchinference.pipeline.row_warnings import ROW_WARNINGS
 from batchinference.spec.warnings import WarningName
 from plugins.messages import Messages
@@ -116,13 +115,10 @@ def test_control_characters_of_hive_are_delimiters(tmp_path: Path) -> None:
     assert read_csv(tmp_path, content, delimiter="\x01").good == [{"i": 1, "t": "a,b"}]
 
 
-def test_comments_are_found_at_the_border_of_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comments_are_found_at_the_border_of_blocks(tmp_path: Path) -> None:
     lines = [f'{n},"a\n# {n}"\n# "no value {n}\n' for n in range(40)]
     for block in (16, 31, 64):
-        monkeypatch.setattr(csv_records, "BLOCK_BYTES", block)
-        outcome = read_csv(tmp_path, "i,t\n" + "".join(lines), comment="#")
+        outcome = in_blocks(tmp_path, "i,t\n" + "".join(lines), block, comment="#")
         assert [row["t"] for row in outcome.good] == [f"a\n# {n}" for n in range(40)]
 
 
@@ -169,12 +165,10 @@ def test_files_of_pythons_csv_in_other_dialects_are_read(
     for number, row in enumerate([("text", "text"), *rows]):
         writer.writerow([f"id{number}", *row])
     options = {OPTIONS[name]: value or "" for name, value in style.items() if name in OPTIONS}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_records, "BLOCK_BYTES", block)
-        outcome = read_csv(
-            tmp_path_factory.mktemp("csv"), text.getvalue(), delimiter=delimiter,
-            columnNames=["id", "a", "b"], types={"a": "string", "b": "string"}, **options,
-        )  # fmt: skip
+    outcome = in_blocks(
+        tmp_path_factory.mktemp("csv"), text.getvalue(), block, delimiter=delimiter,
+        columnNames=["id", "a", "b"], types={"a": "string", "b": "string"}, **options,
+    )  # fmt: skip
     assert outcome.bad == {}
     assert [(row["a"], row["b"]) for row in outcome.good[1:]] == rows
     assert outcome.order == [(0, number) for number in range(len(rows) + 1)]
@@ -220,9 +214,8 @@ BLOCKS = (MIB, 16, 23, 64)
 
 
 def in_blocks(tmp_path: Path, content: str, block: int, **options: Any) -> Outcome:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csv_records, "BLOCK_BYTES", block)
-        return read_csv(tmp_path, content.encode(errors="surrogateescape"), **options)
+    encoded = content.encode(errors="surrogateescape")
+    return read_csv(tmp_path, encoded, sizes={"block_bytes": block}, **options)
 
 
 @pytest.mark.parametrize("case", DAMAGED)
@@ -298,9 +291,10 @@ def test_damaged_header_of_one_file_fails_its_rows(tmp_path: Path) -> None:
 
 def test_too_long_row_fails_alone(tmp_path: Path) -> None:
     long = "x" * (3 << 20)
-    for value in (long, f'"{long}"', f'"{long}\n{long}"'):
+    values = {long: True, f'"{long}"': True, f'"{long}\n{long}"': True, f'"{long}': False}
+    for value, newlines in values.items():
         content = f"a,b\n1,x\n2,{value}\n3,z\n"
-        outcome = read_csv(tmp_path, content, maxRowBytes=1 << 20)
+        outcome = read_csv(tmp_path, content, newlinesInValues=newlines, maxRowBytes=1 << 20)
         assert [row["a"] for row in outcome.good] == [1, 3]
         assert all("maxRowBytes (1048576)" in error for error in outcome.bad.values())
 
@@ -336,7 +330,7 @@ def test_open_quotes_make_no_wrong_row(
 
 
 def _with_open_quotes(random_: random.Random) -> tuple[str, list[list[str]]]:
-    """Return CSV with one to three lines with open quotes, and the rows; empty for these lines."""
+    """Return CSV in which some lines have open quotes, and its rows (empty for these lines)."""
     columns, newline = random_.choice([1, 2, 3]), random_.choice(["\n", "\r\n"])
     quoting: Any = random_.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
     rows = [

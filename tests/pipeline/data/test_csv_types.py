@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.readers import csv as reader
 from support.inputs.read_files import Outcome, read_csv
 from support.tiers import examples
 
@@ -143,10 +142,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("kind", LATE)
-def test_late_value_that_does_not_fit_fails_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    monkeypatch.setattr(reader, "SAMPLE_BYTES", 1)
+def test_late_value_that_does_not_fit_fails_its_row(tmp_path: Path, kind: str) -> None:
     first, values = LATE[kind]
     contents = ["v\tt\n" + "".join(f"{value}\tx\n" for value in [first, *values, first, ""])]
     outcome = read_csv(tmp_path, f"v\tt\n{first}\tx\n", *contents, sampled=1, delimiter="\t")

@@ -32,7 +32,7 @@ def opened(table: Path, earlier: ProcessedFiles | None = None, **options: Any) -
 
 
 def changes_after(earlier: Input, table: Path) -> Outcome:
-    """The rows that an addition to an output with an earlier version has."""
+    """Return the rows that a later run reads if an earlier run has read `earlier`."""
     return opened(table, ProcessedFiles([earlier.snapshot])).read()
 
 

@@ -437,7 +437,7 @@ def read_apart(
 def test_crash_of_pdfium_after_a_crash_is_a_failed_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process that reads the file is another one."""
+    """Only the process that reads the file dies."""
     contents = pdf_of("one", "two", "three"), pdf_of("last")
     outcome = read_apart(tmp_path, monkeypatch, "ctypes.string_at(0)", *contents)
     assert [row["text"] for row in outcome.good] == ["one", "last"]
@@ -451,7 +451,7 @@ def test_page_that_takes_too_long_after_a_crash_is_a_failed_row(
     timers = []
 
     class ThirdEnds(Timer):
-        """Ends its process while the third answer is expected, which is the second page."""
+        """Kills the process that reads the file before its third answer, the second page."""
 
         def start(self) -> None:
             timers.append(self)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.input import RowCount, file_input, input_snapshot, planning
+from batchinference.pipeline.input import RowCount, planning
 from batchinference.pipeline.input.changed_files import ResumedInput
 from batchinference.pipeline.input.file_input import FileInput, open_files
-from batchinference.pipeline.input.input_snapshot import STATS, InputSnapshot
+from batchinference.pipeline.input.input_snapshot import MAX_STARTS, STATS, InputSnapshot
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.readers import numpy as numpy_reader
 from batchinference.pipeline.input.readers import parquet as parquet_reader
@@ -125,21 +125,13 @@ def test_footers_are_read_concurrently(source: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_large_row_groups_are_not_divided(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    group_rows: int,
-    small: bool,
-    tasks: int,
-    cpus: int,
-    divisible: bool,
+    tmp_path: Path, *, group_rows: int, small: bool, tasks: int, cpus: int, divisible: bool
 ) -> None:
     """A job whose row groups would leave CPUs idle runs as operators. Pandas writes up to 1,048,576
     rows in a row group."""
-    if not small:
-        monkeypatch.setattr(file_input, "REREAD_BYTES", 0)
     pq.write_table(pa.table({"n": range(600)}), tmp_path / "a.parquet", row_group_size=group_rows)
     given = open_files(parquet(tmp_path))
+    given.reread_bytes = given.reread_bytes if small else 0
     assert rows_of(given, 60) == list(range(600))
     assert len(given.read_tasks(60)) == tasks
     assert given.divisible(cpus) == divisible
@@ -162,7 +154,7 @@ def test_resumed_job_reads_no_footer_before_its_read_tasks(
 
 
 def test_resumed_job_has_the_column_types_of_its_first_run(tmp_path: Path) -> None:
-    """They come from the first run's samples even if one of them is no longer there."""
+    """The types come from the samples of the first run, even if a sampled file is gone."""
     for name, kind in (("a", pa.float64()), ("b", pa.int64())):
         pq.write_table(pa.table({"n": pa.array([1], kind)}), tmp_path / f"{name}.parquet")
     read = parquet(tmp_path)
@@ -187,34 +179,29 @@ def test_input_snapshot_of_an_earlier_version_has_no_statistics(source: Path) ->
 class TestManyFiles:
     """The first read task does not wait for the statistics of very many files."""
 
-    @pytest.fixture(autouse=True)
-    def few_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(planning, "COUNTED_FILES", FILES - 1)
-        monkeypatch.setattr(parquet_reader.ParquetReader, "sampled_files", planning.SAMPLED_FILES)
-
     def test_only_a_sample_is_read(self, source: Path, inspected: list[str]) -> None:
         read = parquet(source)
-        given = open_files(read)
+        given = open_files(read, sampled=planning.SAMPLED_FILES)
+        given.max_counted = FILES - 1
         assert given.count() == RowCount(FILES * ROWS, estimated=True)
         assert rows_of(given, 4) == list(range(FILES * ROWS))
         sampled = len(inspected)
         assert sampled <= planning.SAMPLED_FILES
         again = resumed(read, given)
+        again.max_counted = FILES - 1
         assert again.count({0: ROWS}) == RowCount(FILES * ROWS, estimated=True)
         assert len(inspected) == sampled
 
-    def test_all_are_read_if_they_must_be_split(
-        self, source: Path, inspected: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(planning, "TASK_BYTES", 100)
-        given = open_files(parquet(source))
-        assert given.count() == RowCount(FILES * ROWS, estimated=False)
-        assert len(inspected) == len(set(inspected)) == FILES
+    def test_all_are_read_if_they_must_be_split(self, source: Path) -> None:
+        snapshot = open_files(parquet(source)).snapshot
+        few = planning.counted_files(snapshot, max_files=FILES - 1)
+        assert len(few) < len(planning.counted_files(snapshot, FILES - 1, task_bytes=100)) == FILES
 
     def test_file_without_statistics_is_read_when_it_must_be_split(
         self, source: Path, inspected: list[str]
     ) -> None:
         given = open_files(parquet(source), sampled=1)
+        given.max_counted = FILES - 1
         given.count()
         inspected.clear()
         assert len(given.read_tasks(3, {5: [(0, None)]})) == 3
@@ -276,13 +263,19 @@ def test_transient_error_repeats_only_its_file(
     assert sorted(inspected) == sorted([*(f"{number:02}" for number in range(FILES)), "03"])
 
 
-def test_stored_starts_are_limited(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(input_snapshot, "MIN_STARTS", 2)
-    monkeypatch.setattr(input_snapshot, "MAX_STARTS", 2)
+def test_stored_starts_are_limited(source: Path) -> None:
     frozen = open_files(parquet(source)).snapshot
-    stats = frozen.with_stats({0: FileStats(100, list(range(0, 100, 20)))}).stats
-    assert stats == {0: FileStats(100, [0, 60])}
-    assert planning.parts_of(frozen.files()[:1], stats, 5)[1].start == 60
+    starts = list(range(2 * MAX_STARTS // FILES))
+    stats = frozen.with_stats({0: FileStats(len(starts), starts)}).stats
+    assert stats == {0: FileStats(len(starts), starts[::2])}
+    assert planning.parts_of(frozen.files()[:1], stats, 5)[1].start % 2 == 0
+
+
+@pytest.mark.parametrize("changed", [1, FILES])
+def test_statistics_of_changed_files_are_dropped(source: Path, changed: int) -> None:
+    snapshot = open_files(parquet(source)).snapshot
+    now = snapshot.with_versions(dict.fromkeys(range(changed), (1, 1)))
+    assert list(now.stats) == list(range(changed, FILES))
 
 
 def test_only_the_types_of_wanted_columns_are_stored(tmp_path: Path) -> None:

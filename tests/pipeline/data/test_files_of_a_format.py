@@ -9,6 +9,7 @@ import os
 import shutil
 import unicodedata
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from batchinference.pipeline.input.ignored_files import (
     similar_names,
 )
 from batchinference.pipeline.input.input_snapshot import InputSnapshot, as_parquet, read_snapshot
-from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.input.listing import PathFiles, snapshot_input
 from batchinference.pipeline.input.readers import reader_class
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.file_extensions import extension_of
@@ -312,16 +313,14 @@ class TestExamination:
         assert len(read_names(tmp_path, "parquet")) == 100
         assert len(opened) == 300
 
-    def test_number_of_opened_files_is_limited(
-        self, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(file_rule, "MAX_EXAMINED", 150)
+    def test_number_of_opened_files_is_limited(self, tmp_path: Path, opened: list[str]) -> None:
         self.make(tmp_path, 300, lambda number: number % 3 == 0, "{:04}")
-        frozen = snapshot_input([str(tmp_path)], None, kind=ReadParquet)
+        rule = replace(file_rule.FileRule.of(None, ReadParquet), max_examined=150)
+        files = PathFiles.of(Location(str(tmp_path)), rule)
         assert len(opened) == 150
-        assert 0 < len(frozen) < 100
-        assert len(frozen) + frozen.ignored.total == 300
-        assert "not examined" in frozen.ignored.text
+        assert 0 < len(files.read) < 100
+        assert len(files.read) + len(files.ignored) == 300
+        assert Reason.UNEXAMINED in files.ignored.values()
 
     def test_each_unknown_extension_is_examined(self, tmp_path: Path) -> None:
         for number in range(20):
@@ -391,7 +390,7 @@ def test_storage_that_does_not_answer_is_no_reason(
 
 
 class TestText:
-    """What people see."""
+    """The text, the warnings and the errors about ignored files."""
 
     def test_text_names_the_largest_groups_first(self) -> None:
         ignored = IgnoredFiles.of(
@@ -487,7 +486,7 @@ class TestHiddenFiles:
 
 
 class TestPaths:
-    """Files are counted below directories, and once."""
+    """Files below directories are counted, each once."""
 
     def test_files_that_no_glob_matches_are_not_counted(self, tmp_path: Path) -> None:
         make(tmp_path, "a.jpg", "b.txt", "sub/c.jpg", "sub/d.txt")

@@ -88,3 +88,11 @@ def test_statistics_of_nan_null_and_cut_values_skip_no_row(tmp_path: Path, write
         "date >= '2026-01-02'": 1,
     }.items():
         assert len(opened(tmp_path, write, filter=condition).read().good) == count, condition
+
+
+def test_dates_that_python_cannot_hold_have_no_bounds(tmp_path: Path) -> None:
+    last = dt.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=dt.UTC)
+    days = pa.array([0, 5_000_000], pa.int32()).cast(pa.date32())
+    write_delta(tmp_path, pa.table({"id": [0, 1], "time": [last, last], "day": days}))
+    outcome = opened(tmp_path, write_delta, filter="time > '2026-01-01' and id < 2").read()
+    assert (outcome.ids, set(outcome.bad)) == ([0], {(0, 1)})

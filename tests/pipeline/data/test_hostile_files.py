@@ -11,6 +11,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from batchinference import pipeline
-from batchinference.pipeline.input import file_rows
 from batchinference.pipeline.input.input_snapshot import as_parquet
-from batchinference.pipeline.input.readers import text_lines
 from batchinference.pipeline.media.images import FORMATS, open_image
 from plugins.messages import Messages
 from support.inputs.document_files import docx_with, mail_of, pdf_of, pptx_with, raw_pdf
@@ -66,7 +65,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
                        "more than maxRowBytes (1048576)", {"maxRowBytes": MIB}),
     "pictures of a sample": ("webdataset", "a.tar", lambda: tar_of(
         (f"a.{n}.png", large_png(2000, 2000)) for n in range(2)),
-        "sample 'a' has more bytes than maxRowBytes (20000000) once decoded",
+        "read.options.maxRowBytes: the decoded sample 'a' has more bytes",
         {"maxRowBytes": 20_000_000}),
     "2^36 samples": ("audio", "a.flac", lambda: flac(2**36 - 1),
                      "68719476735 samples take more bytes than maxRowBytes", {}),
@@ -75,7 +74,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
     "2^31 samples a second": ("audio", "a.wav", lambda: wav(2**31 - 1), "are no rate",
                               {"sampleRate": 16_000}),
     "member": ("webdataset", "a.tgz", lambda: tar_of([("a.bin", bytes(2 * MIB))], "w:gz"),
-               "sample 'a' has more bytes than maxRowBytes (1048576) with 'bin'",
+               "read.options.maxRowBytes: the sample 'a' with 'bin' has more bytes",
                {"maxRowBytes": MIB}),
     "line of text": ("text", "a.txt.gz", lambda: gzip.compress(b" " * (2 * MIB)),
                      "read.options.maxRowBytes: the line has more bytes than the limit (1048576)."
@@ -128,14 +127,12 @@ def test_rows_next_to_a_large_row_are_read(tmp_path: Path) -> None:
     assert (len(outcome.good), set(outcome.bad)) == (2, {(0, 1)})
 
 
-def test_files_that_expand_when_decoded_are_read_in_small_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_expand_when_decoded_are_read_in_small_tables(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"{number}.png").write_bytes(large_png(100, 100))
-    monkeypatch.setattr(file_rows, "GROUP_BYTES", 50_000)
-    tables = read_files("images", tmp_path).tables
-    assert [table.num_rows for table in tables] == [2, 2, 2, 2]  # each image has 30,000 bytes
+    opened = open_input("images", tmp_path)
+    rows = replace(opened.file_rows, group_bytes=50_000).read(opened.snapshot.files())
+    assert [len(batch.ids) for batch in rows] == [2, 2, 2, 2]  # each image has 30,000 bytes
 
 
 def peak_bytes(format_: str, path: Path, **options: Any) -> int:
@@ -177,13 +174,10 @@ def test_parquet_file_whose_column_has_no_name_in_utf8_is_a_bad_row(tmp_path: Pa
     assert "UnicodeDecodeError" in read_files("parquet", tmp_path).bad[0, 0]
 
 
-def test_long_lines_are_found_over_several_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 100)
+def test_long_lines_are_found_over_several_chunks(tmp_path: Path) -> None:
     short, long = b"short\n", b"x" * 3000 + b"\n"
     (tmp_path / "a.txt").write_bytes(short * 40 + long + short + long + long + short * 30)
-    outcome = read_files("text", tmp_path, maxRowBytes=1024)
+    outcome = read_files("text", tmp_path, maxRowBytes=1024, sizes={"chunk_bytes": 100})
     assert (len(outcome.good), set(outcome.bad)) == (71, {(0, 40), (0, 42), (0, 43)})
 
 
@@ -303,7 +297,7 @@ def word() -> bytes:
 
 
 def with_entities(markup: bytes) -> bytes:
-    """Return markup whose only text is a file of this machine, and one that expands."""
+    """Return markup whose text is a local file, and an entity that expands to a large text."""
     kind = b'<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/hostname"><!ENTITY a "aaaaaaaaaa">'
     kind += b"".join(b'<!ENTITY %c "%b">' % (97 + n, b"&%c;" % (96 + n) * 10) for n in range(1, 9))
     head, _, rest = markup.partition(b"?>")

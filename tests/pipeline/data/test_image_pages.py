@@ -12,7 +12,6 @@ import pytest
 import tifffile
 from PIL import Image
 
-from batchinference.pipeline.input.readers import images as reader
 from batchinference.pipeline.media import images
 from support.inputs.media_files import exif, saved
 from support.inputs.photographs import photograph
@@ -184,9 +183,8 @@ def test_missing_frames_of_a_cut_animation_are_counted(tmp_path: Path, writer: s
     assert [*accepted.warnings.values()] == [{"Truncated": 0}]
 
 
-def test_many_pages_are_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 5000)
-    outcome = read_image(tmp_path, pages(), pages="all")
+def test_many_pages_are_read_in_chunks(tmp_path: Path) -> None:
+    outcome = read_image(tmp_path, pages(), pages="all", sizes={"chunk_bytes": 5000})
     assert [batch.table.num_rows for batch in outcome.batches if batch.table.num_rows] == [2, 1]
 
 
@@ -210,7 +208,7 @@ CUT_WRITERS: dict[str, tuple[Image.Image, dict[str, Any]]] = {
     "HEIF": (PICTURE, {}),
 }
 BLURRED = ("JPEG, progressive", "JPEG2000")
-"""The files of which the first half shows the whole picture, with less detail."""
+"""Images that show all of the picture, with less detail, if only the first half is there."""
 
 
 def written(writer: str) -> bytes:

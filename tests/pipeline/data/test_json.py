@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_rows import JsonRows
-from batchinference.pipeline.input.readers import json as json_reader
-from batchinference.pipeline.input.readers import text_lines
+from batchinference.pipeline.input.readers.json import row_slices
+from batchinference.pipeline.input.readers.text_lines import LINE_SAMPLE_BYTES
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
 
@@ -31,6 +31,12 @@ def write(path: Path, content: bytes) -> Path:
 
 def read(tmp_path: Path, content: bytes, **options: Any) -> Outcome:
     return read_files("json", write(tmp_path / "a.json", content), **options)
+
+
+def read_behind(directory: Path, sample: bytes, content: bytes, **sizes: int) -> Outcome:
+    """Read two files. Only the file 0, with `sample`, is inspected for column types."""
+    paths = [write(directory / "0.json", sample), write(directory / "1.json", content)]
+    return read_files("json", *paths, sampled=1, sizes=sizes)
 
 
 LINES: dict[bytes, list[Any]] = {
@@ -167,26 +173,22 @@ LATE: dict[str, list[tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("case", LATE)
 def test_late_value_that_does_not_fit_names_its_column_and_the_fix(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path
 ) -> None:
     for early, late in LATE[case]:
-        monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(lines([early])))
-        outcome = read(tmp_path, lines([early, late, early]))
-        assert [row["a"] for row in outcome.good] == [early, early], late
+        outcome = read_behind(tmp_path, lines([early]), lines([early, late, early]))
+        assert [row["a"] for row in outcome.good] == [early] * 3, late
         ((item, message),) = outcome.bad.items()
-        assert item == (0, 1)
+        assert item == (1, 1)
         for part in ("column 'a'", "first rows", "read.options.types: {a: "):
             assert part in message, late
 
 
-def test_rows_behind_the_sample_are_read_or_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", 20)
+def test_rows_behind_the_sample_are_read_or_fail(tmp_path: Path) -> None:
     more = b'{"a": 2, "new": "value"}\n{"a": "x"}\n{"a": 3}\n'
-    outcome = read(tmp_path, b'{"a": 1}\n' * 9 + more)
-    assert outcome.good[9:] == [{"a": 2, "new": "value"}, {"a": 3, "new": None}]
-    assert set(outcome.bad) == {(0, 10)}
+    outcome = read_behind(tmp_path, b'{"a": 1}\n', more)
+    assert outcome.good[1:] == [{"a": 2, "new": "value"}, {"a": 3, "new": None}]
+    assert set(outcome.bad) == {(1, 1)}
 
 
 NO_OBJECTS: dict[bytes, list[int]] = {
@@ -201,14 +203,9 @@ NO_OBJECTS: dict[bytes, list[int]] = {
 
 @pytest.mark.parametrize("before", [0, 9])
 @pytest.mark.parametrize("types", [b'{"b": 0}\n', b"{}\n"])
-def test_line_that_is_no_object_is_a_failed_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: bytes, before: int
-) -> None:
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 10)
-    write(tmp_path / "0.json", types)
+def test_line_that_is_no_object_is_a_failed_row(tmp_path: Path, types: bytes, before: int) -> None:
     for content, bad in NO_OBJECTS.items():
-        write(tmp_path / "1.json", b'{"b": 1}\n' * before + content)
-        outcome = read_files("json", tmp_path, sampled=1)
+        outcome = read_behind(tmp_path, types, b'{"b": 1}\n' * before + content, chunk_bytes=10)
         assert sorted(outcome.bad) == [(1, before + row) for row in bad], content
         good = [(1, row) for row in range(before, outcome.ends[1]) if row - before not in bad]
         assert outcome.order[1 + before :] == good, content
@@ -237,14 +234,15 @@ SEVERAL_LINES: dict[bytes, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("chunk", [10, 4 << 20])
-def test_objects_may_span_lines_and_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", chunk)
-    monkeypatch.setattr(json_reader, "SLICE_BYTES", 16)
+def test_objects_may_span_lines_and_chunks(tmp_path: Path, chunk: int) -> None:
     for content, rows in SEVERAL_LINES.items():
-        outcome = read(tmp_path, b"\n" + content)
+        outcome = read(tmp_path, b"\n" + content, sizes={"chunk_bytes": chunk})
         assert (outcome.good, outcome.bad) == (rows, {}), content
+
+
+def test_slices_end_after_rows() -> None:
+    rows = [b'{"a": 1, "b": "%b"}\n' % (b"x" * size) for size in (0, 3, 40, 3)]
+    assert list(row_slices(b"".join(rows), 16)) == rows
 
 
 def test_line_end_within_a_text_is_a_failed_row(tmp_path: Path) -> None:
@@ -343,15 +341,12 @@ def test_values_of_a_file_that_is_an_array_are_not_changed(tmp_path: Path) -> No
     assert (twice.good, set(twice.bad)) == ([{"a": 1}], {(0, 1)})
 
 
-def test_fields_that_the_sample_lacks_are_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_that_the_sample_lacks_are_texts(tmp_path: Path) -> None:
     rows = [b'{"null": null, "none": [], "old": {}}\n']
     rows += [b'{"null": {"x": 1.50}, "none": [1], "new": 2, "old": {"new": [1.50]}}\n']
     rows += [b'{"null": "a", "none": ["b"], "new": "2024-01-01", "old": {"new": "x"}}\n']
     rows += [b'{"null": [1, "a"], "new": [1, [2]], "old": {"new": [1, {}], "more": [1, "b"]}}\n']
-    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(rows[0]))
-    outcome = read(tmp_path, b"".join(rows))
+    outcome = read_behind(tmp_path, rows[0], b"".join(rows[1:]))
     assert not outcome.bad
     assert outcome.good[1:] == [
         {"null": '{"x": 1.50}', "none": ["1"], "new": "2", "old": {"new": "[1.50]", "more": None}},
@@ -361,14 +356,10 @@ def test_fields_that_the_sample_lacks_are_texts(
     ]  # fmt: skip
 
 
-def test_lines_longer_than_a_sample_have_types(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(text_lines, "LINE_SAMPLE_BYTES", 5)
-    monkeypatch.setattr(text_lines, "CHUNK_BYTES", 5)
-    assert read(tmp_path, b'{"a": 1}\n{"a": 2, "b": 3}\n').good == [
-        *({"a": 1, "b": None}, {"a": 2, "b": "3"})
-    ]
+def test_lines_longer_than_a_sample_have_types(tmp_path: Path) -> None:
+    long = b"x" * LINE_SAMPLE_BYTES
+    outcome = read(tmp_path, b'{"a": 1, "b": "%b"}\n{"a": 2}\n' % long)
+    assert [row["a"] for row in outcome.good] == [1, 2]
 
 
 def test_fields_that_differ_by_case_are_two_columns(tmp_path: Path) -> None:
@@ -413,20 +404,15 @@ def test_bad_line_is_isolated_by_halving(tmp_path: Path, monkeypatch: pytest.Mon
 def test_rows_do_not_depend_on_the_chunk_size(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any] | str], chunk: int
 ) -> None:
-    # the first line fixes the types
-    written = [{"n": 0.5, "s": "a letter"}, *rows]
-    path = tmp_path_factory.mktemp("json") / "a.jsonl"
-    texts = [row if isinstance(row, str) else json.dumps(row) for row in written]
-    path.write_text("\n".join(texts))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "CHUNK_BYTES", chunk)
-        patch.setattr(text_lines, "LINE_SAMPLE_BYTES", len(texts[0]) + 1)
-        outcome = read_files("json", path)
-    numbered = list(enumerate(row for row in written if row != ""))
-    assert outcome.good == [row for _, row in numbered if isinstance(row, dict)]
-    assert outcome.order == [(0, n) for n, row in numbered if isinstance(row, dict)]
-    assert set(outcome.bad) == {(0, n) for n, row in numbered if isinstance(row, str)}
-    assert outcome.ends == {0: len(numbered)}
+    first = b'{"n": 0.5, "s": "a letter"}'  # fixes the types
+    texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    content = "\n".join(texts).encode()
+    outcome = read_behind(tmp_path_factory.mktemp("json"), first, content, chunk_bytes=chunk)
+    numbered = list(enumerate(row for row in rows if row != ""))
+    assert outcome.good[1:] == [row for _, row in numbered if isinstance(row, dict)]
+    assert outcome.order[1:] == [(1, n) for n, row in numbered if isinstance(row, dict)]
+    assert set(outcome.bad) == {(1, n) for n, row in numbered if isinstance(row, str)}
+    assert outcome.ends == {0: 1, 1: len(numbered)}
 
 
 @pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}"), ('{"a":[', "]}")])

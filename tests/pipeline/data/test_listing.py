@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input import listing
-from batchinference.pipeline.input.input_snapshot import paths_of
+from batchinference.pipeline.input.input_snapshot import file_table, paths_of
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.storage.location import Location
 from support.tiers import examples
@@ -166,10 +165,9 @@ def test_paths_in_different_storages_are_rejected(tree: Path) -> None:
         snapshot_input([str(tree), "s3://bucket/data"], [])
 
 
-def test_too_many_files_are_rejected(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_FILES", 5)
+def test_too_many_files_are_rejected() -> None:
     with pytest.raises(BadInput, match="the input has 6 files; at most 5"):
-        names(tree, "")
+        file_table([("/a", 1, None)] * 6, max_files=5)
 
 
 def test_stored_frozen_input_has_the_paths(tree: Path) -> None:

@@ -22,7 +22,6 @@ import pytest
 
 from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import RowCount
-from batchinference.pipeline.input.readers import url_manifest
 from batchinference.pipeline.input.readers.url_manifest import UrlManifestReader
 from batchinference.pipeline.media import images
 from batchinference.pipeline.storage import allowed_addresses, retry
@@ -334,21 +333,24 @@ class Content(bytes):
         Content.alive -= 1
 
 
-def tables(directory: Path, **options: Any) -> Iterator[pa.Table]:
-    """Yield the tables that are read from a manifest of 26 addresses."""
+def tables(directory: Path, options: dict[str, Any], **sizes: int) -> Iterator[pa.Table]:
+    """Yield the tables that are read from a manifest of 26 addresses by a reader with `sizes`."""
     pq.write_table(pa.table({"uri": [*string.ascii_lowercase]}), directory / "a.parquet")
     file = Location(str(directory / "a.parquet"))
     reader = UrlManifestReader(ManifestOptions(**options))
+    reader.__dict__.update(sizes)
     reader.prepare([file])
     yield from reader.read(file)
 
 
-def read(path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch) -> list[int]:
+def read(
+    path: Path, decode: Callable[..., np.ndarray], patch: pytest.MonkeyPatch, **sizes: int
+) -> list[int]:
     """Return the number of rows in each table of pictures."""
     patch.setattr(Fetcher, "fetch", lambda *_: Content())
     patch.setattr(images, "decode", decode)
-    patch.setattr(url_manifest, "TABLE_BYTES", 2 * PICTURE_BYTES)
-    return [table.num_rows for table in tables(path, decode="image")]
+    read = tables(path, {"decode": "image"}, table_bytes=2 * PICTURE_BYTES, **sizes)
+    return [table.num_rows for table in read]
 
 
 def test_images_are_decoded_when_their_table_is_created(
@@ -373,8 +375,7 @@ def test_fetched_content_is_freed_when_it_is_decoded(
         seen.append(Content.alive)
         return np.zeros((1, 1, 3), np.uint8)
 
-    monkeypatch.setattr(url_manifest, "HELD_ROWS", 4)
-    assert read(tmp_path, decode, monkeypatch) == [26]
+    assert read(tmp_path, decode, monkeypatch, prefetched_rows=4) == [26]
     assert max(seen) <= 4 + 2, "those that wait, the one that is decoded, and the one before it"
 
 
@@ -386,10 +387,8 @@ def test_bytes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return bytes(1000)
 
     monkeypatch.setattr(Fetcher, "fetch", fetched)
-    monkeypatch.setattr(url_manifest, "HELD_BYTES", 4000)
-    monkeypatch.setattr(url_manifest, "TABLE_BYTES", 1)
     yielded = 0
-    for table in tables(tmp_path, maxBytes=1000):
+    for table in tables(tmp_path, {"maxBytes": 1000}, prefetched_bytes=4000, table_bytes=1):
         yielded += table.num_rows
         assert len(begun) <= yielded + 4 + 1, "the table that is yielded, and the row behind it"
     assert yielded == len(begun) == 26

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchinference.pipeline.input.readers import numpy as reader
 from batchinference.spec.warnings import WarningName
 from support.inputs.read_files import open_input, read_files
 
@@ -54,16 +53,13 @@ def test_archive_arrays_are_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "columns first.npy"])
-def test_chunk_size_does_not_change_rows(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunk_size_does_not_change_rows(tmp_path: Path, name: str) -> None:
     array = RANDOM.random((100, 3))
     if name.endswith("npz"):
         np.savez(tmp_path / name, data=array)
     else:
         np.save(tmp_path / name, np.asfortranarray(array) if " " in name else array)
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 7 * 24)  # seven rows
-    outcome = read_files("numpy", tmp_path)
+    outcome = read_files("numpy", tmp_path, sizes={"chunk_bytes": 7 * 24})  # seven rows
     assert max(table.num_rows for table in outcome.tables) == 7
     assert np.array_equal(outcome.column("data"), array)
     assert outcome.order == [(0, row) for row in range(100)]

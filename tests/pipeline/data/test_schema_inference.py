@@ -1,5 +1,6 @@
 """Types without rows: the columns after a step without rows are those of the rows that it returns.
-Expressions that do not suit the types of the input are answered with ones that do."""
+For an expression that does not suit the types of the input, the message suggests another one.
+"""
 
 from __future__ import annotations
 

@@ -357,6 +357,12 @@ class TestHuggingface:
         assert len(given) == (3 if streaming else 1)
         assert read(given).good == ROWS
 
+    @pytest.mark.usefixtures("files")
+    def test_only_a_commit_is_read_twice(self) -> None:
+        for revision, repeatable in {None: False, "main": False, "0" * 40: True}.items():
+            options = {"split": "train", "revision": revision}
+            assert opened("huggingface", name="org/set", options=options).repeatable == repeatable
+
     @pytest.mark.parametrize("how", ["saved", "streamed", "fetched"])
     @pytest.mark.usefixtures("files")
     def test_limit_is_exact(self, folder: Path, how: str) -> None:
@@ -467,7 +473,7 @@ def test_read_error_names_the_part() -> None:
 
 
 def test_part_with_fewer_rows_than_before_has_no_end(messages: Messages) -> None:
-    """The rows before the last gap are committed. An end before them would hide missing rows."""
+    """Rows before the last gap were read, so an end there would hide missing rows."""
     given = TableInput("sql", [lambda: [pa.table({"id": [1, 2, 3]})]])
     with messages.raises(Incomplete):
         list(given.read_tasks(1, {0: [(1, 2), (8, None)]})[0]())

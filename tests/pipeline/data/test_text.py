@@ -10,7 +10,6 @@ import skimage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.input.readers import text_lines
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 
@@ -112,9 +111,7 @@ def test_chunk_size_does_not_change_rows(
 ) -> None:
     directory = tmp_path_factory.mktemp("text")
     full = read(directory, content, dropEmptyLines=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "CHUNK_BYTES", chunk)
-        cut = read(directory, content, dropEmptyLines=False)
+    cut = read(directory, content, dropEmptyLines=False, sizes={"chunk_bytes": chunk})
     for name in ("good", "order", "bad", "ends"):
         assert getattr(cut, name) == getattr(full, name)
 

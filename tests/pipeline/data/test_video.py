@@ -14,7 +14,6 @@ import pytest
 import soundfile
 from av.video.reformatter import ColorRange, Colorspace
 
-from batchinference.pipeline.input.readers import images as reader
 from batchinference.pipeline.media.truncated_files import stated_size, truncation_error
 from plugins.messages import Messages
 from support.inputs.media_files import HEIGHT, WIDTH, quarters, turn_film, write_film
@@ -142,10 +141,9 @@ def test_damaged_video_is_read_the_same_again(tmp_path: Path) -> None:
     assert np.array_equal(indexes(first), indexes(second))
 
 
-def test_long_video_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_video_is_read_in_chunks(tmp_path: Path) -> None:
     video(tmp_path / "a.mp4", frames=200, scale=4)
-    monkeypatch.setattr(reader, "CHUNK_BYTES", 1 << 20)
-    opened = open_input("video", tmp_path)
+    opened = open_input("video", tmp_path, sizes={"chunk_bytes": 1 << 20})
     tracemalloc.start()
     rows = sum(len(batch.ids) for batch in opened.file_rows.read(opened.snapshot.files()))
     _, peak = tracemalloc.get_traced_memory()

@@ -17,8 +17,8 @@ from batchinference.pipeline.execution.crash_isolation import NO_DEATHS
 from batchinference.pipeline.execution.dataset import DatasetExecution
 from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.input import JobInput, RowCount, file_input
-from batchinference.pipeline.input.file_input import open_input
+from batchinference.pipeline.input import JobInput, RowCount
+from batchinference.pipeline.input.file_input import REREAD_BYTES, open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.ray_compat import whole_call
 from batchinference.pipeline.storage.location import Location
@@ -261,8 +261,7 @@ def test_rows_are_prepared_block_by_block(tmp_path: Path, monkeypatch: pytest.Mo
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_input, "REREAD_BYTES", 0)
-    write_lines(tmp_path, {"a.txt": ["text"] * 60})
+    write_lines(tmp_path, {"a.txt": ["x" * (REREAD_BYTES // 50)] * 60})
     spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=[FILTER, CLASS])
     operators = planned(monkeypatch, spec)
     assert list(operators) == ["ReadRows", "MapBatches(filter)", "MapBatches(class)"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,13 +137,22 @@ def cut_up(opened: Input, parts: int) -> list[InputFile]:
 
 
 def open_input(
-    format_: str, *paths: Path | str, sampled: int | None = None, **options: Any
+    format_: str,
+    *paths: Path | str,
+    sampled: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    **options: Any,
 ) -> Input:
-    """Open an input and sample up to `sampled` of its files, by default as many as a job."""
+    """Open an input and sample up to `sampled` of its files, by default as many as a job. `sizes`
+    are attributes of the reader, such as `chunk_bytes`, and apply to reading, not to sampling."""
     fields = {"format": format_, "paths": [str(path) for path in paths], "options": options}
     read = _READ.validate_python(fields)
     assert isinstance(read, ReadFiles)
-    return Input(open_files(read, sampled))
+    opened = Input(open_files(read, sampled))
+    for name, size in (sizes or {}).items():
+        assert isinstance(getattr(opened.file_rows.reader, name), int)
+        setattr(opened.file_rows.reader, name, size)
+    return opened
 
 
 def open_versioned(fields: dict[str, Any], earlier: ProcessedFiles | None = None) -> Input:

@@ -20,12 +20,12 @@ from batchinference.pipeline.storage.location import Location
 
 NO_ENDS: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
-"""Yields batches of rows. After the last row of a part, a batch has the end of the part
-(`RowBatch.ends`), unless the number of rows per part is known (`JobInput.rows_each`)."""
+"""Yields batches of rows. The last batch of a part states how many rows the part has
+(`RowBatch.ends`), unless all parts have the same number of rows (`JobInput.rows_each`)."""
 ReadNote: TypeAlias = Callable[[int], AbstractContextManager[object]]
-"""Returns a context manager around the reading of rows. Its argument is the id of the first row."""
+"""Returns a context manager in which rows are read. The argument is the id of the first row."""
 AFTER_CRASH: ContextVar[bool] = ContextVar("after_crash", default=False)
-"""Whether a process has died while it read the same rows, so native code may crash again."""
+"""Whether an earlier process died while it read the same rows, so native code may crash again."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class JobInput(Protocol):
         `gaps` is None for all rows."""
 
     def first_rows(self, count: int, ends: Mapping[int, int]) -> MissingRows:
-        """Return the ranges of the first `count` rows. `ends` is as in `self.count`. A part without
-        a known end is assumed to be long enough. If it is not, call this again with its end."""
+        """Return the ranges of the first `count` rows. `ends` is as in `self.count`. A part that is
+        not in `ends` is assumed to have enough rows. If it has fewer, call this method again."""
 
     def serialized(self) -> bytes:
         """Return the input snapshot: a Parquet file whose column `path` identifies each part."""
@@ -92,7 +92,7 @@ class JobInput(Protocol):
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
-        are the rows to read (None for all rows), and need a repeatable input."""
+        are the rows to read; it must be None (all rows) if the input is not repeatable."""
 
 
 def batch_of(
@@ -101,8 +101,8 @@ def batch_of(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> RowBatch:
-    """Return a batch of rows that were read, with their warnings. Rows with an unreadable value, or
-    with a warning whose name is in `failing`, become failed rows."""
+    """Return a table of input rows as a batch, with their warnings. Rows with an unreadable value,
+    or with a warning whose name is in `failing`, become failed rows."""
     errors = {**errors_of(warnings, failing), **unreadable_rows(table)}
     kept = [warning for warning in warnings if warning.row not in errors]
     batch = _batch_without(errors, table, ids) if errors else RowBatch.read(table, ids)
@@ -110,7 +110,7 @@ def batch_of(
 
 
 def _batch_without(errors: Mapping[int, Exception], table: pa.Table, ids: np.ndarray) -> RowBatch:
-    """Return a batch in which the rows with an error are failed rows. `errors` is by row index."""
+    """Return a batch in which the rows in `errors` (by row index) are failed rows."""
     readable = np.ones(len(ids), dtype=bool)
     readable[list(errors)] = False
     rows_by_error: dict[str, list[int]] = {}

@@ -1,6 +1,5 @@
-"""Compares an input with earlier input snapshots: finds new, changed and deleted files, and refuses
-changes that the job cannot handle.
-"""
+"""Compares an input with earlier input snapshots: detects new, changed and deleted files, and
+refuses changes that the job cannot handle."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.text import counted
 
 PARTS_AT_ONCE = 10_000
-"""Maximum number of parts of an input that are Python objects at the same time."""
+"""Number of parts of an input that are converted to Python objects together."""
 START_OVER_HINT = (
     f"run `{RESTART}` to compute all rows again (on a cluster or with append: set resume to false)"
 )
@@ -34,16 +33,16 @@ START_OVER_HINT = (
 
 @dataclass(frozen=True)
 class ReplacementRule:
-    """What happens to the rows of changed and deleted files, which `read.onChange` and
-    `read.onDelete` choose. `possible` tells whether the job could use these settings."""
+    """Whether a job `recomputes` rows of changed files (`read.onChange`), and `removes` rows of
+    deleted files (`read.onDelete`). `possible`: whether the job could use these settings."""
 
     recomputes: bool = False
     removes: bool = False
     possible: bool = False
 
     def fix(self, setting: str, other: str) -> str:
-        """Return the fix for a message: `other`, and before it the setting of `read` that replaces
-        the rows, if the job could use it."""
+        """Return the fix for a message: `other`, after the advice to set `setting` of `read` if the
+        job could use it."""
         return f"set read.{setting}, or {other}" if self.possible else other
 
 
@@ -61,6 +60,7 @@ class FileChanges:
 
     @classmethod
     def between(cls, snapshot: InputSnapshot, now: InputSnapshot) -> FileChanges:
+        """Return how the files of a snapshot differ from the current files `now`."""
         current = dict(zip(now.uris, now.versions, strict=True))
         changed, gone = {}, set()
         for number, (uri, known) in enumerate(zip(snapshot.uris, snapshot.versions, strict=True)):
@@ -81,7 +81,8 @@ class FileChanges:
         return bool(self.changed or self.removed)
 
     def applied(self, snapshot: InputSnapshot) -> InputSnapshot:
-        """Return the snapshot with the current versions of its files."""
+        """Return the snapshot with the current versions of its files (REMOVED for
+        `self.removed`)."""
         versions = {**self.changed, **dict.fromkeys(self.removed, REMOVED)}
         return snapshot.with_versions(versions) if versions else snapshot
 
@@ -95,7 +96,7 @@ class ResumedInput:
 
     `unfinished` returns the numbers of the files with missing rows in the output. Its argument is
     the number of rows of every file, if known before reading. `relisted` tells whether `snapshot`
-    is of a pass that died before it replaced the snapshot of the output."""
+    was stored by a pass that died before it replaced the snapshot of the output."""
 
     snapshot: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
@@ -103,11 +104,10 @@ class ResumedInput:
     relisted: bool = False
 
     def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
-        """Return the differences between the snapshot and the current files `now`.
-
-        New files are ignored. `rows_each` is the argument of `unfinished`. Raises BadInput with the
-        path for a changed file, and for one deleted before all its rows were read, unless `rule`
-        replaces them."""
+        """Return the differences between the snapshot and the current files `now`, without new
+        files. `rows_each` is the argument of `unfinished`. Raises BadInput with the path of a
+        changed file, and of a file that was deleted before all its rows were read, unless `rule`
+        replaces their rows."""
         changes = FileChanges.between(self.snapshot, now)
         unfinished = self.unfinished(rows_each)
         uris, versions = self.snapshot.uris, self.snapshot.versions
@@ -123,7 +123,7 @@ class ResumedInput:
 
 
 class NoNewFiles(Exception):
-    """Raised if earlier runs have processed all input files. `ignored` are the unread files."""
+    """Raised if earlier runs have processed all input files. `ignored` are files never read."""
 
     def __init__(self, ignored: IgnoredFiles) -> None:
         text = f" ({ignored.text})" if ignored.text else ""
@@ -133,9 +133,9 @@ class NoNewFiles(Exception):
 @dataclass(frozen=True)
 class ProcessedFiles:
     """The input snapshots of earlier runs, whose rows are already in the output. `rule` tells what
-    happens to the rows of files that have changed since."""
+    happens to the rows of files that have changed since these runs."""
 
-    lists: list[InputSnapshot]
+    snapshots: list[InputSnapshot]
     rule: ReplacementRule = ReplacementRule()
 
     def without(self, now: InputSnapshot) -> InputSnapshot:
@@ -144,7 +144,7 @@ class ProcessedFiles:
         Raises NoNewFiles if there are none, and BadInput with the path if a processed file has
         changed, unless `rule` replaces its rows."""
         known: dict[str, Version] = {}
-        for snapshot in self.lists:
+        for snapshot in self.snapshots:
             pairs = zip(snapshot.uris, snapshot.versions, strict=True)
             known.update((uri, version) for uri, version in pairs if version != REMOVED)
         uris = now.uris
@@ -172,13 +172,13 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
 
     `complete` are the layouts of the output and its additions. The remark ends with `restart`,
     which says how to compute all rows again."""
-    read = (layout.input.read_if_exists() for layout in complete)
-    contents = [content for content in read if content is not None]
+    stored = (layout.input.read_if_exists() for layout in complete)
+    contents = [content for content in stored if content is not None]
     if not contents:
         return ""
     try:
         if (table := version_in(source.serialized())) is not None:
-            if table.version in [read.version for read in map(version_in, contents) if read]:
+            if table.version in [each.version for each in map(version_in, contents) if each]:
                 return ""
             return (
                 f"{table.name} has version {table.version} now, whose changes are not in the "
@@ -203,8 +203,8 @@ def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str)
 def _describe_part(
     part: tuple[object, ...], earlier: tuple[object, ...] | None, others: int, restart: str
 ) -> str:
-    """Return a remark about a part of the input that is new or has changed. `earlier` is the part
-    before it changed, and `others` the number of further such parts."""
+    """Return a remark about a part of the input that is new, or has changed from `earlier`.
+    `others` is the number of other parts that are new or have changed."""
     what = "is new"
     if earlier is not None:
         sizes = f" ({earlier[1]} bytes then, {part[1]} now)" if len(part) > 2 else ""
@@ -218,8 +218,8 @@ def _describe_part(
 
 
 def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
-    """Raise BadOutput if one of the outputs `previous` has rows of the same files or the same
-    table. The same job added them before its spec changed."""
+    """Raise BadOutput if one of the outputs `previous`, which the same job wrote before its spec
+    changed, has rows of the same files or the same table."""
     known = {identity for identity, _ in _origins(source.serialized())} if previous else set()
     for layout in previous:
         origins = _origins(layout.input.read())
@@ -233,16 +233,16 @@ def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> Non
 
 
 def _origins(content: bytes) -> Iterator[tuple[object, str]]:
-    """Yield the identity and the name of the origin of each part of an input snapshot: the file, or
-    for a table the table itself, because compaction moves rows to other files."""
+    """Yield the identity and the name of the file or table to which each part of an input snapshot
+    belongs. In a table, files identify nothing, because compaction moves rows to other files."""
     table = version_in(content)
     for part in _parts(content):
         yield (table.table, table.name) if table else (part[0], f"'{part[0]}'")
 
 
 def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
-    """Yield the identity of each part of an input snapshot: the values that identify it, without
-    statistics. Files whose rows were removed are left out."""
+    """Yield the values that identify each part of an input snapshot, without statistics. Files
+    whose rows were removed are left out."""
     table = read_table(pa.BufferReader(content))
     not_identifying = (*STATS.names, "constants")
     table = table.drop_columns([name for name in not_identifying if name in table.column_names])
@@ -254,5 +254,5 @@ def _parts(content: bytes) -> Iterator[tuple[object, ...]]:
 
 
 def _hashes_of_parts(content: bytes) -> np.ndarray:
-    """Return a hash (int64) of each part of an input snapshot. Millions of parts would take GiB."""
+    """Return a hash (int64) of each part of an input snapshot, to save memory."""
     return np.fromiter(map(hash, _parts(content)), np.int64)

@@ -32,9 +32,8 @@ _MISSING = pa.array(
 
 @dataclass(frozen=True)
 class CsvTypes:
-    """Converts columns of CSV files from bytes to their types. A column without a type is text.
-
-    `nulls` are texts that mean null in all columns."""
+    """Converts columns of CSV files from bytes to their types: `declared` by the user, or else
+    `sampled`. A column without a type is text. `nulls` are texts that mean null in all columns."""
 
     declared: Mapping[str, ColumnType] = field(default_factory=dict)
     sampled: Mapping[str, str] = field(default_factory=dict)
@@ -46,10 +45,10 @@ class CsvTypes:
     escaped: bool = False
     """Whether the files have an escape character, so that a value may be NULL of csv_dialect."""
     _slow: set[str] = field(default_factory=set, compare=False)
-    """The columns for which the quick conversion has failed. It is not tried again."""
+    """The columns for which the quick conversion has failed, and is not tried again."""
 
     def infer(self, columns: Mapping[str, pa.ChunkedArray]) -> dict[str, str]:
-        """Infer and return the types of sampled columns of bytes."""
+        """Return the inferred types of sampled columns of bytes."""
         texts = {
             name: _without_missing(self._texts(column)[0]).drop_null()
             for name, column in columns.items()
@@ -61,7 +60,7 @@ class CsvTypes:
 
     def cast(self, table: pa.Table) -> tuple[pa.Table, dict[int, Exception]]:
         """Return a table of bytes converted to the types of its columns, and the errors of rows
-        with a value that does not fit, by row index. Such a value is null in the table."""
+        with a value that does not fit its type, by row index. Such a value becomes null."""
         columns: list[pa.ChunkedArray] = []
         errors: dict[int, Exception] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -113,7 +112,7 @@ class CsvTypes:
     def _quickly_converted(
         self, column: pa.ChunkedArray, kind: ColumnType, sampled: str | None
     ) -> pa.ChunkedArray | None:
-        """Return the converted column; None if a value may not fit, so `_cast` must check."""
+        """Return the converted column; None if a value may not fit, so each must be checked."""
         is_quick = kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
         if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None

@@ -1,9 +1,9 @@
-"""Divides CSV text into blocks of whole records, so that damaged quotes cost only their own lines.
+"""Divides CSV text into blocks of complete records, so that a damaged quote fails only its line.
 
-A quote is damaged if it is not closed, or if text follows the quote that closes it. To pyarrow, an
+A quote is damaged if it is not closed, or if text follows the quote that closes it. For pyarrow, an
 unclosed quote begins a value that extends to the next quote or the end of the file. So pyarrow gets
-only blocks without damaged quotes: a line with one is replaced by a marker line with too many
-fields, for which pyarrow calls the handler of invalid rows, in the right order.
+only blocks without damaged quotes: a marker line with too many fields replaces each line with a
+damaged quote. For a marker line, pyarrow calls the handler of invalid rows, in the order of lines.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from batchinference.text import counted
 
 BLOCK_BYTES = 1 << 21
 RECORDS_AT_ONCE = 64
-SHOWN_BYTES, HINT_BYTES = 80, 1 << 16
+SHOWN_BYTES, NEAR_BYTES = 80, 1 << 16
+"""Bytes of a line in a message, and bytes after a damaged line that are searched for a quote."""
 RAISE_LIMIT = "Raise read.options.maxRowBytes, or shorten the row"
+SHOWN_CHARACTERS = 200
+"""Maximum characters of a line with a wrong number of fields in a message."""
 MARKER = "\0removed"
 """The beginning of a marker line, which replaces a damaged line or a comment."""
 LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -54,24 +57,23 @@ class Fault(NamedTuple):
     fix: str
 
     def damage(self, lines: int, size: int) -> Damage:
-        """Return the damage of this fault, which makes so many lines and bytes unreadable."""
+        """Return the damage of this fault, which makes `lines` lines of `size` bytes unreadable."""
         extent = f"{counted(lines, 'line')}, {size} bytes"
         shown = self.line[:SHOWN_BYTES].decode(errors="replace").rstrip("\r\n")
         return Damage(f"{self.problem} ({extent} cannot be read): {shown}. {self.fix}", lines)
 
 
 class Block(NamedTuple):
-    """Whole records. `removed` has what a marker line replaces: damage, or None for a comment."""
+    """Complete records. `removed` has the damage of each marker line (None for a comment)."""
 
     content: bytes | memoryview
     removed: list[Damage | None]
 
 
 class _Records(NamedTuple):
-    """The first records of a text, which end at `stop`.
-
-    `removed` are the lines to replace: start, end, and damage (None for a comment). With `fault`,
-    it is unknown where the next record begins."""
+    """The first records of a text, which end before the position `stop`. `removed` are the lines to
+    replace: start, end, and damage (None for a comment). If there is a `fault`, it is unknown where
+    the next record begins."""
 
     stop: int
     removed: list[tuple[int, int, Damage | None]]
@@ -80,7 +82,7 @@ class _Records(NamedTuple):
 
 class _Patterns(NamedTuple):
     record: re.Pattern[bytes]
-    """A record with its line end. `records` are several."""
+    """A record with its line end. `records` matches up to RECORDS_AT_ONCE records."""
     records: re.Pattern[bytes]
     part: re.Pattern[bytes]
     """The beginning of a record that may continue after the end of the text."""
@@ -93,7 +95,7 @@ class _Patterns(NamedTuple):
 
 @lru_cache
 def _patterns(dialect: Dialect) -> _Patterns:
-    # no possessive loops with alternatives, because these fail before Python 3.11.5
+    # possessive loops with alternatives do not work before Python 3.11.5
     quote, delimiter = re.escape(dialect.quote), re.escape(dialect.delimiter)
     comment = re.escape(dialect.comment)
     field = opened = quoted = rb"[^%b]*+" % re.escape(dialect.boundaries)
@@ -118,7 +120,7 @@ def _patterns(dialect: Dialect) -> _Patterns:
 
 def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: bool) -> _Records:
     """Return the records at the beginning of a text without escapes; with `one`, only the first.
-    `ended` tells whether the text is the end of the file. `columns` is the number of fields."""
+    `ended`: whether the text extends to the end of the file. `columns`: the fields per record."""
     if not one and (stop := _regular_end(text, dialect, ended=ended)):
         return _Records(stop, [])
     size, at = len(text), 0
@@ -152,8 +154,8 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
 def _irregular_line(
     text: bytes, at: int, size: int, dialect: Dialect, *, ended: bool
 ) -> tuple[int, Fault | None] | None:
-    """Return the end of a line at `at` that is no valid record, and its fault (None for a comment).
-    Return None if the line may continue after the text."""
+    """Return the end of the line from `at` on, which is no valid record, and its fault (None for a
+    comment). Return None if the line may continue after the text."""
     patterns = _patterns(dialect)
     comment = dialect.comment and text.startswith(dialect.comment, at)
     if not (ended or comment) and patterns.part.match(text, at):
@@ -167,7 +169,7 @@ def _irregular_line(
 
 
 def _line_end(text: bytes, at: int, *, ended: bool) -> int | None:
-    """Return the end of the line at position `at`. None if its line end, or the second half of a
+    """Return the end of the line at position `at`. None if the line end, or the second half of a
     CRLF, may be in the text that follows."""
     line_end = LINE_END.search(text, at)
     if not line_end or (not ended and line_end.end() == len(text) and text.endswith(b"\r")):
@@ -181,15 +183,14 @@ def _may_continue(line: bytes, dialect: Dialect) -> bool:
 
 
 def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return where a value ends that a damaged line, from `begin` to `at`, leaves open.
-
-    If the next quote closes a value, as in `x, y"`, it is the end of the line with this quote.
-    Otherwise, as in `x,"y`, it is `at`. None if the text that follows decides."""
+    """Return where the value ends that a damaged line, from `begin` to `at`, leaves open. If the
+    next quote closes a value, as in `x, y"`, the result is the end of the line with this quote.
+    Otherwise, as in `x,"y`, the result is `at`. None if the text that follows decides."""
     if not _may_continue(text[begin:at], dialect):
         return at
-    quote = text.find(dialect.quote, at, at + HINT_BYTES)
+    quote = text.find(dialect.quote, at, at + NEAR_BYTES)
     if quote < 0 or quote + 1 == len(text):
-        return at if ended or len(text) - at >= HINT_BYTES else None
+        return at if ended or len(text) - at >= NEAR_BYTES else None
     if text[quote - 1] in dialect.boundaries or text[quote + 1] not in dialect.boundaries:
         return at
     return _line_end(text, quote, ended=ended)
@@ -217,14 +218,14 @@ def _fault(text: bytes, begin: int, stop: int, dialect: Dialect) -> Fault:
 
 
 def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return the end of the last record (0 if none ends). None if the text has comments or
-    misplaced quotes, so that patterns are needed, which are slower."""
+    """Return the end of the last complete record; 0 if no record is complete. None if the text has
+    comments or damaged quotes, for which the slower patterns are needed."""
     if dialect.comment and _patterns(dialect).comment.search(text):
         return None
     if not dialect.quote or dialect.quote not in text:
         return len(text) if ended else max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
-    half = not ended and text.endswith(dialect.quote)  # it may be half of a doubled quote
-    values = np.frombuffer(text, np.uint8, len(text) - half)
+    is_cut = not ended and text.endswith(dialect.quote)  # it may be half of a doubled quote
+    values = np.frombuffer(text, np.uint8, len(text) - is_cut)
     quotes = np.flatnonzero(values == dialect.quote[0])
     closing = quotes[1::2] + 1
     before = values[np.maximum(quotes[::2] - 1, 0)]
@@ -241,27 +242,27 @@ def _regular_end(text: bytes, dialect: Dialect, *, ended: bool) -> int | None:
 
 
 class CsvText:
-    """CSV text from a stream of UTF-8. `row_bytes` is the maximum size of a row."""
+    """CSV text from a stream of UTF-8. Reads `block_bytes` at once. Rows have up to `row_bytes`."""
 
-    def __init__(self, source: BufferedIOBase, dialect: Dialect, row_bytes: int) -> None:
+    def __init__(
+        self, source: BufferedIOBase, dialect: Dialect, row_bytes: int, block_bytes: int
+    ) -> None:
         self.dialect = dialect
         self.skipped_lines = 0
-        """The number of lines that `begin` has left out: by `skipLines`, and comments."""
-        self._source, self._row_bytes = source, row_bytes
+        """The number of lines of `skipLines`, and of comments, that `begin` has removed."""
+        self._source, self._row_bytes, self._block_bytes = source, row_bytes, block_bytes
         self._text, self._begin, self._ended = b"", 0, False
 
     @property
     def beginning(self) -> bytes:
-        """The first bytes of the text that is still unread."""
-        return self._unread(HINT_BYTES)
+        """The first NEAR_BYTES bytes of the text that is still unread."""
+        return self._unread(NEAR_BYTES)
 
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
         """Remove what precedes the header: a byte order mark, a line such as `sep=;`, `skip_lines`
-        lines, blank lines and comments.
-
-        `chosen` tells whether the user has set the delimiter. Raises ValueError if the line `sep=`
-        then names another one."""
-        self._load(BLOCK_BYTES)
+        lines, blank lines and comments. `chosen` tells whether the user has set the delimiter.
+        Raises ValueError if the user has set another delimiter than a line `sep=` names."""
+        self._load(self._block_bytes)
         self._text = self._text.removeprefix(codecs.BOM_UTF8)
         line = DELIMITER_LINE.match(self._text)
         named = line[1] if line else b""
@@ -276,13 +277,14 @@ class CsvText:
         for _ in range(max(skip_lines, 1 if named else 0)):
             self._skip_line()
         ignored = b"\r\n" + self.dialect.comment
-        while self._load(BLOCK_BYTES) and self._text[self._begin] in ignored:
+        while self._load(self._block_bytes) and self._text[self._begin] in ignored:
             self.skipped_lines += self._text[self._begin] in self.dialect.comment
             self._skip_line()
 
     def header(self) -> bytes | Damage:
-        """Remove the header, and return it in the form for pyarrow; empty if there is no text."""
-        size = BLOCK_BYTES
+        """Remove the header line, and return it as `for_parser` does; empty if there is no text. If
+        it is damaged, return the rest of the file as damage."""
+        size = self._block_bytes
         while self._load(size):
             text = self._unread(size)
             plain, ended = without_escapes(text, self.dialect), self._is_all(text)
@@ -300,18 +302,18 @@ class CsvText:
         return b""
 
     def rest(self, problem: str, header: bytes, fix: str) -> Damage:
-        """Remove the rest of the file, and return it as damage, because its header is damaged."""
+        """Remove the rest of the file, and return it as damage: `problem` is about `header`."""
         lines, size = self._drop(all_text=True)
         damage = Fault(problem, header, fix).damage(lines, size)
         return damage._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
-        """Yield the remaining records in blocks. `columns` is the number of fields of a record."""
-        size = BLOCK_BYTES
+        """Yield the remaining records in blocks, and damage. `columns`: the fields per record."""
+        size = self._block_bytes
         while self._load(size):
             text = self._unread(size)
             plain, ended = without_escapes(text, self.dialect), self._is_all(text)
-            one = size > BLOCK_BYTES
+            one = size > self._block_bytes
             stop, removed, fault = _records(plain, self.dialect, columns, ended=ended, one=one)
             if stop:
                 yield self._block(text[:stop] if removed else text, stop, removed, columns)
@@ -321,7 +323,7 @@ class CsvText:
             elif not stop and size >= self._row_bytes:
                 fault = Fault(self._too_long, text, RAISE_LIMIT)
                 yield fault.damage(*self._drop(all_text=False))
-            size = BLOCK_BYTES if stop or size >= self._row_bytes else 2 * size
+            size = self._block_bytes if stop or size >= self._row_bytes else 2 * size
 
     @property
     def _too_long(self) -> str:
@@ -341,12 +343,13 @@ class CsvText:
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
     def _drop(self, *, all_text: bool) -> tuple[int, int]:
-        """Remove a record that cannot be read: the text up to the first line end after an even
-        number of quotes. With `all_text`, remove all text. Return the removed lines and bytes."""
+        """Remove a record that cannot be read, or all text. The record ends at the first line end
+        after an even number of quotes, or at the first line end if values have none. Return the
+        numbers of removed lines and bytes."""
         lines = size = quotes = 0
-        complete, quote = True, self.dialect.quote
-        while self._load(BLOCK_BYTES):
-            text, at = without_escapes(self._unread(BLOCK_BYTES), self.dialect), 0
+        complete, quote = True, self.dialect.quote if self.dialect.newlines_in_values else b""
+        while self._load(self._block_bytes):
+            text, at = without_escapes(self._unread(self._block_bytes), self.dialect), 0
             if not self._is_all(text):
                 text = text.removesuffix(b"\r") or text  # this may be half of a CRLF
             for line_end in LINE_END.finditer(text):
@@ -378,7 +381,7 @@ class CsvText:
         return self._text[self._begin : self._begin + size]
 
     def _skip_line(self) -> None:
-        while self._load(BLOCK_BYTES):
+        while self._load(self._block_bytes):
             line_end = LINE_END.search(self._text, self._begin)
             if line_end and (self._ended or line_end.end() < len(self._text)):
                 self._begin = line_end.end()
@@ -387,11 +390,8 @@ class CsvText:
             self._begin = line_end.start() if line_end else len(self._text)
 
 
-SHOWN_CHARACTERS = 200
-
-
 class Rejected(NamedTuple):
-    """A line that is no row: the number of rows before it, and its damage (None for a comment)."""
+    """A line that is no row: the number of rows before, and its damage (None for a comment)."""
 
     row: int
     damage: Damage | None
@@ -405,14 +405,13 @@ class Rows(NamedTuple):
 
 
 def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
-    """Read the header, and return the column names, or the damage of the file.
-
-    A column without a name gets a name from its position. `fix` is the advice if the header is
-    invalid in `encoding`."""
+    """Return the column names in the header, which is removed from the text, or the damage of the
+    file. A column without a name gets a name from its position. `fix` is the advice if the header
+    is invalid in `encoding`."""
     header = text.header()
     if isinstance(header, Damage) or not header:
         return header or []
-    block = Block(header + b"\n", [])  # without a line end, pyarrow finds no line
+    block = Block(header + b"\n", [])  # without a line end, pyarrow sees no line
     columns = _parse(block, 0, text.dialect).table.num_columns
     table = _parse(block, columns, text.dialect).table
     try:
@@ -428,8 +427,8 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
     try:
         return _parse(block, columns, dialect)
     except pa.ArrowInvalid:
-        # pyarrow cannot skip a line with a wrong number of fields if it is not UTF-8. So make all
-        # lines UTF-8: read each byte as a character of Latin-1
+        # pyarrow cannot skip a line with a wrong number of fields if the line is not UTF-8. So all
+        # lines become UTF-8: each byte becomes a character of Latin-1
         latin = bytes(block.content).decode("latin-1").encode()
         table, rejected = _parse(block._replace(content=latin), columns, dialect, latin=True)
         original = [
@@ -449,8 +448,8 @@ def parse_sample(text: CsvText, columns: int) -> pa.Table:
 
 
 def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False) -> Rows:
-    """Return the rows of a block. If `columns` is 0, the first line decides. `latin` tells that the
-    content is in the form of `parse_rows`."""
+    """Return the rows of a block. If `columns` is 0, the first line decides how many columns there
+    are. `latin` tells that each byte of the text was decoded as Latin-1."""
     removed, rejected = iter(block.removed), list[Rejected]()
 
     def reject(row: pac.InvalidRow) -> str:

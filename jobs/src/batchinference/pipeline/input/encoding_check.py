@@ -1,7 +1,7 @@
-"""Finds text files whose encoding is not the one that the job sets, and converts text to UTF-8.
+"""Detects text files that have another encoding than the job sets, and converts text to UTF-8.
 
-Bytes that are invalid in the encoding are converted to bytes that are invalid in UTF-8. So only the
-row with these bytes fails when a reader decodes it."""
+Bytes that are invalid in the encoding are converted to bytes that are invalid in UTF-8. So a reader
+that decodes the rows fails only the row with these bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-"""Encodings by byte order mark. UTF-32 precedes UTF-16, because its mark begins with that mark."""
-_BEGINNING, _LINES_BYTES = 1 << 12, 1 << 20
+"""Encodings by byte order mark. UTF-32 is first, because its mark begins with that of UTF-16."""
+_HEAD_BYTES, _LINES_BYTES = 1 << 12, 1 << 20
+"""Numbers of first bytes in which zeros are counted, and in which lines are decoded."""
 _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
+_HANDLER = "batchinference.invalid"
 _SURE_LINES = 2
-"""At least so many lines that are not UTF-8 mean another encoding. Fewer may be damaged."""
+"""At least so many lines that are not UTF-8 mean another encoding. Fewer may be damaged lines."""
 _SURE_BYTES = 2
 """Valid UTF-8 with at least so many continuation bytes is no text in a single-byte encoding."""
 
@@ -52,11 +54,11 @@ def check_beginning(head: bytes, encoding: str) -> None:
 
 
 def _problem(sample: bytes, encoding: str) -> tuple[str, str] | None:
-    """Return what is wrong and which encoding to set; None if the encoding may be right."""
+    """Return what is wrong, and which encoding to set; None if the encoding may be right."""
     name = codecs.lookup(encoding).name
     if name == "utf-8":
         return _not_utf8_by_mark(sample) or _not_utf8_by_bytes(sample)
-    beginning = sample[:_BEGINNING]
+    beginning = sample[:_HEAD_BYTES]
     wide = name.startswith(("utf-16", "utf-32")) and beginning and b"\0" not in beginning
     if wide and _is_utf8(beginning):
         return f"is utf-8, and not {encoding}", "utf-8"
@@ -69,10 +71,10 @@ def _problem(sample: bytes, encoding: str) -> tuple[str, str] | None:
 
 def _missing_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
     name = codecs.lookup(encoding).name
-    marks = tuple(mark for mark, of in _MARKS.items() if of == name)
+    marks = tuple(mark for mark, marked in _MARKS.items() if marked == name)
     if not marks or not head or head.startswith(marks):
         return None
-    order = _byte_order(head[:_BEGINNING])
+    order = _byte_order(head[:_HEAD_BYTES])
     return "has no byte order mark", f"{name}-{order}" if order else f"{name}-le or {name}-be"
 
 
@@ -88,7 +90,7 @@ def _not_utf8_by_mark(sample: bytes) -> tuple[str, str] | None:
     for mark, encoding in _MARKS.items():
         if sample.startswith(mark):
             return f"has the byte order mark of {encoding}", encoding
-    if order := _byte_order(sample[:_BEGINNING]):
+    if order := _byte_order(sample[:_HEAD_BYTES]):
         return "has zeros as every second byte", f"utf-16-{order}"
     return None
 
@@ -103,7 +105,7 @@ def _not_utf8_by_bytes(sample: bytes) -> tuple[str, str] | None:
 
 
 def _is_utf8(text: bytes) -> bool:
-    """Return whether a text is UTF-8. Its last character may be cut."""
+    """Return whether a text is UTF-8. The last character may be incomplete."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text)
     except UnicodeDecodeError:
@@ -111,11 +113,8 @@ def _is_utf8(text: bytes) -> bool:
     return True
 
 
-_HANDLER = "batchinference.invalid"
-_BLOCK_BYTES = 1 << 20
-
-
 def _replaced(error: UnicodeError) -> tuple[str, int]:
+    """Return a lone surrogate, which is invalid in UTF-8, for invalid bytes."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     return "\udcff", error.end
@@ -131,24 +130,26 @@ class Utf8Converter:
         self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
 
     def __call__(self, content: bytes, *, final: bool = False) -> bytes:
-        """Return the next part in UTF-8. A character that is cut at its end is kept for the call
-        with the following part, unless this part is `final`."""
+        """Return the next part in UTF-8. An incomplete character at the end of the part is returned
+        by the call with the following part, unless this part is `final`."""
         return self._decoder.decode(content, final).encode("utf-8", "surrogatepass")
 
 
 class Utf8Stream(io.RawIOBase):
-    """The content of a stream in UTF-8."""
+    """The content of the stream `source` in UTF-8, converted in blocks of `block_bytes` bytes."""
 
-    def __init__(self, source: IO[bytes], encoding: str) -> None:
+    def __init__(self, source: IO[bytes], encoding: str, block_bytes: int) -> None:
         self._source, self._convert = source, Utf8Converter(encoding)
-        self._ready, self._ended = b"", False
+        self._block_bytes, self._ready, self._ended = block_bytes, b"", False
 
     def readable(self) -> bool:
+        """Return True, because the stream can be read."""
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Write the next bytes in UTF-8 into `buffer`, and return their number; 0 at the end."""
         while not (self._ready or self._ended):
-            content = self._source.read(_BLOCK_BYTES)
+            content = self._source.read(self._block_bytes)
             self._ended = not content
             self._ready = self._convert(content, final=self._ended)
         size = min(len(buffer), len(self._ready))

@@ -39,6 +39,7 @@ from batchinference.pipeline.input.input_snapshot import (
 from batchinference.pipeline.input.listing import list_existing, list_input
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.planning import (
+    COUNTED_FILES,
     FILE_COST,
     count_rows,
     counted_files,
@@ -67,11 +68,11 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadVersioned
 
 REREAD_BYTES = 4 << 20
-"""Maximum size, in files and in memory, of an input that is divided into read tasks although each
-task must read its files from the beginning."""
+"""Maximum size of an input, in files and in memory, that is divided into read tasks although each
+read task must read its file from the beginning, also the rows of other read tasks."""
 MAX_DELAY = 0.5
-"""How much longer the read tasks may take than equal ones, as a fraction of the time of equal ones.
-With unequal tasks, CPUs are idle while the largest one is read."""
+"""How much longer unequal read tasks may take than equal ones, as a fraction of the time of equal
+ones. Unequal read tasks take longer because CPUs are idle while the largest one is read."""
 
 
 def open_input(
@@ -104,8 +105,8 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
     elif processed := target.processed:  # each use reads the storage
-        lists = [read_snapshot(file, read.storage) for file in processed]
-        earlier = ProcessedFiles(lists, rule_of(spec))
+        snapshots = [read_snapshot(file, read.storage) for file in processed]
+        earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
     if isinstance(read, ReadVersioned) and spec.write.mode == "append":
         from batchinference.pipeline.input.tables import check_additions
@@ -115,14 +116,14 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
 
 
 def _pinned(read: Read, stored: Location) -> Read:
-    """Return the read configuration with the version of the Lance dataset in an input snapshot."""
+    """Return the read configuration with the version of Lance data in a stored input snapshot."""
     version = int(table_in(stored, ["version"])["version"][0].as_py().partition("-")[0])
     options = read.options.model_copy(update={"version": version})
     return read.model_copy(update={"options": options})
 
 
 def rule_of(spec: BatchInferenceSpec) -> ReplacementRule:
-    """Return what happens to the rows of changed and deleted files."""
+    """Return the rule of a job for the rows of changed and deleted files."""
     read, possible = spec.read, spec.why_not_replaced is None
     if not isinstance(read, ReadFiles):
         return ReplacementRule()
@@ -131,8 +132,8 @@ def rule_of(spec: BatchInferenceSpec) -> ReplacementRule:
 
 
 def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
-    """Return a function that tells whether files have changed such that rows of a complete output
-    must be replaced. It lists the input once, and raises BadInput if that fails."""
+    """Return a function that tells whether rows of a complete output must be replaced, because
+    their files have changed. The function lists the input once. Raises BadInput if it cannot."""
     read, rule = spec.read, rule_of(spec)
     if not isinstance(read, ReadFiles) or read.replaces_rows is None:
         return lambda _: False
@@ -158,12 +159,10 @@ def open_files(
     earlier: ResumedInput | ProcessedFiles | None = None,
     failing: Collection[str] = (),
 ) -> FileInput:
-    """List the files of a read configuration, inspect `sampled` of them, and return the input.
-
-    By default, as many files are inspected as the reader needs. Raises like `open_input`."""
+    """Return the files of a read configuration as an input, after inspecting `sampled` of them (by
+    default as many as the reader needs). Raises like `open_input`."""
     options = read.options
     reader = reader_for(read)  # type: ignore[arg-type]
-    resumes = isinstance(earlier, ResumedInput)
     changes = NO_CHANGES
     if isinstance(earlier, ResumedInput):
         changes = earlier.check(_list_now(read), _rows_each(reader))
@@ -181,7 +180,7 @@ def open_files(
         names = rows.reader.columns() or []
         check_names(names, snapshot.uris[0])
         rows.path_columns.check(names, snapshot.uris[0])
-    if not resumes:
+    if not isinstance(earlier, ResumedInput):
         snapshot = limited(snapshot, rows, options.limit)
     return FileInput(snapshot, rows, options, counted=counted, changes=changes)
 
@@ -210,10 +209,9 @@ def prepared(
     sampled: int | None = None,
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
-    """Inspect files. Return the snapshot with their statistics, and the reader of the rows.
-
-    At most `sampled` of `files` are inspected (by default as many as the reader needs), and as many
-    of the files `changed`."""
+    """Return the snapshot with the statistics of inspected files, and the reader of its rows. At
+    most `sampled` of `files` are inspected (by default as many as the reader needs), and at most as
+    many of the files in `changed`."""
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables import reader_of
 
@@ -229,7 +227,7 @@ def prepared(
 
 def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:
     """Return a read configuration without the declared types of the partition keys `keys`. Raises
-    BadInput if other types are declared, and files of the format define their types."""
+    BadInput if types of other columns are declared although files of this format define them."""
     options = read.options
     types = {name: kind for name, kind in (options.types or {}).items() if name not in keys}
     if types and not options.TYPES_OF_COLUMNS:
@@ -242,10 +240,11 @@ def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:
 
 
 @dataclass
-class FileInput:
+class FileInput(JobInput):
     """An input of files. Each file in the input snapshot is a part.
 
-    `counted` tells whether the snapshot has the file statistics that `count` needs."""
+    `counted` tells whether the snapshot has the file statistics that `count` needs. For
+    `reread_bytes` and `max_counted`, see REREAD_BYTES and COUNTED_FILES."""
 
     snapshot: InputSnapshot
     rows: FileRows
@@ -254,11 +253,13 @@ class FileInput:
     counted: bool = False
     changes: FileChanges = NO_CHANGES
     """The changed and deleted files, whose rows in the output are replaced."""
+    reread_bytes: int = REREAD_BYTES
+    max_counted: int = COUNTED_FILES
     _largest_part: float | None = None
-    """The size of the largest part in the last `read_tasks`, as a fraction of the input. 0 if the
-    parts were about equal, None if files were not divided."""
+    """The size of the largest part of a file in the last call of `read_tasks`, as a fraction of the
+    input. 0 if the parts were about equal, None if files were not divided."""
     _first: MissingRows | None = None
-    """The cached result of `first_rows`."""
+    """The cached result of `first_rows`, which a job only calls with one `count`."""
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -296,7 +297,8 @@ class FileInput:
             return RowCount(self.snapshot.rows, estimated=False)
         reader = self.rows.reader
         if _has_stats(reader) and not self.counted:
-            files = [file for file in counted_files(self.snapshot) if file.number not in ends]
+            counted = counted_files(self.snapshot, self.max_counted)
+            files = [file for file in counted if file.number not in ends]
             self.snapshot, self.counted = with_row_counts(self.snapshot, reader, files), True
         return count_rows(self.snapshot, reader, ends)
 
@@ -352,7 +354,7 @@ class FileInput:
         return (tasks - 1) * self._largest_part <= MAX_DELAY
 
     def _divide_if_cheap(self, files: list[InputFile], tasks: int) -> list[InputFile]:
-        """Return the files, divided into about `tasks` parts if that is cheap."""
+        """Return the files, divided into about `tasks` parts if dividing them is cheap."""
         parts, self._largest_part = self._divide_at_starts(files, tasks)
         if self._largest_part:
             small = self._small_file_stats(files)
@@ -363,23 +365,23 @@ class FileInput:
     def _divide_at_starts(
         self, files: list[InputFile], tasks: int
     ) -> tuple[list[InputFile], float]:
-        """Return the files, divided at rows where the reader can start directly, and the value of
-        `_largest_part`: 1 if the reader must start at the beginning of a file."""
+        """Return the files, divided at rows where the reader can start directly, and the value for
+        `_largest_part`, which is 1 if the reader can only start at the beginning of a file."""
         reader = self.rows.reader
         if not isinstance(reader, DivisibleReader):
             return files, 1.0
         stats = with_row_counts(self.snapshot, reader, files).stats
         parts = parts_of(files, stats, tasks)
-        at_any_row = {number: FileStats(known.rows) for number, known in stats.items()}
-        if 2 * len(parts) > len(parts_of(files, at_any_row, tasks)):
+        equal = {number: FileStats(known.rows) for number, known in stats.items()}
+        if 2 * len(parts) > len(parts_of(files, equal, tasks)):
             return parts, 0.0
         sizes = [part.size for part in parts]
         return parts, max(sizes, default=0) / max(1, sum(sizes))
 
     def _small_file_stats(self, files: list[InputFile]) -> dict[int, FileStats] | None:
-        """Return the numbers of rows of small files; None if their content is not small. The files
-        are read, because the header of a damaged file may state rows that it does not contain."""
-        bytes_left = REREAD_BYTES
+        """Return the numbers of rows of the files; None if they have more than `reread_bytes`. The
+        files are read, because the header of a damaged file may state too many rows."""
+        bytes_left = self.reread_bytes
         size = sum(file.size for file in files)
         if isinstance(self.rows.reader, WholeFileReader) or size > bytes_left:
             return None
@@ -422,7 +424,7 @@ def limited(snapshot: InputSnapshot, rows: FileRows, limit: int | None) -> Input
 
 
 def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> InputSnapshot:
-    """Return the snapshot with the statistics of its first files, until they have `limit` rows."""
+    """Return the snapshot with the statistics of as many first files as have `limit` rows."""
     files = [file for file in snapshot.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < limit and start < len(files):
@@ -434,7 +436,7 @@ def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> Inp
 
 
 def _rows_up_to(limit: int, file: InputFile, rows: FileRows, known: Mapping[int, FileStats]) -> int:
-    """Return the number of rows of a file. If the file must be read, stop at `limit` rows."""
+    """Return the number of rows of a file. If the file must be read, stop after `limit` rows."""
     if file.rows == 0:
         return 0
     if file.number in known:

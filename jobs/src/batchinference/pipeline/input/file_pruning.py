@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 
 class Bounds(NamedTuple):
-    """Bounds of the values of a column; None if unknown. If `nulls` is False, no value is null."""
+    """Bounds of the values of a column; None if unknown. `nulls`: whether a value may be null."""
 
     low: Any
     high: Any
@@ -27,23 +28,23 @@ def matching(
     condition: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]
 ) -> list[int]:
     """Return the indexes of the files in which the condition may hold for a row. `bounds` has the
-    known bounds of each file, by column."""
+    bounds of each file."""
     form, local = pads.ParquetFileFormat(), pafs.LocalFileSystem()
     files = [
         form.make_fragment(str(index), local, partition_expression=_known(file, schema))
         for index, file in enumerate(bounds)
     ]
 
-    def kept(part: Sequence[pads.Fragment]) -> list[int]:
+    def indexes_of(part: Sequence[pads.Fragment]) -> list[int]:
         dataset = pads.FileSystemDataset(part, schema, form, local)
         try:
             return [int(fragment.path) for fragment in dataset.get_fragments(condition)]
-        except pa.ArrowException:  # such as a bound of another type: keep the file
+        except pa.ArrowException:  # such as a bound of another type: return the file
             if len(part) == 1:
                 return [int(part[0].path)]
-        return [index for file in part for index in kept([file])]
+        return [index for file in part for index in indexes_of([file])]
 
-    return kept(files)
+    return indexes_of(files)
 
 
 def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
@@ -81,8 +82,10 @@ def bounds_of_group(footer: pq.FileMetaData, group: int, names: Iterable[str]) -
     rows: Any = footer.row_group(group)
     columns = map(rows.column, range(rows.num_columns))
     known = {column.path_in_schema: column.statistics for column in columns}
-    return {
-        name: Bounds(stats.min, stats.max, not stats.has_null_count or stats.null_count > 0)
-        for name in names
-        if "." not in name and (stats := known.get(name)) is not None and stats.has_min_max
-    }
+    bounds = {}
+    for name in names:
+        if "." not in name and (stats := known.get(name)) is not None and stats.has_min_max:
+            nulls = not stats.has_null_count or stats.null_count > 0
+            with suppress(OverflowError):  # Python has no dates after the year 9999
+                bounds[name] = Bounds(stats.min, stats.max, nulls)
+    return bounds

@@ -1,4 +1,4 @@
-"""Reads the rows of files as batches: retries, resumes and prefetches; formats are in `readers`."""
+"""Reads the rows of files as batches, with retries and prefetching; `readers` has the formats."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Item = TypeVar("Item")
 LOCAL_THREADS, REMOTE_THREADS = 1, 8
 """Threads that fetch files at first, from a local directory and from an object store."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
-"""Limits for a table of files that are one row each: files, and stored or decoded bytes."""
+"""Limits for a table of files that are one row each: the number of files, and their bytes."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,11 @@ class FileRows:
     failing: Collection[str] = ()
     """The names of the warnings that make a row a failed row."""
     note: ReadNote = nullcontext
+    group_bytes: int = GROUP_BYTES
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of these files. After the last row of a file comes its end, unless each
-        file is one row. Raises Incomplete if a file has fewer rows than in an earlier read."""
+        """Yield the rows of these files. The last batch of a file states its number of rows, unless
+        each file is one row. Raises Incomplete if a file has fewer rows than in an earlier read."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return
@@ -82,19 +83,18 @@ class FileRows:
         row, last = file.start, None
         for chunk in self.chunks(file):
             for skipped, wanted in parts_in_gaps(chunk, row, file.gaps):
-                if size_of(wanted) or row == file.start:  # an empty table tells the columns
-                    yield from self._read(wanted, file, row + skipped)
+                if size_of(wanted) or row == file.start:  # an empty table states the columns
+                    yield from self._batches_of(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
         if file.stop is None:
-            known = file.gaps[-1][0] if file.gaps else 0  # the rows before it are committed
+            known = file.gaps[-1][0] if file.gaps else 0  # rows before the last gap were read
             check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
-        """Yield the chunks of a file. If the file is damaged, its rest becomes one BadRow.
-
+        """Yield the chunks of a file. If the file is damaged, a BadRow stands for its other rows.
         After a transient storage error, reading continues at the row of the error. Raises
-        JobFailure for another storage error, and if ATTEMPTS in a row fail at the same row."""
+        JobFailure for another storage error, and if ATTEMPTS attempts fail at the same row."""
         done, failures = file.start, 0
         while True:
             try:
@@ -127,11 +127,12 @@ class FileRows:
         chunks = reader.read(address)
         return skip_rows(row, chunks if stop is None else take_rows(stop, chunks), address.uri)
 
-    def _read(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
+    def _batches_of(self, chunk: Chunk, file: InputFile, row: int) -> Iterator[RowBatch]:
         """Yield the rows of a chunk as batches. `row` is the number of its first row."""
         parts: Iterator[Chunk] = iter([chunk])
         uri = self.root.at(file.path).uri
-        if not isinstance(chunk, BadRow) and self.path_columns.repeats_keys(chunk.column_names):
+        keys = self.path_columns.types.keys()
+        if not isinstance(chunk, BadRow) and not keys.isdisjoint(chunk.column_names):
             parts = converted(chunk, lambda rows: self.path_columns.without_keys(rows, uri))
         for part in parts:
             yield self._batch(part, file, row)
@@ -160,13 +161,20 @@ class FileRows:
 
         Raises JobFailure if a file cannot be fetched because of a storage error."""
         threads = LOCAL_THREADS if self.root.local else REMOTE_THREADS
-        with Prefetch(partial(_content, reader, self.root), threads) as prefetch:
-            groups = _grouped(files, lambda file: file.size)
+        with Prefetch(partial(_fetched, reader, self.root), threads) as prefetch:
+            groups = self._grouped(files, lambda file: file.size)
             fetched = prefetch.fetched(groups)
             files_read = (self._decoded(reader, file, content) for file, content in fetched)
             # group again, because decoded files may be much larger
-            for decoded in _grouped(files_read, _decoded_bytes):
+            for decoded in self._grouped(files_read, _decoded_bytes):
                 yield self._whole_file_batch(reader, decoded)
+
+    def _grouped(
+        self, items: Iterable[Item], size_of: Callable[[Item], int]
+    ) -> Iterator[list[Item]]:
+        """Yield groups of items. A group ends when it has GROUP_FILES items or `group_bytes`."""
+        groups = grouped(items, size_of, self.group_bytes, GROUP_FILES)
+        return cast("Iterator[list[Item]]", groups)  # there is no BadRow among them
 
     def _decoded(
         self, reader: WholeFileReader, file: InputFile, content: bytes | BadRow
@@ -205,18 +213,13 @@ class _DecodedFile(NamedTuple):
     warnings: list[RowWarning]
 
 
-def _grouped(items: Iterable[Item], size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yield groups of up to GROUP_FILES items. A group also ends when it has GROUP_BYTES bytes."""
-    groups = grouped(items, size_of, GROUP_BYTES, GROUP_FILES)
-    return cast("Iterator[list[Item]]", groups)  # there is no BadRow among them
-
-
 def _decoded_bytes(item: _DecodedFile) -> int:
     values = item.value if isinstance(item.value, tuple) else (item.value,)
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _content(reader: WholeFileReader, root: Location, file: InputFile) -> bytes | BadRow:
+def _fetched(reader: WholeFileReader, root: Location, file: InputFile) -> bytes | BadRow:
+    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error."""
     address = root.at(file.path)
     try:
         return reader.fetch(address)

@@ -36,8 +36,8 @@ iso dmg exe dll so dylib pyc class svg eps ps ai psd xcf ico icns cur wmf emf tg
 dng cr2 cr3 nef nrw arw orf rw2 raf pef srw raw dcm nii fits svs ndpi scn mrxs lsm vtt srt ass m3u
 m3u8 pls cue mid midi mod sf2 ape wv ra rm dts aae xmp woff woff2 ttf otf lnk url
 """
-"""Extensions of files that no format reads, even if their content looks readable: raw pictures of
-cameras begin like TIFF, but Pillow would read only the thumbnail in them."""
+"""Extensions of files that no format reads, even if their content looks readable. For example, raw
+pictures of cameras begin like TIFF, but Pillow would read only the thumbnail in them."""
 _KNOWN = TEMPORARY.union(
     _UNREADABLE.split(), *((*kind.EXTENSIONS, *kind.PACKAGED) for kind in FILE_FORMATS.values())
 )
@@ -54,8 +54,8 @@ def reads_heif() -> bool:
 
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
-"""Of files with the same extension, EXAMINED_SAMPLE are opened first. If the decision is the same
-for all of them, it holds for the others, too. At most MAX_EXAMINED files are opened per path."""
+"""EXAMINED_SAMPLE files of each extension are opened first. If the decision is the same for all of
+them, it also holds for the other files. At most MAX_EXAMINED files are opened per path."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
@@ -63,7 +63,7 @@ _MARKER = re.compile(
     r"|\.ipynb_checkpoints|\.trash.*|\.thumbnails|.*\.crc|.*\.sw[op]",
     re.IGNORECASE,
 )
-"""Matches hidden names of files and directories that are not data, such as those of Spark."""
+"""Matches hidden names of files and directories without data, such as those that Spark adds."""
 _MARKER_FILE = re.compile("_(common_)?metadata|_logs|_tmp.*", re.IGNORECASE)
 """Matches names of files without data. Directories with these names may hold data."""
 _SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini"))
@@ -71,19 +71,20 @@ _SYSTEM_FILES = frozenset(("thumbs.db", "desktop.ini"))
 Decision: TypeAlias = Literal["read"] | Reason
 """Whether a file is read, or why it is ignored."""
 ByName: TypeAlias = Decision | Literal["examine"]
-"""The decision by the name of a file. `examine` means that its content decides."""
+"""A decision by the name of a file. `examine` means that the first bytes of the file decide."""
 
 
 @dataclass(frozen=True)
 class FileRule:
-    """Which files in a directory are read: files with one of the `endings`, such as `.csv` (all
-    files if `endings` is empty). With `by_content`, also files with an unknown extension that the
-    reader `recognizes` by their first bytes."""
+    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`
+    (all files if `endings` is empty). With `by_content`, also files with an unknown extension that
+    the reader `recognizes` by their first bytes."""
 
     endings: tuple[str, ...]
     kind: type[ReadFiles] = ReadFiles
     by_content: bool = False
     recognizes: Callable[[bytes], bool] | None = None
+    max_examined: int = MAX_EXAMINED
 
     @classmethod
     def of(cls, extensions: Sequence[str] | None, kind: type[ReadFiles]) -> FileRule:
@@ -97,7 +98,7 @@ class FileRule:
         return cls(tuple(f".{ending}" for ending in endings), kind)
 
     def decide(self, info: pafs.FileInfo, within: str) -> ByName:
-        """Return the decision by the name of a file. `within` is its path in the directory."""
+        """Return the decision by the name of a file. `within` is its path below the directory."""
         if info.type != pafs.FileType.File:
             return Reason.SPECIAL
         parts = within.split("/")
@@ -120,28 +121,28 @@ class FileRule:
             return Reason.TEMPORARY
         if extension in self.kind.PACKAGED:
             return Reason.PACKAGE
-        is_undecided = not is_known(extension) or extension in self.kind.AMBIGUOUS
-        if self.recognizes is None or not is_undecided:
+        content_decides = not is_known(extension) or extension in self.kind.AMBIGUOUS
+        if self.recognizes is None or not content_decides:
             return Reason.EXTENSION
         return "examine" if size else Reason.EMPTY
 
     def examine(self, files: Sequence[Location]) -> Iterator[tuple[Location, Decision]]:
-        """Yield each file with the decision by its content. Opens at most MAX_EXAMINED files."""
+        """Yield each file with the decision by its content. Opens at most `max_examined` files."""
         by_extension: dict[str, list[Location]] = {}
         for file in files:
             by_extension.setdefault(extension_of(base_name(file.path)), []).append(file)
         samples = [same[:: -(-len(same) // EXAMINED_SAMPLE)] for same in by_extension.values()]
-        sampled = [file for sample in samples for file in sample][:MAX_EXAMINED]
+        sampled = [file for sample in samples for file in sample][: self.max_examined]
         decisions = self._examined(sampled)
-        still_open: list[Location] = []
+        undecided: list[Location] = []
         for same in by_extension.values():
             others = [file for file in same if file not in decisions]
             kinds = {decisions[file] for file in same if file in decisions}
             if len(kinds) == 1:
                 decisions |= dict.fromkeys(others, kinds.pop())
             else:
-                still_open += others
-        decisions |= self._examined(still_open[: MAX_EXAMINED - len(sampled)])
+                undecided += others
+        decisions |= self._examined(undecided[: self.max_examined - len(sampled)])
         return ((file, decisions.get(file, Reason.UNEXAMINED)) for file in files)
 
     def _examined(self, files: Sequence[Location]) -> dict[Location, Decision]:
@@ -163,7 +164,7 @@ class FileRule:
 
 
 def _is_marker(parts: Sequence[str]) -> bool:
-    """Return whether a hidden file is known to be no data. `parts` are the parts of its path."""
+    """Return whether a hidden file with these parts of its path is known to be no data."""
     return bool(_MARKER_FILE.fullmatch(parts[-1])) or any(
         _MARKER.fullmatch(part) for part in parts if is_hidden(part)
     )

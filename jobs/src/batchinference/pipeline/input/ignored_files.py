@@ -22,6 +22,7 @@ from batchinference.text import counted, in_one_line
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
 """Maximum number of groups that are stored separately, and that a message names."""
 MAX_EXAMPLE = 512
+"""Maximum characters of an example: the end of a longer path."""
 _REST = "*"
 """The extension of the group that sums up all further groups."""
 
@@ -36,7 +37,7 @@ class Reason(StrEnum):
     EMPTY = "empty"
     PACKAGE = f"needs the package {HEIF_PACKAGE} of the extra heic"
     HIDDEN = "hidden"
-    """Part of its path begins with a dot or an underscore. Otherwise it would be read."""
+    """Part of its path begins with a dot or an underscore. With another name it would be read."""
     TEMPORARY = "unfinished, or a copy"
     SPECIAL = "no regular file"
     """It is a named pipe, a broken link, or a link to a directory that contains it."""
@@ -44,7 +45,7 @@ class Reason(StrEnum):
     UNEXAMINED = "not examined"
     """Its content would decide, but too many files would have to be opened."""
     MARKER = "marker"
-    """The program that wrote the directory has added it, such as _SUCCESS. It causes no warning."""
+    """A program has added the file to its data, such as _SUCCESS. It causes no warning."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,10 @@ class IgnoredGroup:
 
 @dataclass(frozen=True)
 class IgnoredFiles:
-    """The numbers of ignored files, the largest group first.
+    """Groups of ignored files, the largest group first.
 
-    `similar` is the number of files that are read although their path differs from another one only
-    in its Unicode form. `similar_example` is one of them."""
+    `similar` is the number of files that are read although their path differs from the path of
+    another file only in its Unicode form. `similar_example` is the path of one of them."""
 
     groups: tuple[IgnoredGroup, ...] = ()
     similar: int = 0
@@ -75,7 +76,7 @@ class IgnoredFiles:
 
     @classmethod
     def of(cls, reasons: Mapping[str, Reason]) -> IgnoredFiles:
-        """Return the groups of ignored files. `reasons` has why a file is ignored, by path."""
+        """Return the groups of ignored files. `reasons` maps the path of each file to a reason."""
         counts: Counter[tuple[str, Reason]] = Counter()
         examples: dict[tuple[str, Reason], str] = {}
         for path, reason in reasons.items():
@@ -90,7 +91,7 @@ class IgnoredFiles:
         return cls(tuple(_bounded(groups)))
 
     def with_similar(self, paths: Sequence[str]) -> IgnoredFiles:
-        """Return this with the number and an example of `paths`, the result of `similar_names`."""
+        """Return a copy that counts `paths`, the result of `similar_names`, as similar files."""
         example = paths[0][-MAX_EXAMPLE:] if paths else ""
         return replace(self, similar=len(paths), similar_example=example)
 
@@ -146,6 +147,7 @@ class IgnoredFiles:
                 )
 
     def serialized(self) -> bytes:
+        """Return the stored form, which is JSON."""
         return _ADAPTER.dump_json(self)
 
     @classmethod
@@ -159,7 +161,7 @@ _ADAPTER = TypeAdapter(IgnoredFiles)
 
 
 def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
-    """Return the paths that differ from another one of `paths` or `known` only in their Unicode
+    """Return the paths that differ from another path in `paths` or `known` only in their Unicode
     form. For example, macOS stores `é` as two characters."""
     unique = [path for path in dict.fromkeys(paths) if not path.isascii()]
     forms: dict[str, set[str]] = {}
@@ -169,7 +171,7 @@ def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
 
 
 def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
-    """Yield the first MAX_GROUPS groups, and the sums of the others, separately for markers."""
+    """Yield the first MAX_GROUPS groups. Sum up the others: markers, and other files."""
     yield from groups[:MAX_GROUPS]
     for markers in (False, True):
         rest = [

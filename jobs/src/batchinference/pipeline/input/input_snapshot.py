@@ -7,7 +7,7 @@ once per job, stored with the output, and reused when the job resumes.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import digest
-from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.readers import FileStats
 from batchinference.pipeline.input.table_version import TableVersion
@@ -28,6 +28,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import damaged_state
 from batchinference.spec.storage import Storage
 
+_FILES = pa.schema({"path": pa.string(), "size": pa.int64(), "modified": pa.int64()})
 STATS = pa.schema(
     {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
 )
@@ -36,7 +37,7 @@ TABLE_COLUMNS = {"constants", "deleted"}
 """The columns that only snapshots of tables have. They are fields of `InputFile`."""
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
 """How many starts of row groups are stored: MAX_STARTS of all files together, divided evenly among
-the files, but MIN_STARTS per file if this is more."""
+the files, but at least MIN_STARTS per file."""
 _IGNORED = b"ignored"
 """The key of the ignored files in the metadata of a stored snapshot."""
 _VERSION = b"version"
@@ -44,7 +45,7 @@ _VERSION = b"version"
 Version = tuple[int, int | None]
 """The size of a file in bytes, and its modification time in nanoseconds (None if unknown)."""
 REMOVED: Version = (0, -1)
-"""Marks a file that is gone and whose rows were removed. The file keeps its number."""
+"""The version of a file that is gone and whose rows were removed. The file keeps its number."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class InputFile:
 
     `number` is the position of the file in the input snapshot, `path` its path in the file system,
     `size` the number of bytes to read, and `rows` the number of rows to read (None for all). A part
-    has the rows from `start` up to, not including, `stop` (None for the end of the file). If `gaps`
-    is not empty, only the rows in these ranges are read. For `constants` and `deleted` of data
-    files of tables, see `input.tables.DataFile`. Row numbers do not count deleted rows."""
+    has the rows from `start` to before `stop` (None for the end of the file). If `gaps` is not
+    empty, only the rows in these ranges are read. `constants` and `deleted` of data files of tables
+    are as in `input.tables.DataFile`. Row numbers do not count deleted rows."""
 
     number: int
     path: str
@@ -70,13 +71,13 @@ class InputFile:
 
 @dataclass(frozen=True)
 class InputSnapshot:
-    """All files of the input. `root` is an address in their file system.
+    """All files of the input. `root` is an address in the file system of the files.
 
     `table` has a row per file, with the columns path, size (bytes) and modified (nanoseconds, or
     null). If `options.limit` cuts the input, the columns rows and bytes tell how much of each file
-    is read. The columns of STATS hold file statistics, or null. `ignored` are the files that are
-    not read. For a table, `version` is its version, and there are the columns of TABLE_COLUMNS;
-    `constants` is missing if no file has constants."""
+    is read. The columns of STATS have file statistics, or null. `ignored` are the files that are
+    not read. If the input is a table, `version` is its version, and `table` has TABLE_COLUMNS, but
+    no column `constants` if no file has constants."""
 
     root: Location
     table: pa.Table
@@ -92,9 +93,10 @@ class InputSnapshot:
         return sum(self._read_bytes())
 
     def files(self) -> list[InputFile]:
+        """Return the files. Their `rows` are set if the input is limited, or rows were removed."""
         paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
         rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
-        rows = [0 if file in self.removed else known for file, known in enumerate(rows)]
+        rows = [0 if number in self.removed else known for number, known in enumerate(rows)]
         read = zip(paths, self._read_bytes(), rows, strict=True)
         files = [InputFile(number, *values) for number, values in enumerate(read)]
         for name in TABLE_COLUMNS.intersection(self.table.column_names):
@@ -136,7 +138,7 @@ class InputSnapshot:
             table = table.set_column(index, name, pa.array(values, pa.int64()))
         changed = replace(self, table=table)
         stats = {number: one for number, one in self.stats.items() if number not in versions}
-        return changed.with_stats(stats) if stats else changed
+        return changed.with_stats(stats) if self.stats else changed
 
     @cached_property
     def stats(self) -> dict[int, FileStats]:
@@ -151,7 +153,7 @@ class InputSnapshot:
         }
 
     def with_stats(self, stats: Mapping[int, FileStats]) -> InputSnapshot:
-        """Return the snapshot with these statistics, by file number, which replace all others."""
+        """Return the snapshot with only these statistics, by file number."""
         max_starts = max(MIN_STARTS, MAX_STARTS // max(1, len(self)))
         by_number = [stats.get(number) for number in range(len(self))]
         columns = (
@@ -171,14 +173,15 @@ class InputSnapshot:
         return sum(self.table.column("rows").to_pylist()) if limited else None
 
     def limited(self, rows: list[int], size: int) -> InputSnapshot:
-        """Return a snapshot of the first `len(rows)` files. `rows` are the numbers of rows to read
-        from them, and `size` is the number of bytes to read from the last file."""
+        """Return a snapshot of the first `len(rows)` files. `rows` has the number of rows to read
+        from each of them, and `size` is the number of bytes to read from the last one."""
         table = self.table.slice(0, len(rows))
         read = [*table.column("size").to_pylist()[:-1], size]
         table = table.append_column("rows", pa.array(rows, pa.int64()))
         return replace(self, table=table.append_column("bytes", pa.array(read, pa.int64())))
 
     def address(self, file: InputFile) -> Location:
+        """Return the location of a file of this snapshot."""
         return self.root.at(file.path)
 
     @property
@@ -188,8 +191,8 @@ class InputSnapshot:
 
     @property
     def labels(self) -> list[str]:
-        """The name of each file in messages. A data file can occur several times, with different
-        changes of a table, so its name then includes the change."""
+        """The name of each file in messages. If the snapshot has changes of a table, a data file
+        can occur several times, so its name includes the change."""
         if self.version is None or self.version.since is None:
             return self.uris
         changes = (
@@ -199,7 +202,7 @@ class InputSnapshot:
         return [f"{uri} ({change})" for uri, change in zip(self.uris, changes, strict=True)]
 
     def serialized(self) -> bytes:
-        """Return the snapshot as bytes of a Parquet file. Its column path has `uris`."""
+        """Return the stored form: a Parquet file whose column path has `uris`."""
         table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))
         metadata = {}
         if self.ignored != NONE_IGNORED:
@@ -209,11 +212,11 @@ class InputSnapshot:
         return as_parquet(table.replace_schema_metadata(metadata) if metadata else table)
 
     @classmethod
-    def parse(cls, content: bytes, storage: Storage) -> InputSnapshot:
+    def parse(cls, content: bytes, storage: Storage, max_files: int = MAX_FILES) -> InputSnapshot:
         """Return a snapshot from its stored form. Raises ValueError (or its subclass ArrowInvalid)
-        if it cannot be parsed, or lists more than MAX_FILES files, which would need much memory."""
+        if it cannot be parsed, or lists more than `max_files`, which would need much memory."""
         table = read_table(pa.BufferReader(content))
-        if table.num_rows > MAX_FILES:
+        if table.num_rows > max_files:
             raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
         locations = [Location(uri, storage) for uri in table.column("path").to_pylist()]
         paths = pa.array([each.path for each in locations], pa.string())
@@ -227,8 +230,19 @@ class InputSnapshot:
         )
 
 
+def file_table(
+    files: Sequence[tuple[str, int, int | None]], max_files: int = MAX_FILES
+) -> pa.Table:
+    """Return `InputSnapshot.table` for files: path, size and modification time of each. Raises
+    BadInput if there are more than `max_files`."""
+    if len(files) > max_files:
+        raise BadInput(f"the input has {len(files)} files; at most {max_files} are supported")
+    columns = {name: [file[at] for file in files] for at, name in enumerate(_FILES.names)}
+    return pa.table(columns, _FILES)
+
+
 def _thin_out(starts: list[int] | None, count: int) -> list[int] | None:
-    """Return at most `count` of the starts, evenly spread."""
+    """Return at most `count` of these starts, evenly spread. None stays None."""
     return starts and starts[:: -(-len(starts) // count)]
 
 
@@ -247,7 +261,7 @@ def as_parquet(table: pa.Table) -> bytes:
 def paths_of(stored: Location) -> pa.ChunkedArray:
     """Return the paths in a stored input snapshot, by file number.
 
-    Only error records need them. Because of the cache, a process reads a snapshot once."""
+    Only error records need the paths. Because of the cache, a process reads a snapshot once."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 
@@ -268,10 +282,9 @@ def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -
 def read_own_snapshot(
     job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
-    """Return the input snapshot of an output with the digest `wanted`, and whether only its last
-    pass has stored it. This pass then died before it replaced the snapshot of the output.
-
-    Raises BadOutput if the snapshot is missing or damaged."""
+    """Return the input snapshot with the digest `wanted`, and False if it is stored with the
+    output. True means that only the last pass has stored it: this pass died before it replaced the
+    snapshot of the output. Raises BadOutput if the snapshot is missing or damaged."""
     try:
         return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:
@@ -281,6 +294,6 @@ def read_own_snapshot(
 
 
 def version_in(content: bytes) -> TableVersion | None:
-    """Return the version of the table of a stored input snapshot; None for other inputs."""
+    """Return the version of the table that a stored input snapshot lists; None for other inputs."""
     metadata = open_parquet(pa.BufferReader(content)).schema_arrow.metadata or {}
     return TableVersion.parse(metadata[_VERSION]) if _VERSION in metadata else None

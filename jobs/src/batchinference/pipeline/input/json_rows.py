@@ -43,12 +43,10 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
     frozenset({float}): "float64",
     frozenset({int, float}): "float64",
 }
-
-
 MAX_LEVELS = 100
-"""Deeper lists and structs are read as text, because Python limits recursion."""
+"""Lists and structs in more levels are read as text, because Python limits recursion."""
 _DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
-"""Ends of values that may be nested so deep that pyarrow crashes."""
+"""Ends of values that may have so many levels that pyarrow crashes."""
 
 
 class SeveralShapes(Exception):
@@ -58,10 +56,9 @@ class SeveralShapes(Exception):
 @dataclasses.dataclass
 class Shape:
     """Collects the JSON types of the values of a column or field, without nulls, to infer its type.
-
-    Integers are `int64`, or `uint64` if they need it. Numbers with fractions are `float64`, unless
-    there is an integer that float64 would round. Values without a common type (several shapes),
-    such as texts and lists, are read as text."""
+    Integers are `int64`, or `uint64` if int64 does not hold them. Numbers with fractions are
+    `float64`, unless there is an integer that float64 would round. Values without a common type
+    (several shapes), such as texts and lists, are read as text."""
 
     kinds: set[type] = dataclasses.field(default_factory=set)
     lowest: int = 0
@@ -71,7 +68,7 @@ class Shape:
     elements: Shape | None = None
     fields: dict[str, Shape] = dataclasses.field(default_factory=dict)
     levels: int = MAX_LEVELS
-    """How many nested levels of lists and structs still get a type."""
+    """The number of nested levels of lists and structs that get a type."""
 
     def add(self, values: list[Any]) -> None:
         """Add more values of this column."""
@@ -111,10 +108,9 @@ class Shape:
             self.fields.setdefault(name, self._inner()).merge(inner)
 
     def type(self, path: str, several: list[str]) -> ColumnType:
-        """Return the type of the values; `string` if all are null. `path` is their name.
-
-        If a field of a struct has several shapes, the field is `string`, and its path is added to
-        `several`. Raises SeveralShapes if the values themselves have several shapes."""
+        """Return the type of the values; `string` if all are null. `path` is the name of the column
+        or field. If a field of a struct has several shapes, the field is `string`, and its path is
+        added to `several`. Raises SeveralShapes if the values themselves have several shapes."""
         kinds = frozenset(self.kinds)
         if self.levels and kinds == {dict}:
             return self.struct(path, several)
@@ -138,8 +134,8 @@ class Shape:
         return types
 
     def element_type(self) -> ColumnType:
-        """Return the type of the elements of a list. Raises SeveralShapes if they, or fields of
-        them, have several shapes. Then the whole list is text."""
+        """Return the type of the elements of a list. Raises SeveralShapes if the elements, or their
+        fields, have several shapes. The list is then read as text."""
         several: list[str] = []
         kind = self.type("", several)
         if several:
@@ -171,14 +167,14 @@ def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 _LOGGER = logging.getLogger(__name__)
 _NOT_TEXT = re.compile("changed from string to|Number too big")
-"""Matches errors of pyarrow about values that it can only read as text if they are quoted."""
+"""Matches errors of pyarrow about values that pyarrow reads as text only if they are quoted."""
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
 """Maximum number of times that rows are parsed, each time with more fields as text."""
 NULL_ROW = "a row of the line is null, and must be an object"
 _NULL_FIRST = re.compile(rb"(?:\xef\xbb\xbf|\s)*null")
 _MAYBE_NULL = re.compile(rb"[}\n][ \t\r]*null\b")
-"""Matches a possible null row. It can also match the value null in a row, or a text."""
+"""Matches a possible null row, but also some values `null` in a row, and some texts."""
 _SPACE = re.compile(r"\s*")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
@@ -220,8 +216,8 @@ class JsonRows:
         return JsonRows(*types, several_shapes=self._always_quotes)
 
     def parse(self, chunk: bytes) -> pa.Table:
-        """Return the rows of some lines. Raises ValueError for invalid JSON, a value that does not
-        fit its type, and a null row, which pyarrow would read as an object without fields."""
+        """Return the rows in lines of JSON. Raises ValueError for invalid JSON, a value that does
+        not fit its type, and a null row, which pyarrow would read as an object without fields."""
         chunk.decode()  # pyarrow accepts invalid UTF-8
         if _NULL_FIRST.match(chunk):  # pyarrow would crash
             raise ValueError(NULL_ROW)
@@ -260,8 +256,8 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return an error that names the column with the value that does not fit; `error` if none
-        is found."""
+        """Return an error that names the column with the value that does not fit its type; `error`
+        if each value fits."""
         try:
             row = load_exact(line)
         except ValueError:
@@ -277,7 +273,7 @@ class JsonRows:
 
 def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
     """Return a parser with the common types of the rows in samples of files. Raises BadInput if a
-    declared column only occurs with its name in another case."""
+    declared column only occurs with a name in another case."""
     common = Shape()
     for sample in samples:
         common.merge(_shape_of(sample))
@@ -294,6 +290,7 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
+    """Raise BadInput if a declared column is only present with a name in another case."""
     columns = {name.casefold(): name for name in present}
     for name in declared:
         column = columns.get(name.casefold(), name)
@@ -319,7 +316,7 @@ def _has_lone_surrogate(row: dict[str, Any]) -> bool:
 
 
 def _has_null(rows: bytes) -> bool:
-    """Return whether a row is null. Also True if one of several lines is invalid JSON."""
+    """Return whether a row is null. Also return True if one of several lines is invalid JSON."""
     if b"null" not in rows or not _MAYBE_NULL.search(rows):
         return False
     text = rows.decode().strip()
@@ -344,7 +341,7 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
 
 def _as_read(kind: ColumnType) -> ColumnType:
     """Return the type with which pyarrow reads values: text for times and decimals, which are cast
-    later. pyarrow would check the digits of a decimal before it adds zeros for the scale."""
+    later. As decimals, pyarrow would check the digits before it adds zeros for the scale."""
     if isinstance(kind, dict):
         return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):
@@ -353,8 +350,8 @@ def _as_read(kind: ColumnType) -> ColumnType:
 
 
 def _declared_within(parsed: pa.DataType, kind: ColumnType) -> pa.DataType:
-    """Return `parsed`, the type of values that pyarrow has read, with the types of `kind` in place
-    of text. Fields that `kind` lacks keep their type."""
+    """Return the type `parsed`, with which pyarrow has read values, after a cast to `kind`. Fields
+    that `kind` lacks keep their type."""
     if isinstance(kind, dict):
         return pa.struct(
             field.with_type(_declared_within(field.type, kind[field.name]))
@@ -374,8 +371,8 @@ def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:
 def _with_new_fields(
     types: Mapping[str, ColumnType], fields: Iterable[pa.Field]
 ) -> dict[str, ColumnType]:
-    """Return the types with the unknown fields of a table added, also nested ones. They are text,
-    because they may have other types in other rows and files."""
+    """Return the types with the unknown fields of a table added as text, also nested ones. Unknown
+    fields are text because they may have other types in other rows and files."""
     extended = dict(types)
     for field in fields:
         extended[field.name] = _with_new_inner(types.get(field.name, "string"), field.type)
@@ -412,7 +409,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats of an array, at any depth, from which on their type skips integers."""
+    """Yield the floats of an array, also nested ones, above which their type skips integers."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

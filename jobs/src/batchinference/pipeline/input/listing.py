@@ -5,22 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_rule import FileRule
 from batchinference.pipeline.input.ignored_files import IgnoredFiles, Reason, similar_names
-from batchinference.pipeline.input.input_snapshot import InputSnapshot
-from batchinference.pipeline.row_batch import MAX_FILES
+from batchinference.pipeline.input.input_snapshot import InputSnapshot, file_table
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 from batchinference.spec.addresses import fix_of_variable, is_windows_path, reference_in, scheme_of
 from batchinference.spec.file_extensions import COMPRESSIONS
@@ -29,6 +27,7 @@ from batchinference.spec.read import ReadFiles
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
+MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
 # The directory of a table also has files of earlier versions, and deleted rows. Only its metadata
 # says which files and rows are valid, so its files must not be read as plain files.
 
@@ -36,15 +35,14 @@ _EXPORT = (
     "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
     "Parquet files and read these, or name single files in read.paths to read them as they are"
 )
-_LANCE = "Set read.format to lance, and read.path to this directory"
-_DELTA = "Set read.format to delta, and read.path to this directory"
+_READ_AS = "Set read.format to {}, and read.path to this directory"
 _METADATA = {
-    "_delta_log": ("Delta Lake", re.compile(r".*\.(json|parquet)"), _DELTA),
+    "_delta_log": ("Delta Lake", re.compile(r".*\.(json|parquet)"), _READ_AS.format("delta")),
     "metadata": ("Iceberg", re.compile(r".*\.metadata\.json(\.gz)?"), _EXPORT),
     ".hoodie": ("Hudi", re.compile(r"hoodie\.properties|.*\.(commit|deltacommit)"), _EXPORT),
-    "_versions": ("Lance", re.compile(r".*\.manifest"), _LANCE),
+    "_versions": ("Lance", re.compile(r".*\.manifest"), _READ_AS.format("lance")),
 }
-"""By the name of the metadata directory: the table format, its metadata files, and the fix."""
+"""The table format, the names of its metadata files, and the fix, by metadata directory."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +58,23 @@ class TableDirectory:
 
 
 def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[TableDirectory]:
-    """Yield the tables whose metadata is in `infos`, a listing at `address`. If it has a metadata
-    directory but not the files in it, this function lists them."""
+    """Yield the tables whose metadata is in `infos`, a listing at `address`. If the listing has a
+    metadata directory without the files in it, this function lists these files."""
     listed = {os.path.dirname(info.path) for info in infos}
     for info in infos:
         if info.type == pafs.FileType.File:
-            yield from _table_with(info.path)
+            yield from _table_of(info.path)
         elif base_name(info.path) in _METADATA and info.path not in listed:
             for file in address.at(info.path).files():
-                yield from _table_with(file.path)
+                yield from _table_of(file.path)
 
 
-def _table_with(file: str) -> Iterator[TableDirectory]:
-    """Yield the table to which a file belongs as metadata, if any."""
+def _table_of(file: str) -> Iterator[TableDirectory]:
+    """Yield the table whose metadata includes a file; nothing if the file is no metadata."""
     directory, name = os.path.split(file)
-    table, kind = os.path.split(directory)
-    if kind in _METADATA:
-        table_format, names, fix = _METADATA[kind]
+    table, parent = os.path.split(directory)
+    if parent in _METADATA:
+        table_format, names, fix = _METADATA[parent]
         if names.fullmatch(name):
             yield TableDirectory(table, table_format, fix)
 
@@ -85,42 +83,42 @@ def tables_above(directory: Location) -> Iterator[TableDirectory]:
     """Yield the tables above a directory that is named like a data directory or a partition."""
     path, name = os.path.split(directory.path)
     while path and (name == "data" or "=" in name):
-        infos = [pafs.FileInfo(f"{path}/{kind}", pafs.FileType.Directory) for kind in _METADATA]
+        infos = [pafs.FileInfo(f"{path}/{name}", pafs.FileType.Directory) for name in _METADATA]
         with suppress(OSError):  # directories above the input may be unreadable
             yield from tables_in(infos, directory)
         path, name = os.path.split(path)
 
 
-SPECIAL = frozenset("*?[")
+GLOB_CHARACTERS = frozenset("*?[")
 """The characters that make a path a glob."""
 _ANY_DEPTH = "**"
 
 
 @dataclass
 class Glob:
-    """Finds the files and directories that a glob matches. `start` is the directory above the first
-    pattern, and `listed` is everything that was listed to find the matches."""
+    """Finds the files and directories that a glob matches. `matches` sets `start`, the directory
+    above the first pattern, and `listed`, all files and directories that it has listed."""
 
     address: Location
     listed: list[pafs.FileInfo] = field(default_factory=list, init=False)
     start: Location = field(init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, each once. A part such as `[x]` is no
-        pattern if a directory has this name. Raises OSError."""
+        """Return the files and directories that match, without repetitions. A part of the path such
+        as `[x]` is no pattern if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
-        start = next(n for n in range(len(parts)) if self._is_pattern(parts[: n + 1]))
-        self.start = self.address.at("/".join(parts[:start]) or "/")
-        return list(self._below(self.start, parts[start:]))
+        fixed = next(at for at in range(len(parts)) if self._is_pattern(parts[: at + 1]))
+        self.start = self.address.at("/".join(parts[:fixed]) or "/")
+        return list(self._matches_below(self.start, parts[fixed:]))
 
     def _is_pattern(self, parts: Sequence[str]) -> bool:
         """Return whether the last of these parts is a pattern, not the name of a directory."""
-        special = SPECIAL.intersection(parts[-1])
-        if special != {"["}:
-            return bool(special)
+        characters = GLOB_CHARACTERS.intersection(parts[-1])
+        if characters != {"["}:
+            return bool(characters)
         return not _is_directory(self.address.at("/".join(parts)).info())
 
-    def _below(self, directory: Location, parts: Sequence[str]) -> Iterator[pafs.FileInfo]:
+    def _matches_below(self, directory: Location, parts: Sequence[str]) -> Iterator[pafs.FileInfo]:
         part, *rest = parts
         if part == _ANY_DEPTH:
             yield from self._at_any_depth(directory, parts)
@@ -130,11 +128,11 @@ class Glob:
                 if not rest:
                     yield info
                 elif _is_directory(info):
-                    yield from self._below(directory.at(info.path), rest)
+                    yield from self._matches_below(directory.at(info.path), rest)
 
     def _at_any_depth(self, directory: Location, parts: Sequence[str]) -> Iterator[pafs.FileInfo]:
         for info in self._content(directory, recursive=True):
-            # skip directories that match `**`, because their content matches, too
+            # leave out directories that match a last `**`: the files in them match, too
             if not (parts[-1] == _ANY_DEPTH and _is_directory(info)):
                 names = directory.relative(info.path).split("/")
                 if _fits(names, parts):
@@ -162,9 +160,9 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 @dataclass
 class PathFiles:
-    """The files at `address`: `read` are the files to read, and `ignored` has, by path, why another
-    file is not read. `tables` are the tables to which files belong. `exists` is False if nothing is
-    at the address and it is no glob."""
+    """The files at `address`. `read` are the files to read. `ignored` maps the path of each other
+    file to the reason why it is not read. `tables` are the tables that have some of the files.
+    `exists` is False if the address is no glob, and no file or directory is there."""
 
     address: Location
     rule: FileRule
@@ -181,7 +179,7 @@ class PathFiles:
         """Return the files at an address. Raises OSError."""
         files, info = cls(address, rule), address.info()
         match info.type:
-            case pafs.FileType.NotFound if SPECIAL.intersection(address.path):
+            case pafs.FileType.NotFound if GLOB_CHARACTERS.intersection(address.path):
                 files._add_matches()
             case pafs.FileType.NotFound:
                 files.exists = False
@@ -240,19 +238,17 @@ class PathFiles:
 
 
 def _visible_part(path: str, pattern: str) -> str:
-    """Return the path up to its first hidden part that the pattern does not ask for. A pattern such
-    as `.*` or `_part*` asks for hidden parts that begin with the same character."""
+    """Return a path up to its first hidden part that the pattern does not ask for. A pattern such
+    as `.*` or `_part*` asks for hidden parts that begin with the same character. For the pattern
+    `in/*/*`, the result for `in/.cache/a` is `in`."""
     parts = pattern.split("/")
-    fixed = next(number for number, part in enumerate(parts) if SPECIAL.intersection(part))
+    fixed = next(at for at, part in enumerate(parts) if GLOB_CHARACTERS.intersection(part))
     asked_for = {part[:1] for part in parts[fixed:]}
     names = path.split("/")
     hidden = (
         n for n in range(fixed, len(names)) if is_hidden(names[n]) and names[n][0] not in asked_for
     )
     return "/".join(names[: next(hidden, len(names))])
-
-
-MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
 
 
 def snapshot_input(
@@ -269,7 +265,7 @@ def snapshot_input(
     If a path is repeated, its files are repeated. `extensions` selects files in directories; None
     is the default of the format (see `FileRule`). A path of a single file is always included.
     Raises BadInput with the path if a path does not exist, has no files to read, or belongs to a
-    table. With `ignore_missing`, a path may be missing or empty, if another one has files. With
+    table. With `ignore_missing`, a path may be missing or empty, if another path has files. With
     `allow_empty`, directories and globs may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
@@ -285,10 +281,12 @@ def snapshot_input(
             by_path[info.path] = max(by_path.get(info.path, []), [info] * repeats, key=len)
     if not by_path and not allow_empty:
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
-    # another path may read a file that one path ignores
+    # a file that one path ignores may be read because of another path
     not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - by_path.keys()})
     not_read = not_read.with_similar(similar_names(by_path))
-    return InputSnapshot(Location(paths[0], storage), _table(by_path), not_read)
+    infos = [info for path in sorted(by_path) for info in by_path[path]]
+    table = file_table([(info.path, info.size or 0, info.mtime_ns) for info in infos])
+    return InputSnapshot(Location(paths[0], storage), table, not_read)
 
 
 def list_input(read: ReadFiles) -> InputSnapshot:
@@ -305,14 +303,14 @@ def list_input(read: ReadFiles) -> InputSnapshot:
 
 
 def list_existing(read: ReadFiles, storage: Storage) -> InputSnapshot:
-    """Return all files at the paths of a job, also those that it would not read. Missing paths are
-    no error. Raises BadInput if a path cannot be listed."""
+    """Return all files at the paths of a job, also files that the job would not read. Missing paths
+    are no error. Raises BadInput if a path cannot be listed."""
     return snapshot_input(read.paths, [], storage, ignore_missing=True, allow_empty=True)
 
 
 def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
     """Return the files at an address. Raises BadInput if they cannot be listed, or belong to a
-    table. `label` begins messages."""
+    table. Its message begins with `label`."""
     try:
         files = PathFiles.of(address, rule)
     except OSError as error:
@@ -326,8 +324,8 @@ def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
 
 
 def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
-    """Raise BadInput about a path without files, unless `allow_empty`. Object stores have no empty
-    directories, so `allow_empty` then also allows an address where nothing exists."""
+    """Raise BadInput about a path without files to read, unless `allow_empty` allows it. In an
+    object store, which has no empty directories, `allow_empty` also allows missing directories."""
     if allow_empty and (files.exists or not files.address.local):
         return
     if files.exists:
@@ -345,10 +343,11 @@ def _describe_empty(files: PathFiles) -> str:
     endings = files.rule.endings
     plain = [ending for ending in endings if ending.rpartition(".")[2] not in COMPRESSIONS]
     named = ", ".join((plain or endings)[:SHOWN_ENDINGS])
-    which = f"files that end in {named}{' ...'[: 4 * (len(plain) > SHOWN_ENDINGS)]}"
+    more = " ..." if len(plain) > SHOWN_ENDINGS else ""
+    which = f"files that end in {named}{more}" if endings else "files"
     ignored = IgnoredFiles.of(files.ignored).text
     return (
-        f"holds no {which if endings else 'files'}{f' ({ignored})' if ignored else ''}. Choose "
+        f"holds no {which}{f' ({ignored})' if ignored else ''}. Choose "
         f"another path{', set read.format or read.options.fileExtensions' if endings else ''}, or "
         "set read.allowEmpty if it may be empty"
     )
@@ -368,7 +367,7 @@ def _fix_of_path(address: Location) -> str:
 
 
 def _missing_parent(address: Location) -> str:
-    """Return the end of a message: the first missing directory above a local path; else empty."""
+    """Return the end of a message: the first missing directory above a local path, if any."""
     directory = Path(os_path(address.path)).parent if address.local else Path("/")
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     if not missing:
@@ -378,7 +377,7 @@ def _missing_parent(address: Location) -> str:
 
 
 def _describe_directory(directory: Location) -> str:
-    """Return a text with the first names in a local directory."""
+    """Return a text that lists up to SHOWN_NAMES names in a local directory."""
     if not os.path.isdir(os_path(directory.path)):
         return f"there is no directory '{directory.path}'"
     names = sorted(name for name in _local_names(directory.path) if not is_hidden(name))
@@ -395,24 +394,11 @@ def _local_names(directory: str) -> list[str]:
 
 
 def _near_name(address: Location) -> str:
-    """Return the end of a message: a similar name in the same local directory; else empty."""
+    """Return the end of a message: a similar name in the same local directory, if any."""
     directory, name = os.path.split(address.path)
     names = _local_names(directory) if address.local else []
     similar = [near for near in names if abs(len(near) - len(name)) <= 2 and near.isprintable()]
     return did_you_mean(name, similar)
-
-
-def _table(by_path: Mapping[str, list[pafs.FileInfo]]) -> pa.Table:
-    """Return the files, sorted by path. Raises BadInput if there are too many."""
-    infos = [info for path in sorted(by_path) for info in by_path[path]]
-    if len(infos) > MAX_FILES:
-        raise BadInput(f"the input has {len(infos)} files; at most {MAX_FILES} are supported")
-    columns = {
-        "path": pa.array([info.path for info in infos], pa.string()),
-        "size": pa.array([info.size or 0 for info in infos], pa.int64()),
-        "modified": pa.array([info.mtime_ns for info in infos], pa.int64()),
-    }
-    return pa.table(columns)
 
 
 def _check_one_store(paths: list[str]) -> None:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Unit = Literal["us", "ns"]
 OTHER_UNIT: dict[Unit, Unit] = {"us": "ns", "ns": "us"}
-_MOST_MICROSECONDS = (2**63 - 1) // 1000
-"""The largest number of microseconds that nanoseconds can hold."""
+_MAX_MICROSECONDS = (2**63 - 1) // 1000
+"""The largest number of microseconds that fits into nanoseconds (int64)."""
 
 
 def schema_of(footer: pq.FileMetaData, unit: Unit) -> pa.Schema:
-    """Return the schema of a file with this unit for INT96 timestamps. It needs only the footer."""
+    """Return the schema of a file with this unit for INT96 timestamps, by its footer."""
     empty = pa.BufferReader(b"")
     return pq.ParquetFile(empty, metadata=footer, coerce_int96_timestamp_unit=unit).schema_arrow
 
@@ -46,8 +46,8 @@ def int96_columns(footer: pq.FileMetaData) -> list[int]:
 def with_other_unit(
     tables: Iterable[pa.Table], others: Iterator[pa.Table], names: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield the tables with added columns: those in `names`, in the other unit. `others` yields the
-    same rows in the other unit, in tables of other sizes."""
+    """Yield the tables with the columns in `names` added once more, in the other unit. `others`
+    yields these columns of the same rows in the other unit, in tables of other sizes."""
     rest = next(others)
     for table in tables:
         while rest.num_rows < table.num_rows:
@@ -59,8 +59,8 @@ def with_other_unit(
 
 
 def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None:
-    """Raise ValueError if `unit` cannot hold a timestamp exactly."""
-    if unit == "ns" and np.abs(micros).max(initial=0) > _MOST_MICROSECONDS:
+    """Raise ValueError if `unit` cannot hold timestamps exactly (given in both units)."""
+    if unit == "ns" and np.abs(micros).max(initial=0) > _MAX_MICROSECONDS:
         raise ValueError(
             f"column '{name}': an INT96 timestamp is outside of the years 1677 to 2262, which "
             "nanoseconds can hold. Set read.options.int96: us"
@@ -73,7 +73,7 @@ def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None
 
 
 def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the arrays of timestamps in an array, also nested ones."""
+    """Yield each array of timestamps in an array, also nested arrays."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         yield array
@@ -90,35 +90,6 @@ def _numbers(timestamps: pa.Array) -> np.ndarray:
     return np.asarray(timestamps.cast(pa.int64()).fill_null(0).to_numpy())
 
 
-def schema_of_rows(footer: pq.FileMetaData, options: ParquetOptions) -> pa.Schema:
-    """Return the columns of a file with their names in rows. Unwanted columns have the type null.
-    Raises UnsafeColumn if a wanted column holds pickles."""
-    schema = _schema_of(footer, options.int96)
-    if register_tensors(schema):
-        schema = _schema_of(footer, options.int96)
-    names = names_of(schema, options)
-    wanted = set(options.columns or names)
-    _check_wanted(schema, names, wanted)
-    # the types of other columns are not needed, and may be unsafe
-    pairs = zip(names, schema.types, strict=True)
-    return pa.schema([(name, kind if name in wanted else pa.null()) for name, kind in pairs])
-
-
-def _schema_of(footer: pq.FileMetaData, unit: Unit) -> pa.Schema:
-    return schema_of(footer, unit) if int96_columns(footer) else footer.schema.to_arrow_schema()
-
-
-def _check_wanted(schema: pa.Schema, names: list[str], wanted: Container[str]) -> None:
-    fields = zip(schema, names, strict=True)
-    refuse_pickles(pa.schema([field for field, name in fields if name in wanted]))
-
-
-def names_of(schema: pa.Schema, options: ParquetOptions) -> list[str]:
-    """Return the names in rows of all columns of a file (see `duplicateColumns`)."""
-    names: list[str] = schema.names
-    return unique_names(names) if options.duplicate_columns == "rename" else names
-
-
 class OpenParquet:
     """A Parquet file that is being read. Raises UnsafeColumn if a wanted column holds pickles."""
 
@@ -130,10 +101,12 @@ class OpenParquet:
         if register_tensors(self._rows.schema_arrow):
             self._rows = self._opened(options.int96)
         schema = self._rows.schema_arrow
-        self._names = names_of(schema, options)
-        self._wanted = options.columns or self._names
-        self._stored = list(zip(schema.names, self._names, strict=True))
-        _check_wanted(schema, self._names, self._wanted)
+        names: list[str] = schema.names
+        self._names = unique_names(names) if options.duplicate_columns == "rename" else names
+        self._wanted = frozenset(options.columns or self._names)
+        self._stored = list(zip(names, self._names, strict=True))
+        fields = zip(schema, self._names, strict=True)
+        refuse_pickles(pa.schema([field for field, name in fields if name in self._wanted]))
         self._int96 = [
             self._names[index]
             for index in int96_columns(footer)
@@ -145,8 +118,16 @@ class OpenParquet:
             self._source, metadata=self.footer, pre_buffer=True, coerce_int96_timestamp_unit=unit
         )
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns with their names in rows. An unwanted column, whose type may be unsafe, has
+        the type null."""
+        pairs = zip(self._names, self._rows.schema_arrow.types, strict=True)
+        typed = [(name, kind if name in self._wanted else pa.null()) for name, kind in pairs]
+        return pa.schema(typed)
+
     def tables(self, group: int) -> Iterator[pa.Table]:
-        """Yield the rows of a row group. Pass them, or slices of them, to `exact`."""
+        """Yield the rows of a row group in tables. Call `exact` with each table, or its slices."""
         tables = self._tables(self._rows, group, self._wanted)
         if not self._int96:
             return tables
@@ -158,8 +139,8 @@ class OpenParquet:
         return _renamed(self._rows.schema_arrow.empty_table(), self._stored, self._wanted)
 
     def exact(self, table: pa.Table) -> pa.Table:
-        """Return rows of `tables` without the columns that it has added. Raises ValueError if a
-        timestamp is not exact."""
+        """Return rows from `tables` without the columns that `tables` has added. Raises ValueError
+        if a timestamp is not exact."""
         unit = self._options.int96
         for name in self._int96:
             columns = table.column(name), table.column(f"{OWN_PREFIX}{name}")
@@ -170,7 +151,7 @@ class OpenParquet:
         return table.drop_columns([f"{OWN_PREFIX}{name}" for name in self._int96])
 
     def _tables(
-        self, opened: pq.ParquetFile, group: int, wanted: Sequence[str]
+        self, opened: pq.ParquetFile, group: int, wanted: Container[str]
     ) -> Iterator[pa.Table]:
         read = [stored for stored, name in self._stored if name in wanted]
         columns = None if len(read) == len(self._stored) else read
@@ -180,10 +161,8 @@ class OpenParquet:
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
     """Return the wanted columns of a table with their names in rows. `names` has the stored name
-    and the name in rows of each column of the file.
-
-    For a name with a dot, pyarrow also reads the field of a struct, which earlier checks do not
-    cover. So the columns are checked for pickles again."""
+    and the name in rows of each column of the file. Raises UnsafeColumn if a column holds pickles:
+    for a name with a dot, pyarrow also reads the field of a struct, which is not yet checked."""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
     chosen = [index for index, name in enumerate(unique) if name in wanted]

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from batchinference.spec.read import FileOptions
 
 _PATTERNS = {"int64": r"0|-?[1-9][0-9]{0,18}", "date": "[0-9]{4}-[0-9]{2}-[0-9]{2}"}
-"""The patterns of partition values by inferred type. Others are text, such as numbers like 007."""
+"""The pattern of partition values by inferred type. Other values are text, such as 007."""
 
 
 @dataclass(frozen=True)
 class PathColumns:
-    """The columns to add: `path_name`, and one column for each `key=value` part of the path."""
+    """The columns to add: `path_name`, and a column for each `key=value` part of the path."""
 
     path_name: str | None = None
     types: Mapping[str, ColumnType] = field(default_factory=dict)
-    """The type of each partition key."""
+    """The type of each column from a `key=value` part, by its partition key."""
 
     @classmethod
     def of(cls, options: FileOptions, paths: list[str]) -> PathColumns:
@@ -54,6 +54,7 @@ class PathColumns:
 
     @property
     def names(self) -> list[str]:
+        """The names of the added columns."""
         return [*self.types, *filter(None, [self.path_name])]
 
     def check(self, names: Sequence[str], uri: str) -> None:
@@ -63,10 +64,6 @@ class PathColumns:
                 f"{uri} has a column '{self.path_name}' of its own. Set read.options.pathColumn to "
                 "another name"
             )
-
-    def repeats_keys(self, names: Iterable[str]) -> bool:
-        """Return whether one of the column names is a partition key."""
-        return not self.types.keys().isdisjoint(names)
 
     def without_keys(self, table: pa.Table, uri: str) -> pa.Table:
         """Return rows of a file without columns that repeat a partition key. Raises ValueError if
@@ -84,7 +81,7 @@ class PathColumns:
         return table
 
     def added_to(self, table: pa.Table, uris: list[str]) -> pa.Table:
-        """Return rows with these columns added. `uris` has one file for all rows, or one for each
+        """Return rows with these columns added. `uris` has the file of all rows, or a file for each
         row. Raises BadInput like `check`."""
         self.check(table.column_names, uris[0])
         partitions = [partition_values(uri) for uri in uris] if self.types else []
@@ -118,7 +115,7 @@ def _cast(texts: Sequence[str | None], kind: ColumnType) -> pa.ChunkedArray:
 
 
 def _equals(column: pa.ChunkedArray, value: pa.Scalar, kind: ColumnType) -> bool:
-    """Return whether all values of a column equal `value` once cast to `kind`."""
+    """Return whether all values of a column, cast to `kind`, equal `value`."""
     try:
         cast = cast_column(column, kind)
     except (ValueError, NotImplementedError):
@@ -141,7 +138,7 @@ def _inferred(texts: Iterable[str | None]) -> ColumnType:
 
 
 def _check_values(key: str, kind: ColumnType, texts: Mapping[str | None, str]) -> None:
-    """Raise BadInput if a value does not fit its key. `texts` maps each value to a path with it."""
+    """Raise BadInput if a value does not fit `kind`. `texts` maps each value to a path with it."""
     _, misfits = cast_texts(pa.chunked_array([list(texts)], pa.string()), kind)
     for text, misfit in zip(texts, misfits, strict=True):
         if misfit:

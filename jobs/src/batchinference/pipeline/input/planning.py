@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
+"""Limits for the number of read tasks. There are fewer than MIN_TASKS if there are fewer files."""
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
+"""There are at least MIN_BLOCKS blocks, unless blocks would then have less than MIN_BLOCK_ROWS."""
 MIN_COMMITS = 32
 """Minimum number of commits, because progress is shown per commit."""
 MIN_FILES, SMALL_FILE_ROWS = 8, 100
@@ -44,6 +46,7 @@ FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 FILE_COST = 1 << 16
 """The cost of opening a file: as many bytes could be read in the same time."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
+"""Of more than COUNTED_FILES files, only SAMPLED_FILES are counted before reading begins."""
 COUNT_THREADS, STATS_THREADS = 16, 32
 """Threads that inspect files. pyarrow opens 25 connections to an object store."""
 
@@ -81,22 +84,23 @@ def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged
 
 
 def _tasks(files: int, size: int, rows: int, read: Read) -> int:
-    """Return the number of read tasks. If rows are fetched from URLs, it depends on the number of
-    rows (TASK_ROWS), because fetching costs much more than reading the file."""
+    """Return the number of read tasks. If the format has TASK_ROWS, because its rows are fetched
+    from URLs, the number depends on rows: fetching costs much more than reading the file."""
     task_rows = read.TASK_ROWS
     lower = files if task_rows is None else max(files, math.ceil(rows / task_rows))
     upper = files if task_rows is None else MAX_TASKS
     return min(max(math.ceil(size / TASK_BYTES), min(lower, MIN_TASKS)), upper, MAX_TASKS)
 
 
-def counted_files(snapshot: InputSnapshot) -> list[InputFile]:
-    """Return the files whose rows are counted before the first row is read.
-
-    These are all files if they are few, or if there will be more read tasks than files. Otherwise
-    they are a sample, because counting 5,000 files takes several seconds."""
+def counted_files(
+    snapshot: InputSnapshot, max_files: int = COUNTED_FILES, task_bytes: int = TASK_BYTES
+) -> list[InputFile]:
+    """Return the files whose rows are counted before the first row is read: all files if there are
+    at most `max_files`, or if there will be more read tasks than files, and otherwise a sample.
+    Counting 5,000 files takes several seconds."""
     files = snapshot.files()
-    split = math.ceil(snapshot.size / TASK_BYTES) > len(files)
-    return files if split or len(files) <= COUNTED_FILES else sample(files)
+    split = math.ceil(snapshot.size / task_bytes) > len(files)
+    return files if split or len(files) <= max_files else sample(files)
 
 
 def count_rows(snapshot: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
@@ -111,7 +115,8 @@ def count_rows(snapshot: InputSnapshot, reader: Reader, ends: Mapping[int, int])
         known = snapshot.stats
         counts: dict[int, int | None] = {number: stats.rows for number, stats in known.items()}
     else:
-        counts = _inspect(snapshot, reader, sample(files), _count, COUNT_THREADS, damaged=1)
+        rows_in = lambda each, *file: each.rows_in(*file)  # noqa: E731
+        counts = _inspect(snapshot, reader, sample(files), rows_in, COUNT_THREADS, damaged=1)
     if None in counts.values():
         return None
     exact = {number: rows for number, rows in counts.items() if rows is not None}
@@ -133,8 +138,8 @@ def _inspect(
     threads: int,
     damaged: Result,
 ) -> dict[int, Result]:
-    """Return the result of `inspect` (of reader, address and size) for each file, by file number.
-    It is `damaged` for a damaged file, which becomes a failed row when it is read."""
+    """Return the result of `inspect` (for reader, address and size) of each file, by file number.
+    The result for a damaged file, which becomes a failed row, is `damaged`."""
     sizes = snapshot.file_sizes
 
     def result(file: InputFile) -> tuple[int, Result]:
@@ -149,10 +154,6 @@ def _inspect(
         return dict(pool.map(result, files))
 
 
-def _count(reader: Reader, file: Location, size: int) -> int | None:
-    return reader.rows_in(file, size)
-
-
 def sample(files: list[InputFile], count: int = SAMPLED_FILES) -> list[InputFile]:
     """Return at most `count` files, evenly spread over the list."""
     return files[:: max(1, math.ceil(len(files) / count))]
@@ -161,7 +162,7 @@ def sample(files: list[InputFile], count: int = SAMPLED_FILES) -> list[InputFile
 def read_stats(
     snapshot: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> dict[int, FileStats]:
-    """Return the statistics of these files, by file number. Needs a reader with `rows_exact`. A
+    """Return the statistics of these files, by file number. `reader.rows_exact` must be true. A
     damaged file counts as one row."""
     return _inspect(snapshot, reader, files, _stats, STATS_THREADS, damaged=FileStats(1))
 
@@ -175,8 +176,8 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats:
 def prepare_reader(
     snapshot: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
-    """Tell the reader the column types of the input. Return the snapshot with the statistics of the
-    `samples`; if it already has statistics, with those of the files `changed` instead."""
+    """Return the snapshot with the statistics of `samples`, but of `changed` if it already has
+    some. Tells the reader the column types of the input."""
     if not isinstance(reader, StatsReader):
         addresses = [snapshot.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))
@@ -193,7 +194,7 @@ def prepare_reader(
 def with_row_counts(
     snapshot: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of these files. Only missing ones are read."""
+    """Return the snapshot with the statistics of these files. Only unknown ones are read."""
     known = snapshot.stats
     new = read_stats(snapshot, reader, [file for file in files if file.number not in known])
     without_schemas = {number: replace(stats, schema=None) for number, stats in new.items()}
@@ -201,27 +202,27 @@ def with_row_counts(
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return parts of these files (or parts of files) that contain the rows in `gaps`."""
+    """Return the parts of these files, or of these parts of files, with the rows in `gaps`."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
     parts = (part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader))
     return _joined(parts, max_rows)
 
 
 def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
-    """Return parts of one file (or part of a file) that contain the rows in `gaps`."""
+    """Return the parts of one file, or of one part of a file, with the rows in `gaps`."""
     inside = [gap for gap in (_clipped(file, *gap) for gap in gaps) if gap is not None]
     if isinstance(reader, DivisibleReader) and reader.can_enter(file.path):
         return [replace(file, start=first, stop=after) for first, after in inside]
     if not inside:
         return []
-    # this reader must start at the beginning of the file, so it reads all gaps in one pass
+    # the reader must start at the beginning of the file, so one part has all gaps
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
 
 
 def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
-    """Return the parts. Adjacent parts of a file with gaps are joined if they have at most
-    `max_rows` rows in gaps, because each such part is read from the beginning of the file. A gap
-    without an end counts as `max_rows`."""
+    """Return the parts, with parts of the same file that have gaps joined up to `max_rows` rows in
+    gaps, because each part with gaps is read from the beginning of its file. A gap without an end
+    counts as `max_rows`."""
     joined: list[InputFile] = []
     for part in parts:
         last = joined[-1] if joined else None
@@ -236,7 +237,7 @@ def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
 
 
 def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:
-    """Return the row range `first` to `after`, cut to a part of a file; None if it is empty."""
+    """Return the rows from `first` to before `after` in a part of a file; None without rows."""
     first = max(first, file.start)
     ends = [end for end in (after, file.stop) if end is not None]
     after = min(ends, default=None)
@@ -280,7 +281,7 @@ def tasks_of(files: list[InputFile], tasks: int) -> list[list[InputFile]]:
     lists: list[list[InputFile]] = [[] for _ in range(min(tasks, len(files)))]
     position = 0
     for file, cost in zip(files, costs, strict=True):
-        # the lists divide all bytes evenly: a file is in the list that has its middle byte
+        # the lists divide all bytes evenly: a file is in the list that contains its middle byte
         lists[(2 * position + cost) * len(lists) // (2 * total)].append(file)
         position += cost
     return [task for task in lists if task]

@@ -17,10 +17,9 @@ MAX_THREADS = 16
 
 
 class Prefetch(Generic[File, Content]):
-    """Calls `fetch` for the files of groups, one group ahead of the reader.
-
-    The threads share a CPU with the decoder, so there are only as many as the storage needs:
-    `threads` at first, and twice as many each time that the reader has to wait for a group."""
+    """Calls `fetch` for the files of groups, one group ahead of the code that reads them. The
+    threads share a CPU with the decoder, so there are only as many as the storage needs: `threads`
+    at first, and twice as many each time that a group is needed and not yet fetched."""
 
     def __init__(self, fetch: Callable[[File], Content], threads: int) -> None:
         self._fetch, self.threads = fetch, threads
@@ -31,22 +30,22 @@ class Prefetch(Generic[File, Content]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()  # a thread has a part of a group, and the reader may stop early
+        self._ended.set()  # stops threads that still fetch files that are not needed any more
         self._pool.shutdown(cancel_futures=True)
 
     def fetched(self, groups: Iterable[list[File]]) -> Iterator[tuple[File, Content]]:
         """Yield the files of all groups with their contents, in order."""
         started = ((group, self._start(group)) for group in groups)
         for number, (group, parts) in enumerate(_one_ahead(started)):
-            # the first group is not fetched ahead, so waiting for it does not count
+            # the first group is not fetched in advance, so it does not count
             if number and not all(part.done() for part in parts):
                 self.threads = min(2 * self.threads, MAX_THREADS)
             contents = chain.from_iterable(part.result() for part in parts)
             yield from zip(group, contents, strict=True)
 
     def _start(self, group: list[File]) -> list[Future[list[Content]]]:
-        """Start to fetch a group in one call per thread. A call per file would interrupt the
-        decoder more often."""
+        """Start to fetch a group, and return a future per thread. A future per file would interrupt
+        the decoder more often."""
         size = math.ceil(len(group) / self.threads)
         parts = (group[start : start + size] for start in range(0, len(group), size))
         return [self._pool.submit(self._fetch_all, part) for part in parts]

@@ -39,8 +39,9 @@ def no_csv(head: bytes) -> str | None:
 
 def no_json(head: bytes) -> str | None:
     """Return what a file with these first bytes is, and the fix; None if it may be JSON."""
-    may_be = not head.strip() or b"\0" in head or re.search(rb"(?m)^(\xef\xbb\xbf)?\s*[\[{]", head)
-    return packed_as(head) or (None if may_be else _other_than("JSON", head))
+    is_text = head.strip() and b"\0" not in head
+    is_other = is_text and not re.search(rb"(?m)^(\xef\xbb\xbf)?\s*[\[{]", head)
+    return packed_as(head) or (_other_than("JSON", head) if is_other else None)
 
 
 def no_parquet(head: bytes) -> str:
@@ -58,7 +59,7 @@ def _other_than(format_: str, head: bytes) -> str:
 
 
 def _has_columns(head: bytes) -> bool:
-    """Return whether the bytes are text whose first line has as many separators as another line."""
+    """Return whether the bytes are text whose first line has as many delimiters as another line."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -162,6 +163,7 @@ def is_tar(head: bytes) -> bool:
 
 
 def _unpacked(head: bytes) -> bytes:
+    """Return the first bytes of a file, decompressed if they are gzip; empty if damaged."""
     if not head.startswith(b"\x1f\x8b"):
         return head
     try:

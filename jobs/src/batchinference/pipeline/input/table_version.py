@@ -13,10 +13,10 @@ from batchinference.pipeline.storage.arrow_files import schema_of
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A version of a table; with `since`, the changes after version `since` up to `version`.
+    """A version of a table, or the changes after the version `since` up to `version`.
 
-    `name` is the name of the table in messages. `table` is its id: a table that is dropped and
-    created again at the same path has another id."""
+    `name` is the name of the table in messages. `table` is the id of the table: if it is dropped
+    and created again at the same path, it has another id."""
 
     name: str
     version: int
@@ -25,6 +25,7 @@ class TableVersion:
     table: str = ""
 
     def serialized(self) -> bytes:
+        """Return the stored form, which is JSON."""
         schema = base64.b64encode(self.schema.serialize()).decode()
         return json.dumps([self.name, self.version, schema, self.since, self.table]).encode()
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MEMORY_BYTES, BLOCK_BYTES = 24 << 20, 1 << 16
-"""A compressed archive is kept in memory if its content is not larger. Bytes per read."""
+"""The limit of a decompressed archive to be kept in memory, and the bytes per read."""
 SMALL_BUFFER = 1 << 16
 """Bytes per fetch if the next member is elsewhere in the archive."""
 DAMAGE = (
@@ -29,7 +29,8 @@ DAMAGE = (
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
 _NAME = re.compile(r"^(?:\./+)*+((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
-"""Matches the name of a member: the key (with the folder) up to the first dot, and the suffix."""
+"""Matches the name of a member: the key, which includes the folder, and the suffix after the first
+dot of the file name. `a/b.seg.png` has the key `a/b` and the suffix `seg.png`."""
 _METADATA = re.compile(
     r"(?:^|/)(?:__MACOSX/|PaxHeaders?(?:\.\d+)?/|(?:\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$)"
 )
@@ -38,7 +39,7 @@ _METADATA = re.compile(
 
 @dataclass
 class Sample:
-    """Members whose names have the same key. `members` has the content by suffix."""
+    """Members whose names have the same key. `members` maps suffixes to contents."""
 
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
@@ -51,18 +52,18 @@ class Sample:
     size: int = 0
     """The total bytes of `members`."""
     ignored: int = 0
-    """The number of members that cannot be read: links, and nearby files without a key."""
+    """The number of members that are links, or that precede the next sample and have no key."""
 
 
 class _Archive(tarfile.TarFile):
-    """An archive. `has_end` tells whether the last header that was read was an end mark."""
+    """A tar archive. `has_end` tells whether the last header that was read is an end mark."""
 
     has_end = False
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A TarInfo that raises ReadError for a damaged header. tarfile takes a damaged header as the
-    end of the archive, which would lose rows silently."""
+    """A TarInfo that raises ReadError for a damaged header. tarfile would treat a damaged header as
+    the end of the archive, and rows would be lost silently."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> _TarInfo:
@@ -79,7 +80,7 @@ class _TarInfo(tarfile.TarInfo):
 
 
 class _BoundedFile:
-    """A file that never seeks past its end. Some object stores answer that with an error."""
+    """A file that never seeks past its end, to which some object stores answer with an error."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._size = source, source.seek(0, io.SEEK_END)
@@ -91,8 +92,8 @@ class _BoundedFile:
 
 
 def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, limit: int) -> Iterator[Sample]:
-    """Yield the samples of an archive in one pass. If other samples have members between the
-    members of a sample, it is yielded in parts.
+    """Yield the samples of an archive in one pass. If members of other samples are between the
+    members of a sample, the sample is yielded in parts.
 
     Only members with one of these suffixes (None: all) are read, and at most `limit` bytes of a
     sample. `source` is an opened file or a decompressor. Raises one of DAMAGE if it is damaged."""
@@ -101,10 +102,9 @@ def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, limit: int) -
 
 
 def samples_of(source: BinaryIO, suffixes: list[str] | None, limit: int) -> Iterator[Sample]:
-    """Yield the samples of an archive, wherever their members are. Like `adjacent_samples`, but a
-    compressed archive is decompressed twice.
-
-    Raises ValueError if members of a sample of a large compressed archive are apart."""
+    """Yield the samples of an archive like `adjacent_samples`, but never in parts. A compressed
+    archive is decompressed twice. Raises ValueError if a large compressed archive has samples whose
+    members are not adjacent."""
     with _opened(source) as archive:
         offsets, damage = _offsets(archive)
         if (np.diff(offsets) < 0).any():
@@ -123,8 +123,8 @@ def _opened(source: BinaryIO) -> _Archive:
 
 
 def in_memory(decompressor: BinaryIO, limit: int) -> BinaryIO:
-    """Return the content of a compressed archive in memory; the decompressor if the content is
-    damaged, or larger than `limit` or MEMORY_BYTES."""
+    """Return the content of a compressed archive in memory. Return the decompressor instead if the
+    content is damaged, or has more than `limit` or MEMORY_BYTES bytes."""
     content = io.BytesIO()
     with suppress(OSError, *DAMAGE):
         while block := decompressor.read(BLOCK_BYTES):
@@ -152,10 +152,9 @@ def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
 
 
 def _offsets(archive: _Archive) -> tuple[np.ndarray, Exception | None]:
-    """Return the header offsets (int64) of all members, sorted by sample; and the error of damage.
-
-    Samples are in the order of their first members. A member without a key stays behind its
-    neighbor."""
+    """Return the header offsets (int64) of all members, sorted by sample, and the error of damage.
+    Samples are in the order of their first members. A member without a key stays behind the member
+    that precedes it."""
     keys, offsets, key = array("q"), array("q"), 0
     damage: Exception | None = None
     try:
@@ -194,7 +193,7 @@ def _members_at(
 
 
 def _parsed(member: tarfile.TarInfo) -> tuple[str, str] | None:
-    """Return the key and the suffix of a member; None if its name has none."""
+    """Return the key and the suffix of a member; None if its name has no key."""
     match = None if _METADATA.search(member.name) else _NAME.match(member.name)
     return (match[1], match[2].lower()) if match else None
 
@@ -205,7 +204,7 @@ def _grouped(
     suffixes: list[str] | None,
     limit: int,
 ) -> Iterator[Sample]:
-    """Yield samples of adjacent members with equal keys. Raises ValueError if none has a key."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if there are no keys."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:
@@ -215,7 +214,9 @@ def _grouped(
             if key:
                 yield sample
             key = name[0]
-            sample = Sample(_readable(key), ignored=0 if sample.key else sample.ignored)
+            # bytes that are not UTF-8 become escape sequences
+            text = key.encode(errors="surrogateescape").decode(errors="backslashreplace")
+            sample = Sample(text, ignored=0 if sample.key else sample.ignored)
         if name is None or not member.isreg():
             sample.ignored += wanted
             continue
@@ -229,11 +230,6 @@ def _grouped(
             f"none of the {sample.ignored} members of the archive is read: their names have no "
             "extension, or they are links"
         )
-
-
-def _readable(key: str) -> str:
-    """Return a key as text. Bytes that are not UTF-8 become escape sequences."""
-    return key.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _add(

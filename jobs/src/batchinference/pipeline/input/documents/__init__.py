@@ -34,10 +34,9 @@ class Element(NamedTuple):
 
 @dataclass
 class Page:
-    """A page or a slide, or a whole document of a kind without pages, which has no `number`.
-
-    `number` counts from 1. `image` has the shape height x width x RGB (uint8). `left_out` is the
-    number of parts that are not read, such as annotations."""
+    """A page, a slide, or all of a document that has no pages, which has no `number`. `number`
+    counts from 1. `image` has the shape height x width x RGB (uint8). `left_out` is the number of
+    parts that are not read, such as annotations."""
 
     text: str
     elements: Sequence[Element] = ()
@@ -53,8 +52,8 @@ class Page:
 
 @dataclass
 class Document:
-    """A document. `pages` has an error in place of an unreadable page, `attachments` the names of
-    attached files. `left_out` is the number of parts outside of pages that are not read."""
+    """A document. `pages` yields an error in place of an unreadable page. `attachments` are names
+    of attached files. `left_out` is the number of parts outside of pages that are not read."""
 
     pages: Iterator[Page | Exception]
     title: str | None = None
@@ -77,7 +76,7 @@ _OLE_KINDS = {
     "Workbook": "a workbook of an old version of Excel (.xls). Export its sheets as CSV",
     "__properties_version1.0": "an e-mail of Outlook (.msg). Save it as .eml",
 }
-"""What a file in the OLE container of old Office programs is, by a name in the container."""
+"""What a file in the OLE format of old Office programs is, and the fix, by a name in the file."""
 _UNKNOWN = "no PDF, DOCX, PPTX, HTML or EML file"
 _MODULES = {"pdf": "pdf", "docx": "office", "pptx": "office", "html": "markup", "eml": "mail"}
 

@@ -1,4 +1,4 @@
-"""Reads HTML, and divides markup (also of Office) into elements. No style is applied."""
+"""Reads HTML, and divides markup (also of Office) into elements. Style sheets are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.spec.read import DocumentOptions
 
 
 class Markup:
-    """A markup language. A subclass tells which nodes begin an element, and the text of nodes."""
+    """A markup language. A subclass states which nodes begin an element, and the text of nodes."""
 
     SKIPPED: ClassVar[frozenset[str]] = frozenset()
     TABLE: ClassVar[str]
@@ -26,11 +26,11 @@ class Markup:
         raise NotImplementedError
 
     def text(self, node: etree._Element, kind: str) -> str:
-        """Return the text at the beginning of a node, which is in an element of this kind."""
+        """Return the text before the first child of a node that is in an element of this kind."""
         raise NotImplementedError
 
     def tail(self, node: etree._Element, kind: str) -> str:
-        """Return the text that follows a node, which is in an element of this kind."""
+        """Return the text after the end of a node that is in an element of this kind."""
         return ""
 
     def clean(self, text: str, kind: str) -> str:

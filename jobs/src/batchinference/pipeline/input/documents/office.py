@@ -21,7 +21,7 @@ _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _M = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 _FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
-"""The tag of content that only programs without support for the content before it show."""
+"""The tag of content for programs that cannot show the content before it."""
 _NOTES, _OTHER_PARTS = ("footnotes", "endnotes"), ("comments", "header", "footer")
 _TITLES = ("title", "ctrTitle")
 _TEXTS = (f"{_W}t", f"{_A}t", f"{_M}t")
@@ -34,7 +34,7 @@ _NOT_READ = (f"{_W}altChunk", f"{_W}sym")
 
 
 class _Office(Markup):
-    """Office markup. `left_out` counts what is not read, such as the layout of equations."""
+    """Office markup. `left_out` counts parts that are not read, such as the layout of equations."""
 
     def __init__(self) -> None:
         self.left_out = 0
@@ -46,7 +46,7 @@ class _Office(Markup):
 
 
 class _Word(_Office):
-    """Word markup. `styles` has the names of styles by id."""
+    """Word markup. `styles` maps the ids of styles to their names."""
 
     SKIPPED = frozenset((_FALLBACK, f"{_W}del", f"{_W}moveFrom", f"{_W}pPr", f"{_W}rPr"))
     TABLE, ROW, CELLS = f"{_W}tbl", f"{_W}tr", (f"{_W}tc",)

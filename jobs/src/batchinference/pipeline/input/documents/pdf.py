@@ -34,11 +34,12 @@ _END, _NOT_CHECKED = 2, "Off".encode("utf-16-le")
 _UNITS = 100
 """Units per point for conversions by PDFium, which returns integers."""
 _SAME_BLOCK, _SAME_SIZE = 0.7, 1.35
-"""Two lines are in one block up to this distance (in line heights) and this ratio of heights."""
+"""Two lines are in one block if their distance is at most _SAME_BLOCK line heights, and the ratio
+of their heights is at most _SAME_SIZE."""
 
 
 def open_pdf(content: bytes, options: DocumentOptions) -> Document:
-    """Open a PDF file and return it. Raises ValueError if it cannot be opened."""
+    """Return a PDF file as a document. Raises ValueError if it cannot be opened."""
     with _LOCK:
         pdf = _opened(content)
         names = (pdf.get_attachment(index).get_name() for index in range(pdf.count_attachments()))
@@ -48,7 +49,7 @@ def open_pdf(content: bytes, options: DocumentOptions) -> Document:
 
 
 def _opened(content: bytes) -> PdfDocument:
-    # for a file without pages, PDFium reports the last error: make this FPDF_ERR_FORMAT
+    # for a file without pages, PDFium reports its last error, which this call sets to ERR_FORMAT
     raw.FPDF_LoadMemDocument64(b"x", 1, None)
     try:
         pdf = PdfDocument(content)
@@ -130,7 +131,7 @@ def _rendered(page: PdfPage, render: Render) -> np.ndarray:
 
 
 def _blocks(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[Element]:
-    """Yield blocks of adjacent lines, which have all text of a page except for white space."""
+    """Yield the text of a page, except for white space, as blocks of adjacent lines."""
     lines: list[tuple[str, Box]] = []
     for line in _lines(page, texts, text):
         if lines and not _continues(lines[-1][1], line[1]):

@@ -1,7 +1,7 @@
-"""Reads a PDF file in a subprocess, so that a crash of PDFium ends only the subprocess. It is
-killed if a page takes too long.
+"""Reads a PDF file in a subprocess, so that a crash of PDFium ends only the subprocess. A
+subprocess that takes too long for a page is killed.
 
-It is only used for rows at which a process has died before, because each start takes time.
+This module is only used for rows at which a process has died before, because each start takes time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _answers(content: bytes, options: DocumentOptions) -> Iterator[Any]:
 
 
 def _within_limit(answers: IO[bytes], process: subprocess.Popen[bytes]) -> Any:
-    """Return the next answer. Kill the process after MAX_SECONDS."""
+    """Return the next answer. Kills the process if there is none after MAX_SECONDS."""
     timer = Timer(MAX_SECONDS, process.kill)
     timer.start()
     try:

@@ -48,15 +48,13 @@ CHUNK_ROWS = arrow_files.CHUNK_ROWS
 Result = TypeVar("Result")
 Item = TypeVar("Item")
 SomeChunk = TypeVar("SomeChunk", bound="Chunk")
-
-
 MAX_ABSENT = 200
 """Maximum characters of column names in the message of `describe_lacking`."""
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """Consecutive rows that cannot be decoded, often one. `warnings` are about the first one."""
+    """Consecutive rows, often one, that cannot be decoded. `warnings` are about the first row."""
 
     error: Exception
     rows: int = 1
@@ -66,15 +64,15 @@ class BadRow:
 Chunk: TypeAlias = pa.Table | BadRow
 _NOT_NEEDED = ValueError("the row is committed")
 FILTERED = ValueError("the filter of the input removed the row")
-"""The error in a BadRow for rows that need not be read, because the filter removes them."""
+"""The error of a BadRow for rows that are not read because the filter removes them."""
 KEPT = f"{OWN_PREFIX}kept"
 """A hidden column (bool) in tables of readers: whether the filter of the input keeps the row."""
 
 
 @dataclass(frozen=True)
 class FileStats:
-    """The number of rows of a file. Reading can start at the rows `starts` without reading earlier
-    rows (None: at any row). `schema` is only known for files inspected for their column types."""
+    """The number of rows of a file, and the rows at which reading can start without reading earlier
+    rows (None: at any row). `schema` is None if the column types of the file were not inspected."""
 
     rows: int
     starts: list[int] | None = None
@@ -90,9 +88,9 @@ class Recognize(Protocol):
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
-    A storage error (OSError while opening or fetching) is raised, because no row has caused it.
-    Data that cannot be decoded becomes a BadRow at its position. A file yields the same rows in the
-    same order each time."""
+    A reader raises a storage error (OSError while opening or fetching), because no row has caused
+    it. Data that cannot be decoded becomes a BadRow at its position. A reader yields the same rows
+    of a file in the same order each time."""
 
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
@@ -117,7 +115,7 @@ class Reader(Protocol):
         return self
 
     lacking: str = ""
-    """A remark about inspected files that lack columns of others; set by `prepare`."""
+    """A remark about inspected files that lack columns of other files; set by `prepare`."""
 
     def prepare(self, samples: list[Location]) -> None:
         """Inspect sampled files to find what holds for all files, such as column types."""
@@ -127,7 +125,7 @@ class Reader(Protocol):
         """Yield the rows of a file, in order."""
 
     def counter(self) -> Reader:
-        """Return a reader that yields as many rows, but perhaps without the right values."""
+        """Return a reader that yields the same number of rows, perhaps with other values."""
         return self
 
     def rows_in(self, file: Location, size: int) -> int | None:
@@ -149,6 +147,8 @@ class Reader(Protocol):
 class StatsReader(Reader, Protocol):
     """A reader of files that store their number of rows and their column types."""
 
+    rows_exact: ClassVar[bool] = True
+
     def stats(self, file: Location, size: int) -> FileStats:
         """Return the statistics of a file of `size` bytes, from its footer or header.
 
@@ -161,10 +161,13 @@ class StatsReader(Reader, Protocol):
         results = inspected(samples, lambda file: self.stats(file, file.info().size))
         self.use_schemas(schemas_of((sample.uri, stats) for sample, stats in results))
 
+    def rows_in(self, file: Location, size: int) -> int | None:
+        return self.stats(file, size).rows
+
 
 def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
-    """Return a remark about files that lack columns of others; empty if there are none. `names` are
-    the columns of files by URI."""
+    """Return a remark about files that lack columns of other files; empty if no file does. `names`
+    has the columns of each file by its URI."""
     every = dict.fromkeys(name for columns in names.values() for name in columns)
     lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(every)]
     if not lacking:
@@ -177,7 +180,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
-    """Return the schemas of inspected files by URI: those of files with rows, if there are any."""
+    """Return the schemas by URI of the inspected files with rows; of all files if none has rows."""
     known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
     filled = [(uri, stats) for uri, stats in known if stats.rows]
     return {uri: stats.schema for uri, stats in filled or known}
@@ -187,6 +190,9 @@ def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schem
 class DivisibleReader(Reader, Protocol):
     """A reader that can read part of a file, so read tasks can share a file. `rows_in` is exact."""
 
+    def read(self, file: Location) -> Iterator[Chunk]:
+        return self.read_part(file, 0, None)
+
     def can_enter(self, path: str) -> bool:
         """Return whether a part of this file can be read without reading the rows before it."""
         return True
@@ -194,15 +200,15 @@ class DivisibleReader(Reader, Protocol):
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
-        """Yield the rows from `start` up to, not including, `stop` (None: the end of the file). If
-        `gaps` is not empty, rows outside of these ranges may be any BadRow."""
+        """Yield the rows from `start` to before `stop` (None: the end of the file). If `gaps` is
+        not empty, rows outside of these ranges may be any BadRow."""
 
 
 def inspected(
     files: Iterable[Location], inspect: Callable[[Location], Result]
 ) -> Iterator[tuple[Location, Result]]:
-    """Yield each file with the result of `inspect`. A damaged file is skipped, because it becomes a
-    failed row when it is read."""
+    """Yield each file with the result of `inspect`. Damaged files are left out, because they become
+    failed rows when they are read."""
     for file in files:
         try:
             result = inspect(file)
@@ -213,7 +219,7 @@ def inspected(
 
 
 def error_of_file(error: Exception) -> Exception:
-    """Return the error if the content of the file has caused it; raise it otherwise."""
+    """Return an error that the content of a file has caused. Raise any other error."""
     raise_storage_error(error)
     if not is_about_the_file(error):
         raise error
@@ -222,7 +228,7 @@ def error_of_file(error: Exception) -> Exception:
 
 def converted(table: pa.Table, convert: Callable[[pa.Table], pa.Table]) -> Iterator[Chunk]:
     """Yield the converted rows of a table. A row for which `convert` raises ValueError becomes a
-    BadRow. To find it, the table is halved again and again."""
+    BadRow. To isolate this row, the table is halved again and again."""
     try:
         yield convert(table)
     except ValueError as error:
@@ -252,8 +258,8 @@ def grouped(
     max_items: int = sys.maxsize,
     key: Callable[[Item], object] = lambda _: None,
 ) -> Iterator[list[Item] | BadRow]:
-    """Yield the items in lists, with each BadRow between them. A list ends when it has `max_items`
-    items or a total size of `max_size`, and before an item with another key."""
+    """Yield the items in lists, and each BadRow between the lists. A list ends when it has
+    `max_items` items or a total size of `max_size`, and before an item with another key."""
     group, size = list[Item](), 0
     for item in items:
         if group and (isinstance(item, BadRow) or key(item) != key(group[0])):
@@ -272,8 +278,8 @@ def grouped(
 
 
 def plain(options: Result) -> Result:
-    """Return an object with the fields of options. It lacks properties, but can be unpickled in
-    workers without importing pydantic and the specification."""
+    """Return an object with the fields of options, but without their properties. It can be
+    unpickled in workers without importing pydantic and the specification."""
     return cast(Result, SimpleNamespace(**dict(options)))  # type: ignore[call-overload]
 
 
@@ -283,15 +289,15 @@ def size_of(chunk: Chunk) -> int:
 
 
 def split_kept(table: pa.Table) -> tuple[pa.Table, np.ndarray | None]:
-    """Return a table without its hidden column KEPT, and that column (bool; None if missing)."""
+    """Return a table without the hidden column KEPT, and the column (bool; None if missing)."""
     if KEPT not in table.column_names:
         return table, None
     return table.drop_columns([KEPT]), table.column(KEPT).to_numpy()
 
 
 def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
-    """Yield the chunks, each read in the context manager of `note` with the id of its first row.
-    `first` is the id of the first row of the first chunk."""
+    """Yield the chunks. Each is read in the context manager that `note` returns for the id of its
+    first row. `first` is the id of the first row of the first chunk."""
     iterator, row = iter(chunks), first
     while True:
         with note(row):
@@ -303,7 +309,7 @@ def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Itera
 
 
 def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
-    """Return at most `rows` rows of a chunk, from row `start` of the chunk."""
+    """Return at most `rows` rows of a chunk, from row number `start` of the chunk on."""
     if isinstance(chunk, BadRow):
         warnings = () if start else chunk.warnings
         return BadRow(chunk.error, min(rows, chunk.rows - start), warnings)
@@ -311,9 +317,9 @@ def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
 
 
 def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the parts of a chunk in the row ranges `gaps`, each with the number of rows before it
-    in the chunk. If `gaps` is empty, yield the whole chunk. `row` is the number, in the file, of
-    the first row of the chunk."""
+    """Yield the parts of a chunk that are in the row ranges `gaps`; all of the chunk if `gaps` is
+    empty. Before each part comes the number of rows before it in the chunk. `row` is the number of
+    the first row of the chunk in the file."""
     if not gaps:
         yield 0, chunk
         return
@@ -329,8 +335,8 @@ def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[
 
 
 def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks, with a BadRow in place of rows outside of `gaps`, so that row numbers stay
-    right. `row` is the number of the first row."""
+    """Yield the chunks, with a BadRow in place of rows outside of `gaps`, so that rows keep their
+    numbers. `row` is the number of the first row."""
     for chunk in chunks:
         done, size = 0, size_of(chunk)
         for start, wanted in parts_in_gaps(chunk, row, gaps):
@@ -363,7 +369,7 @@ def skip_rows(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
 
 def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
     """Raise Incomplete if a file ends at row `end`, although `known` rows were read before. `last`
-    is its last chunk, which may be a BadRow with the cause."""
+    is the last chunk of the file, which may be a BadRow with the cause."""
     if end >= known:
         return
     begin = f"{file} could be read only up to row {end}, although {known} rows were read before"
@@ -397,8 +403,8 @@ READERS = {
     "manifest": ("url_manifest", "UrlManifestReader"),
     "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
-"""The reader of each format: a module of this package, which is imported when it is needed, its
-class, and the libraries that it imports."""
+"""The reader of each format: a module of this package, which is imported when it is needed, a class
+in the module, and the libraries that the module imports."""
 
 
 def reader_class(file_format: str) -> type[Reader]:

@@ -1,4 +1,4 @@
-"""The reader of CSV files: header, delimiter, column types of all files, and order of failed rows.
+"""Reads CSV files: header, delimiter, column types of all files, and order of failed rows.
 
 `csv_records` divides text into records, `csv_dialect` translates escapes, and `csv_column_types`
 infers types. Fields are read as bytes and then converted, so a wrong value fails only its row.
@@ -23,6 +23,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.csv_column_types import CsvTypes
 from batchinference.pipeline.input.csv_dialect import Dialect
 from batchinference.pipeline.input.csv_records import (
+    BLOCK_BYTES,
     LINE_END,
     CsvText,
     Damage,
@@ -50,12 +51,12 @@ if TYPE_CHECKING:
     from batchinference.spec.read import CsvOptions
 
 MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
-"""The lowest limit for the size of a row, and the largest block that pyarrow can read."""
+"""The lowest limit for the size of a row, and the largest block that pyarrow can read, in bytes."""
 SAMPLE_BYTES = 4 << 20
 """Total bytes of the samples from which types are inferred. A smaller input is sampled completely,
 so its types fit all values."""
 COMPARED_LINES = 20
-"""Number of lines from the header on that are searched for another delimiter."""
+"""Number of lines, from the header on, that are searched for another delimiter."""
 _DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
@@ -63,8 +64,8 @@ BAD_ROWS = 10_000
 
 class CsvReader(Reader):
     other_format = staticmethod(no_csv)
-
     sampled_files = 1000
+    block_bytes = BLOCK_BYTES
 
     def __init__(self, options: CsvOptions, *, adjustable: bool = True) -> None:
         """`adjustable` tells whether the user can set the options."""
@@ -104,7 +105,7 @@ class CsvReader(Reader):
         self._types = replace(self._types, sampled=self._types.infer(arrays))
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
-        """Return the columns of a sample as bytes by name, or the damage of the header. Raises
+        """Return the columns (bytes) of a sample by name, or the damage of the header. Raises
         BadInput if the file needs other options."""
         check_encoding(file.uri, lines, self._options.encoding, adjustable=self._adjustable)
         content = Utf8Converter(self._encoding)(lines) if self._encoding else lines
@@ -138,14 +139,14 @@ class CsvReader(Reader):
         )
 
     def _text(self, source: io.BufferedIOBase, dialect: Dialect) -> CsvText:
-        """Return the text of a file from its header on. Raises ValueError if the first line names
+        """Return the text of a file from the header on. Raises ValueError if the first line names
         another delimiter (`sep=`) than the options."""
-        text = CsvText(source, dialect, self._limit)
+        text = CsvText(source, dialect, self._limit, self.block_bytes)
         text.begin(self._options.skip_lines, chosen=self._options.delimiter is not None)
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names: of the options, or of the header, which is then consumed."""
+        """Return the column names in the options, or else in the header, which is then removed."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names
@@ -156,7 +157,7 @@ class CsvReader(Reader):
             content = io.BufferedReader(cast(io.RawIOBase, stream))
             check_beginning(content.peek(HEAD_BYTES), self._options.encoding)
             if self._encoding:
-                content = io.BufferedReader(Utf8Stream(content, self._encoding))
+                content = io.BufferedReader(Utf8Stream(content, self._encoding, self.block_bytes))
             text = self._text(content, self._dialect(file))
             names = self._names(text)
             if isinstance(names, Damage):
@@ -190,8 +191,8 @@ class CsvReader(Reader):
 
 
 def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
-    """Raise BadInput if the first lines, which have one field each, all contain another delimiter
-    equally often. `beginning` begins with the header."""
+    """Raise BadInput if each of the first lines, which have one field, contains another delimiter
+    equally often. `beginning` is the text from the header on."""
     quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
     lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
     for delimiter in _DELIMITERS if len(lines) > 1 else ():
@@ -210,8 +211,7 @@ def _bad_rows(damage: Damage) -> Iterator[BadRow]:
 
 
 def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
-    """Yield the chunks. The first BadRow gets a warning with the number of lines in `skipped`,
-    which is then cleared."""
+    """Yield the chunks. The first BadRow gets a warning about `skipped`, which is then cleared."""
     for chunk in chunks:
         lines = skipped.total()
         if lines and isinstance(chunk, BadRow):
@@ -224,8 +224,8 @@ def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
 def _in_order(
     table: pa.Table, errors: Mapping[int, Exception], rejected: list[Rejected]
 ) -> Iterator[Chunk]:
-    """Yield the rows of a block in order, with failed rows between them. `errors` has the errors of
-    rows by their index in the table."""
+    """Yield the rows of a block in order, with failed rows between them. `errors` maps indexes of
+    rows in the table to their errors."""
     bad = [(row, 0, damage) for row, damage in rejected if damage is not None]
     bad += [(row, 1, Damage(str(error))) for row, error in errors.items()]
     start = 0
@@ -241,9 +241,9 @@ def _in_order(
 def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
-    """Return rows with warnings about skipped lines, which `skipped` counts before each row.
-
-    Failed rows, in `errors`, would lose a warning. At least one row must not be in `errors`."""
+    """Return rows with warnings about skipped lines; `skipped` counts the lines before each row. A
+    row in `errors` would lose a warning, so the next good row gets it, or else the last one. At
+    least one row must not be in `errors`."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

@@ -33,7 +33,7 @@ _TYPES = {
     "attachments": pa.list_(pa.string()),
 }
 _PAGES = re.compile(rb"/Type\s*/Page\b|PK\x01\x02.{42}ppt/slides/slide", re.DOTALL)
-"""Matches each page of most PDF files, and each slide in the central directory of a PPTX file."""
+"""Matches each page in most PDF files, and each slide in the central directory of a PPTX file."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class DocumentReader(Reader):
             left_out = 0
 
     def _rows_of(self, page: Page, index: int, warnings: list[RowWarning]) -> list[_Row]:
-        """Return the rows of a page, at least one. `index` is the index of its first element."""
+        """Return the rows of a page, at least one. `index` is the index of its first row."""
         if not page.text.strip():
             warnings = [*warnings, RowWarning(0, WarningName.NO_TEXT, 0)]
         if self._options.render is not None and page.image is None:

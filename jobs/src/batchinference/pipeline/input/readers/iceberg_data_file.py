@@ -1,4 +1,4 @@
-"""Reads data files of Iceberg tables: finds columns by their field ids, not by their names."""
+"""Reads data files of Iceberg tables, whose columns are identified by field ids, not by names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ which has the ids of columns by name."""
 
 @dataclass(frozen=True)
 class TableRows:
-    """The columns of an Iceberg table that are read. `mapping` has the field ids of columns for
+    """The columns of an Iceberg table that are read. `mapping` gives field ids to the columns of
     files that do not store ids."""
 
     schema: Schema
@@ -43,8 +43,8 @@ class TableRows:
 
     @classmethod
     def of(cls, table: pa.Schema, names: Sequence[str]) -> TableRows:
-        """Return the columns with these names. `table` is the schema of a version. Names that the
-        table lacks are ignored."""
+        """Return the columns with these names. `table` is the schema of a version. Names that are
+        not in this schema are ignored."""
         schema = Schema.model_validate_json(table.metadata[SCHEMA])
         known = [column.name for column in schema.columns if column.name in names]
         mapping = table.metadata.get(MAPPING)
@@ -55,7 +55,8 @@ class TableRows:
         """The columns with their Arrow types in rows."""
         arrow = schema_to_pyarrow(self.schema, include_field_ids=False)
         small = _pyarrow_schema_ensure_small_types(arrow)
-        return pa.schema([(column.name, map_types(column.type, _storage)) for column in small])
+        stored = lambda kind: getattr(kind, "storage_type", kind)  # noqa: E731
+        return pa.schema([(column.name, map_types(column.type, stored)) for column in small])
 
     def names(self, file: pa.Schema) -> dict[str, str]:
         """Return the columns to read from a file of this schema: name in file to name in table."""
@@ -88,10 +89,6 @@ class TableRows:
             return pyarrow_to_schema(file, self.mapping, downcast_ns_timestamp_to_us=True)
         except ValueError as error:
             raise BadInput(f"read.table: a data file cannot be read: {error}") from None
-
-
-def _storage(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
 class IcebergReader(VersionedReader):

@@ -1,4 +1,4 @@
-"""Readers of images: one row per file, or one row per page. FrameReader also reads videos."""
+"""Reads images: one row per file, or one row per page. FrameReader is also the base of videos."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ CHUNK_BYTES = 8 << 20
 
 
 class FrameReader(Reader):
-    """A reader of files with several pictures. `names` are the columns: picture, index[, time]."""
+    """A reader of files with several pictures."""
 
     names: tuple[str, ...]
+    """The columns: the picture, its index, and for some videos its time."""
+    chunk_bytes = CHUNK_BYTES
 
     def __init__(self, options: FrameFields) -> None:
         self._size, self._accepts_cut = options.size, options.truncated == "accept"
@@ -40,7 +42,7 @@ class FrameReader(Reader):
         frames = self.frames(file)
         frames = without_damaged_end(frames) if self._accepts_cut else frames
         rows = (BadRow(each) if isinstance(each, Exception) else each for each in frames)
-        for group in grouped(rows, lambda frame: frame.pixels.nbytes, CHUNK_BYTES):
+        for group in grouped(rows, lambda frame: frame.pixels.nbytes, self.chunk_bytes):
             yield group if isinstance(group, BadRow) else self._table(group)
 
     def _table(self, rows: list[Frame]) -> pa.Table:
@@ -64,7 +66,7 @@ class ImageReader(WholeFileReader):
         return cls(options) if options.pages == "first" else PageReader(options)
 
     def decode(self, content: bytes) -> np.ndarray:
-        """Return the pixels of an image file: height x width x channels, of its type."""
+        """Return the pixels of the first page of an image file, as `images.decode` does."""
         return images.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:

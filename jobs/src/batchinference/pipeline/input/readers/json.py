@@ -19,6 +19,7 @@ from batchinference.pipeline.exact_json import lines_of
 from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, inspected
 from batchinference.pipeline.input.readers.text_lines import (
+    CHUNK_BYTES,
     estimated_rows,
     line_chunks,
     read_whole,
@@ -31,7 +32,7 @@ from batchinference.spec.column_types import parse_types
 if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
 
-SLICE_BYTES, LEAST_BYTES = 1 << 19, 1 << 15
+SLICE_BYTES, MIN_SLICE_BYTES = 1 << 19, 1 << 15
 """Approximate bytes that are parsed together, and the minimum if each row may have other fields."""
 MAX_CELLS = 1 << 24
 """Maximum cells (rows x columns) of a parsed table. A cell takes 8 bytes, a text more."""
@@ -41,30 +42,30 @@ _NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
 """Matches what separates two objects. Within an object, a comma would be between the braces."""
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"}
-"""The kind of a JSON value by its first character. Other values that are no objects are numbers."""
+"""The kind of a JSON value by its first character; for others, an object or a number."""
 
 
 def _schema_of(part: Chunk) -> pa.Schema | None:
-    """Return the schema of a table; None for a BadRow and for a table without columns, which would
-    lose its number of rows when concatenated."""
+    """Return the schema of a table; None for a BadRow, and for a table without columns, because
+    concatenating tables without columns loses their rows."""
     return None if isinstance(part, BadRow) or not part.num_columns else part.schema
 
 
-def row_slices(rows: bytes) -> Iterator[bytes]:
-    """Yield slices of JSON rows that are small enough to parse. Slices end after an object if
-    possible, else after a line."""
+def row_slices(rows: bytes, max_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
+    """Yield slices of JSON rows that are small enough to parse, with about `max_bytes` bytes.
+    Slices end after an object if possible, else after a line."""
     start = 0
     while start < len(rows):
-        stop = _cut(rows, start, start + _size(rows, start))
+        stop = _cut(rows, start, start + _size(rows, start, max_bytes))
         yield rows[start:stop]
         start = stop
 
 
-def _size(rows: bytes, start: int) -> int:
-    """Return the number of bytes for the next slice of rows: at most MAX_CELLS cells even if each
-    colon belongs to a different field, but at least LEAST_BYTES."""
-    size = SLICE_BYTES
-    while size > LEAST_BYTES:
+def _size(rows: bytes, start: int, max_bytes: int) -> int:
+    """Return the number of bytes for the next slice of rows: with at most MAX_CELLS cells even if
+    each colon belongs to a different field, but at least MIN_SLICE_BYTES."""
+    size = max_bytes
+    while size > MIN_SLICE_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
         if lines * colons <= MAX_CELLS:
             break
@@ -84,8 +85,8 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
 
 class JsonReader(Reader):
     other_format = staticmethod(no_json)
-
     sampled_files = 256
+    chunk_bytes = CHUNK_BYTES
 
     def __init__(self, options: JsonOptions) -> None:
         self._lines, self._row_bytes = options.lines, options.row_bytes
@@ -114,7 +115,7 @@ class JsonReader(Reader):
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
         """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
-        for number, chunk in enumerate(line_chunks(file, self._row_bytes)):
+        for number, chunk in enumerate(line_chunks(file, self._row_bytes, self.chunk_bytes)):
             if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
                 yield as_lines(read_whole(file, self._row_bytes))
                 return
@@ -152,7 +153,7 @@ def lines_in(sample: bytes) -> bytes:
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
     """Yield the rows of a chunk, with adjacent tables of the same schema concatenated. An invalid
-    line becomes a BadRow. To find it, a part that cannot be parsed is halved again and again."""
+    line becomes a BadRow. To isolate it, lines that cannot be parsed are halved again and again."""
     parts = (part for lines in row_slices(chunk) for part in _rows_of(lines, rows))
     for schema, group in itertools.groupby(parts, _schema_of):
         if schema is None:
@@ -188,7 +189,7 @@ def spans_lines(content: bytes) -> bool:
     first, next_mark = first.rstrip(), rest.lstrip()[:1]
     if not first.startswith(b"{"):
         return first.startswith(b"[") and not first.endswith(b"]")
-    # an object has no brace after a brace or a comma, so then only the first line is damaged
+    # if `{` or `,` is followed by a line with `{`, the first line is damaged and ends there
     return first.endswith((b"[", b":")) or (first.endswith((b"{", b",")) and next_mark != b"{")
 
 
@@ -200,13 +201,13 @@ def as_lines(content: bytes) -> bytes:
 
 
 def _as_line(row: bytes) -> bytes:
-    # a line end in a text is invalid: replace it by a tab, which is invalid, too, not by a space
+    # a line end in a text is invalid: make it a tab, which is also invalid, and not a space
     row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
     return b" ".join(row.splitlines())
 
 
 def explained(error: ValueError, line: str) -> ValueError:
-    """Return an error that explains why a line cannot be parsed; `error` if unknown."""
+    """Return an error that explains why a line cannot be parsed; `error` if this is unknown."""
     if line.startswith("{"):
         comma = line.endswith("},")
         return ValueError(f"the line ends with a comma. Remove it ({error})") if comma else error

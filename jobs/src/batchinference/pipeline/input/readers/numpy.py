@@ -34,8 +34,8 @@ _UNITS = {"ms": "ms", "us": "us", **dict.fromkeys(("ns", "ps", "fs", "as"), "ns"
 
 
 class NumpyReader(StatsReader):
-    rows_exact = True
     recognizes = staticmethod(is_numpy)
+    chunk_bytes = CHUNK_BYTES
 
     def __init__(self, options: NumpyOptions) -> None:
         self._types: dict[str, pa.DataType] = {}
@@ -56,19 +56,13 @@ class NumpyReader(StatsReader):
         except DAMAGE as error:
             yield BadRow(error)
         else:
-            for number, chunk in enumerate(_chunks(arrays, self._types)):
+            for number, chunk in enumerate(_chunks(arrays, self._types, self.chunk_bytes)):
                 yield chunk if number else _warned(chunk, warnings)
 
     def stats(self, file: Location, size: int) -> FileStats:
         headers = self._headers(file)
         rows = next((array.rows for array in headers.values()), 1)
         return FileStats(rows, schema=_schema_of(headers))
-
-    def rows_in(self, file: Location, size: int) -> int:
-        try:
-            return next((header.rows for header in self._headers(file).values()), 0)
-        except DAMAGE:
-            return 1  # a damaged file is one failed row
 
     def columns(self) -> list[str] | None:
         return self._columns or None
@@ -100,20 +94,22 @@ def _element_type(dtype: np.dtype) -> pa.DataType:
 
 
 def _arrow_dtype(dtype: np.dtype) -> np.dtype:
-    """Return the closest type that Arrow supports, in the native byte order."""
+    """Return the closest type that Arrow supports, with the byte order of the machine."""
     if dtype.kind not in "mM":
         return dtype.newbyteorder("=")
     unit, _ = np.datetime_data(dtype)
     return np.dtype(f"{dtype.kind}8[{_UNITS.get(unit, 's')}]")
 
 
-def _chunks(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
+def _chunks(
+    arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType], chunk_bytes: int
+) -> Iterator[Chunk]:
     length = max((len(array) for array in arrays.values()), default=0)
     if arrays and not length:  # without rows, yield an empty table for the columns
         row = {name: np.zeros((1, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
         yield from (rows.slice(0, 0) for rows in _rows(row, types) if isinstance(rows, pa.Table))
     size = sum(array.nbytes for array in arrays.values())
-    rows = min(CHUNK_ROWS, max(1, CHUNK_BYTES * length // max(1, size)))
+    rows = min(CHUNK_ROWS, max(1, chunk_bytes * length // max(1, size)))
     for start in range(0, length, rows):
         part = {name: array[start : start + rows] for name, array in arrays.items()}
         yield from _rows(part, types)

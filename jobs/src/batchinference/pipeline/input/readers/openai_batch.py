@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SCHEMA = pa.schema([(name, pa.string()) for name in ("custom_id", "method", "url", "body")])
 _AS_TEXTS: dict[str, ColumnType] = dict.fromkeys(_SCHEMA.names, "json")
 _BEGINNING = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]*)"')
-"""Matches the beginning of a line up to its id. The rest may be damaged."""
+"""Matches the beginning of a line up to the custom id. The rest of the line may be damaged."""
 
 
 class BadLine(ValueError):

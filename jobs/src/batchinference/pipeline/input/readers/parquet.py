@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from batchinference.pipeline.column_names import RENAME, check_known, check_names
 from batchinference.pipeline.declared_types import cast_column, name_of
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.input.parquet_file import OpenParquet, schema_of_rows
+from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
     BadRow,
@@ -45,10 +45,13 @@ from batchinference.spec.column_types import ColumnType, parse_types
 if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
+TAIL_BYTES = 1 << 13
+"""Bytes at the end of a file that are read first. Most footers have fewer bytes."""
+
 
 class ColumnCasts:
     """Casts tables to the common types of all files (`shared`). `declared` are the types that the
-    user has declared. `zone` is the time zone to assume for timestamps without one, or None."""
+    user has declared. `zone` is the time zone of timestamps that state none; None for no change."""
 
     def __init__(self, declared: Mapping[str, ColumnType], zone: str | None) -> None:
         self._declared, self._zone = declared, zone
@@ -124,12 +127,7 @@ def _zoned(array: pa.Array, zone: str) -> pa.Array:
     return make(offsets, _zoned(array.flatten(), zone), kind, mask=array.is_null())
 
 
-TAIL_BYTES = 1 << 13
-"""Bytes at the end of a file that are read first. Most footers are smaller."""
-
-
 class ParquetReader(StatsReader, DivisibleReader):
-    rows_exact = True
     sampled_files = 64
     recognizes = staticmethod(is_parquet)
 
@@ -161,9 +159,6 @@ class ParquetReader(StatsReader, DivisibleReader):
         self.lacking = describe_lacking({uri: schema.names for uri, schema in chosen.items()})
         self._casts.find_shared_types(chosen)
 
-    def read(self, file: Location) -> Iterator[Chunk]:
-        return self.read_part(file, 0, None)
-
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
@@ -186,8 +181,8 @@ class ParquetReader(StatsReader, DivisibleReader):
         return OpenParquet(source, read_footer(source), self._options)
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
-        """Yield the rows of a row group. If it is damaged, or its types do not match those of other
-        files, its remaining rows become failed rows."""
+        """Yield the rows of a row group. If it is damaged, or has types that cannot be cast to
+        those of other files, its remaining rows become failed rows."""
         rows = opened.footer.row_group(group).num_rows
         try:
             for table in opened.tables(group):
@@ -207,12 +202,9 @@ class ParquetReader(StatsReader, DivisibleReader):
     def stats(self, file: Location, size: int) -> FileStats:
         footer = parquet_footer(file, size)
         check_footer(footer)
-        schema = schema_of_rows(footer, self._options)
+        schema = OpenParquet(pa.BufferReader(b""), footer, self._options).schema
         edges = self._edges(footer)
         return FileStats(edges[-1], edges[:-1] or [0], schema)
-
-    def rows_in(self, file: Location, size: int) -> int | None:
-        return self.stats(file, size).rows
 
     def columns(self) -> list[str] | None:
         return self._columns

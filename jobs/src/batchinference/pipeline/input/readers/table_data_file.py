@@ -41,8 +41,8 @@ NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
 def positions_in(deleted: bytes | None) -> np.ndarray:
-    """Return the sorted positions (int64) in a bitmap; none for None. The bitmap is a portable
-    64-bit Roaring bitmap, as in Delta and Iceberg."""
+    """Return the sorted positions (int64) in a portable 64-bit Roaring bitmap, as in Delta and
+    Iceberg; no positions for None."""
     if deleted is None:
         return NO_POSITIONS
     from pyroaring import BitMap64
@@ -55,8 +55,8 @@ class TypedRows:
     """Converts rows of a data file to the columns `names` of a table, and KEPT if there is a
     filter.
 
-    `shared` has the types of these columns and of the columns that the filter reads. `constants`
-    has values for columns that the file lacks."""
+    `shared` has the types of these columns, and of the columns that the filter reads. `constants`
+    has the values of columns that the file may lack."""
 
     shared: Mapping[str, pa.DataType]
     names: Sequence[str]

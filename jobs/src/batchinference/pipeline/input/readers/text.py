@@ -11,6 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.input.encoding_check import check_beginning, check_encoding
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.text_lines import (
+    CHUNK_BYTES,
     estimated_rows,
     line_chunks,
     read_whole,
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 class TextReader(Reader):
+    chunk_bytes = CHUNK_BYTES
+
     def __init__(self, options: TextOptions) -> None:
         self._encoding = options.encoding
         self._row_bytes = options.row_bytes
@@ -35,8 +38,8 @@ class TextReader(Reader):
             check_encoding(file.uri, lines, self._encoding)
 
     def read(self, file: Location) -> Iterator[Chunk]:
-        limit = self._row_bytes
-        chunks = line_chunks(file, limit) if self._by_line else [read_whole(file, limit)]
+        limit, size = self._row_bytes, self.chunk_bytes
+        chunks = line_chunks(file, limit, size) if self._by_line else [read_whole(file, limit)]
         for number, content in enumerate(chunks):
             decode = bytes.decode if number else decode_text
             if isinstance(content, BadRow):

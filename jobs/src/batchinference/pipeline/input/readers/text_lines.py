@@ -1,6 +1,6 @@
-"""Reads text files in chunks of whole lines, takes samples, and opens and decompresses files.
+"""Reads text files in chunks of complete lines, reads samples, and opens and decompresses files.
 
-A text file is decompressed while it is read if its extension says so, such as .gz.
+A text file is decompressed while it is read if its extension is of a compression, such as .gz.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ TOO_LARGE = (
     "read.options.maxRowBytes: the {0} has more bytes than the limit ({1}). Raise the limit, or "
     "reduce the size of the {0}"
 )
-"""The message for a line or a file that is too large: its kind, and the limit."""
+"""The message for a line, a file or a sample that is too large: what it is, and the limit."""
 Record = TypeVar("Record")
 CHUNK_BYTES = 4 << 20
+"""Bytes of a file that are read at once by `line_chunks`."""
 LINE_SAMPLE_BYTES, MIN_SAMPLE_BYTES, SAMPLED_BYTES = 1 << 20, 1 << 15, 8 << 20
 """Bytes that are read to infer column types: the maximum and the minimum per file, and the
 approximate total of all files."""
@@ -53,7 +54,7 @@ def unpacked(source: io.BufferedReader) -> BinaryIO:
 
 def archive_in(source: io.BufferedReader) -> BinaryIO:
     """Return an archive as a stream, decompressed if it is gzip, bzip2 or xz. tarfile would
-    decompress 10 KB at once, which can become GiB."""
+    decompress 10 KB together, which can become several GiB."""
     beginning = source.peek(len(_XZ))
     if beginning.startswith(_BZIP2):
         return cast(BinaryIO, bz2.BZ2File(source))
@@ -77,8 +78,8 @@ def up_to_damage(
 def beginning(
     records: Iterator[Record], source: BinaryIO, count: int, size_of: Callable[[Record], int]
 ) -> Iterator[Record]:
-    """Yield at most the first `count` records of a file. Stops when SAMPLE_BYTES of the file are
-    read, or the records have this size."""
+    """Yield at most the first `count` records of a file, until SAMPLE_BYTES of the file are read,
+    or the records together have this size."""
     size = 0
     for record in itertools.islice(records, count):
         yield record
@@ -88,7 +89,7 @@ def beginning(
 
 
 def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
-    """Return the estimated number of records in a file of `size` bytes, based on its beginning."""
+    """Return the number of records in a file of `size` bytes, estimated from the first ones."""
     count = 0
     for count, _ in enumerate(records, 1):
         read = source.tell()
@@ -97,19 +98,21 @@ def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
     return count
 
 
-def line_chunks(file: Location, max_bytes: int) -> Iterator[bytes | BadRow]:
-    """Yield a file in chunks of a few MiB that end at line ends, without the UTF-8 byte order mark.
-    A line of more than `max_bytes` becomes a failed row."""
-    for chunk in _chunks(file, max_bytes):
+def line_chunks(
+    file: Location, max_bytes: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[bytes | BadRow]:
+    """Yield a file in chunks of about `chunk_bytes` that end at line ends, without the UTF-8 byte
+    order mark. A line of more than `max_bytes` becomes a failed row."""
+    for chunk in _chunks(file, max_bytes, chunk_bytes):
         if isinstance(chunk, BadRow) or len(chunk) <= max_bytes:
             yield chunk
         else:
             yield from _without_long_lines(chunk, max_bytes)
 
 
-def _chunks(file: Location, max_bytes: int) -> Iterator[bytes | BadRow]:
+def _chunks(file: Location, max_bytes: int, chunk_bytes: int) -> Iterator[bytes | BadRow]:
     rest, skipping = b"", False
-    for block in _blocks(file):
+    for block in _blocks(file, chunk_bytes):
         begin = block.find(b"\n") + 1 if skipping else 0  # skips the rest of a long line
         if skipping and not begin:
             continue
@@ -126,12 +129,12 @@ def _chunks(file: Location, max_bytes: int) -> Iterator[bytes | BadRow]:
         yield rest
 
 
-def _blocks(file: Location) -> Iterator[bytes]:
+def _blocks(file: Location, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     with file.open_stream() as stream:
-        block = bytes(stream.read(CHUNK_BYTES)).removeprefix(codecs.BOM_UTF8)
+        block = bytes(stream.read(size)).removeprefix(codecs.BOM_UTF8)
         while block:
             yield block
-            block = bytes(stream.read(CHUNK_BYTES))
+            block = bytes(stream.read(size))
 
 
 def _without_long_lines(chunk: bytes, limit: int) -> Iterator[bytes | BadRow]:
@@ -158,11 +161,10 @@ def read_whole(file: Location, max_bytes: int) -> bytes:
 def samples_of(
     files: Sequence[Location], max_bytes: int | None = None
 ) -> Iterator[tuple[Location, bytes]]:
-    """Yield each file with its first whole lines: about SAMPLED_BYTES of all files together, and
+    """Yield each file with its first complete lines: about SAMPLED_BYTES of all files together, and
     between MIN_SAMPLE_BYTES and LINE_SAMPLE_BYTES of each file. `max_bytes` replaces SAMPLED_BYTES
-    and LINE_SAMPLE_BYTES.
-
-    The lines are empty if the file is damaged, or if its first line is too long for a sample."""
+    and LINE_SAMPLE_BYTES. The lines are empty if the file is damaged, or if its first line is too
+    long for a sample."""
     share = (max_bytes or SAMPLED_BYTES) // max(1, len(files))
     size = min(max(MIN_SAMPLE_BYTES, share), max_bytes or LINE_SAMPLE_BYTES)
     step = -(-len(files) // (SAMPLED_BYTES // LINE_SAMPLE_BYTES))
@@ -173,15 +175,15 @@ def samples_of(
 
 
 def estimated_rows(file: Location, size: int) -> int:
-    """Return the estimated number of lines in a file of `size` bytes, based on its beginning."""
+    """Return the number of lines in a file of `size` bytes, estimated from the first lines."""
     sample, read = _sample(file)
     lines = sample.count(b"\n") + (not sample.endswith(b"\n"))
     return max(1, round(size * lines / read)) if sample else 0
 
 
 def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
-    """Return the first whole lines in `size` decompressed bytes of a file (LINE_SAMPLE_BYTES by
-    default), and how many bytes they take in the file."""
+    """Return the complete lines in the first `size` decompressed bytes of a file (LINE_SAMPLE_BYTES
+    by default), and how many bytes of the file have these lines."""
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:
@@ -194,5 +196,5 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
     head = content.removeprefix(codecs.BOM_UTF8)
     if len(content) < size:
         return head, read
-    whole_lines = head[: head.rfind(b"\n") + 1] or (head if size == LINE_SAMPLE_BYTES else b"")
-    return whole_lines, max(1, round(read * len(whole_lines) / len(content)))
+    lines = head[: head.rfind(b"\n") + 1] or (head if size == LINE_SAMPLE_BYTES else b"")
+    return lines, max(1, round(read * len(lines) / len(content)))

@@ -1,5 +1,5 @@
-"""Reads URL manifests: Parquet or CSV tables with a column of URIs. The content behind each URI is
-fetched (by `storage.url_fetcher`) and added as a column."""
+"""Reads URL manifests: Parquet or CSV tables with a column of URIs. The reader fetches the content
+of each URI (with `storage.url_fetcher`) and adds it as a column."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ CHUNK_ROWS = 32
 """Maximum number of rows per table."""
 TABLE_BYTES = 64 << 20
 """Approximate maximum bytes of decoded values per table."""
-HELD_ROWS = 64
-HELD_BYTES = 1 << 30
+PREFETCHED_ROWS, PREFETCHED_BYTES = 64, 1 << 30
 """Maximum number of rows that a read task prefetches, and of their fetched bytes. Rows are decoded
 one at a time, just before they are yielded, because decoded images are much larger."""
 _FIX = "with read.options.onUnreachable: error, only such rows fail"
@@ -61,13 +60,13 @@ _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 @dataclass(frozen=True)
 class _Row:
-    """Row number `row` of the table `chunk`, with the fetch of its URI. Or `chunk` is a BadRow."""
+    """Row number `row` of the table `chunk`, and the fetch of its URI; or a BadRow as `chunk`."""
 
     chunk: Any
     row: int = 0
     fetched: Future[Any] | None = None
 
-    def held_bytes(self, max_bytes: int) -> int:
+    def prefetched_bytes(self, max_bytes: int) -> int:
         """Return the size of the fetched content; `max_bytes` if the fetch is not finished."""
         if self.fetched is None:
             return 0
@@ -87,6 +86,8 @@ class _Value(NamedTuple):
 
 class UrlManifestReader(DivisibleReader):
     rows_exact = True
+    table_bytes = TABLE_BYTES
+    prefetched_rows, prefetched_bytes = PREFETCHED_ROWS, PREFETCHED_BYTES
 
     def __init__(self, options: ManifestOptions) -> None:
         self._options = options
@@ -112,9 +113,6 @@ class UrlManifestReader(DivisibleReader):
                 "content would replace it. Rename it"
             )
 
-    def read(self, file: Location) -> Iterator[Chunk]:
-        return self.read_part(file, 0, None)
-
     def can_enter(self, path: str) -> bool:
         return _is_parquet(path)
 
@@ -130,7 +128,7 @@ class UrlManifestReader(DivisibleReader):
             pool.shutdown(cancel_futures=True)
 
     def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Yield the rows from `start` to `stop` of the manifest itself."""
+        """Yield the rows from `start` to before `stop` as the manifest lists them."""
         table = self._table(file)
         if isinstance(table, DivisibleReader):
             return table.read_part(file, start, stop)
@@ -140,7 +138,7 @@ class UrlManifestReader(DivisibleReader):
     def _started(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location
     ) -> Iterator[_Row]:
-        """Yield each row after its fetch was submitted to the pool."""
+        """Yield each row after submitting its fetch to the pool."""
         for chunk in _small_chunks(chunks):
             if isinstance(chunk, BadRow):
                 yield _Row(chunk)
@@ -151,14 +149,15 @@ class UrlManifestReader(DivisibleReader):
                 yield _Row(chunk, row, pool.submit(self._fetched, uri, file))
 
     def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
-        """Yield the rows in order. Starts as many fetches in advance (at most HELD_ROWS) as fit
-        into HELD_BYTES even if each unfinished one returns `maxBytes`."""
+        """Yield the rows in order. Starts as many fetches in advance (at most `prefetched_rows`) as
+        fit into `prefetched_bytes`, even if each unfinished one returns `maxBytes`."""
         waiting: deque[_Row] = deque()
         max_bytes = self._options.max_bytes
         while True:
-            while len(waiting) < HELD_ROWS and (
-                not waiting
-                or sum(row.held_bytes(max_bytes) for row in waiting) + max_bytes <= HELD_BYTES
+            while len(waiting) < self.prefetched_rows and (
+                sum(row.prefetched_bytes(max_bytes) for row in waiting) + max_bytes
+                <= self.prefetched_bytes
+                or not waiting
             ):
                 if (row := next(started, None)) is None:
                     yield from waiting
@@ -167,7 +166,7 @@ class UrlManifestReader(DivisibleReader):
             yield waiting.popleft()
 
     def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
-        """Return the content behind a URI, or the error of the row. Raises JobFailure if the URI is
+        """Return the content of a URI, or the error of the row. Raises JobFailure if the URI is
         unreachable and `onUnreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
@@ -194,7 +193,7 @@ class UrlManifestReader(DivisibleReader):
     def _tables(self, rows: Iterator[_Row]) -> Iterator[Chunk]:
         """Yield the rows as tables with the added column."""
         values = map(self._with_value, rows)
-        for group in grouped(values, _size, TABLE_BYTES, key=lambda row: id(row.chunk)):
+        for group in grouped(values, _size, self.table_bytes, key=lambda row: id(row.chunk)):
             yield group if isinstance(group, BadRow) else self._with_column(group)
 
     def _with_value(self, row: _Row) -> _Value | BadRow:
@@ -243,7 +242,7 @@ class UrlManifestReader(DivisibleReader):
         return [*listed, self._options.decode] if listed else None
 
     def _listed(self) -> list[str]:
-        """Return the columns of the manifest itself."""
+        """Return the columns that the manifest lists, without the added column."""
         names = [*(self._parquet.columns() or []), *(self._csv.columns() or [])]
         return list(dict.fromkeys(names))
 

@@ -24,6 +24,7 @@ from batchinference.pipeline.input.json_rows import JsonRows, sampled_rows
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, inspected, or_bad
 from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.text_lines import (
+    TOO_LARGE,
     archive_in,
     beginning,
     estimate,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 KEY = "__key__"
 SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
-"""How many samples of an archive are inspected: for types of JSON, and (at most) for labels."""
+"""How many samples of an archive are inspected for types of JSON, and (at most) of labels."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
     **dict.fromkeys((*PICTURES, *HEIF), "picture"),
@@ -68,8 +69,8 @@ _TYPES = {"text": pa.string(), "label": pa.string(), "bytes": pa.large_binary()}
 _NOT_DECODED = ValueError("the sample is only counted")
 ReadSamples: TypeAlias = Callable[[BinaryIO, list[str] | None, int], Iterator[Sample]]
 Row = dict[str, Any]
-"""The decoded members of a sample by name, and its warnings in WARNING_COLUMN. A JSON member is a
-line with the object {name: value}."""
+"""The decoded members of a sample by name, and the warnings in WARNING_COLUMN. The value of a JSON
+member is a line with the object {name: value}."""
 
 
 class WebdatasetReader(Reader):
@@ -98,7 +99,7 @@ class WebdatasetReader(Reader):
         self._integers = {name for name in names if self._are_integers(name, first)}
 
     def _are_integers(self, name: str, samples: list[Sample]) -> bool:
-        """Return whether labels with this name are integers: as declared, else as all samples."""
+        """Return whether labels with this name are integers: as declared, or else as in samples."""
         if name in self._declared:
             return self._declared[name] == "int64"
         labels = (sample.members[name] for sample in samples if name in sample.members)
@@ -125,8 +126,8 @@ class WebdatasetReader(Reader):
             )
 
     def _beginning(self, file: Location) -> list[Sample]:
-        """Return the first samples of an archive. If members of a sample may be elsewhere in the
-        archive, the headers of all members are read."""
+        """Return the first samples of an archive. The headers of all members are read if members
+        of these samples may be elsewhere in the archive."""
         with open_raw(file) as source:
             first = self._first(adjacent_samples, source)
             unique = len({sample.key for sample in first}) == len(first)
@@ -180,10 +181,8 @@ class WebdatasetReader(Reader):
                 "the keys. Rename the member"
             )
         if sample.too_large is not None:
-            limit = f"maxRowBytes ({self._options.row_bytes})"
-            raise ValueError(
-                f"sample '{sample.key}' has more bytes than {limit} with '{sample.too_large}'"
-            )
+            what = f"sample '{sample.key}' with '{sample.too_large}'"
+            raise ValueError(TOO_LARGE.format(what, self._options.row_bytes))
         row: Row = {KEY: sample.key}
         size = 0
         with collect_warnings() as warnings:
@@ -191,8 +190,8 @@ class WebdatasetReader(Reader):
                 row[name] = self._decode(name, content)
                 size += _bytes(row[name])
                 if size > self._options.row_bytes:
-                    limit = f"maxRowBytes ({self._options.row_bytes}) once decoded"
-                    raise ValueError(f"sample '{sample.key}' has more bytes than {limit}")
+                    what = f"decoded sample '{sample.key}'"
+                    raise ValueError(TOO_LARGE.format(what, self._options.row_bytes))
         return {**row, WARNING_COLUMN: [*_member_warnings(sample), *warnings]}
 
     def _decode(self, name: str, content: bytes) -> Any:
@@ -220,7 +219,7 @@ class WebdatasetReader(Reader):
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
 
     def _table_or_bad(self, rows: list[Row]) -> Iterator[Chunk]:
-        """Yield rows with equal members as a table. A row that Arrow cannot hold is a BadRow."""
+        """Yield rows with the same members as a table. A row that Arrow cannot hold is a BadRow."""
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
             columns = {name: self._array(name, [row[name] for row in rows]) for name in names}
@@ -291,7 +290,7 @@ def _line(name: str, content: bytes) -> bytes:
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:
-    """Return a JSON member as a line; empty if it is invalid: its sample becomes a failed row."""
+    """Return a JSON member as a line; empty if it is invalid, which fails its sample later."""
     try:
         return _line(name, content)
     except (ValueError, RecursionError):

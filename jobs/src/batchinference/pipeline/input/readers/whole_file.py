@@ -1,4 +1,4 @@
-"""Readers of formats in which a file is one row: the base class, and binary and audio files."""
+"""Reads formats in which a file is one row: the base class, and binary and audio files."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class WholeFileReader(Reader):
         self.max_row_bytes = options.row_bytes
 
     def decode(self, content: bytes) -> Any:
-        """Return the decoded content of a file, as `columns_of` takes it."""
+        """Return the decoded content of a file, in the form for `columns_of`."""
         raise NotImplementedError
 
     def columns_of(self, decoded: list[Any]) -> list[pa.Array]:
-        """Return the columns for decoded files, one row each."""
+        """Return the columns of decoded files. Each file is one row."""
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """Return the first `maxRowBytes` + 1 bytes of a file. The last means it is too large."""
+        """Return the first `maxRowBytes` + 1 bytes of a file, or fewer. See `check_size`."""
         return file.read(self.max_row_bytes + 1)
 
     def check_size(self, content: bytes) -> bytes:
@@ -53,6 +53,7 @@ class WholeFileReader(Reader):
         return or_bad(lambda: self.decode(self.check_size(content)))
 
     def table(self, decoded: list[Any]) -> pa.Table:
+        """Return decoded files as a table. Each file is one row."""
         return pa.table(self.columns_of(decoded), names=list(self.names))
 
     def read(self, file: Location) -> Iterator[Chunk]:

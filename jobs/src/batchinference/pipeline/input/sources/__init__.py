@@ -1,8 +1,8 @@
 """Inputs that are neither files nor tables with versions (SQL, Hugging Face, Lance, items); one
 module per format, most with a datasource of Ray.
 
-Each read task of Ray is a part of the input. A source with a version shows whether it has changed
-since an earlier attempt. A job that reads another source cannot resume: each attempt starts over.
+Each read task of Ray is a part of the input. If a source has a version, a job resumes unless the
+version has changed since an earlier attempt. Without a version, each attempt starts over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from batchinference.pipeline.errors import (
     describe,
     require_package,
 )
-from batchinference.pipeline.input import NO_ENDS, ReadNote, ReadRows, RowCount, batch_of
+from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.input_snapshot import as_parquet
 from batchinference.pipeline.input.readers import check_end, parts_in_gaps, size_of, with_notes
@@ -42,13 +42,14 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import Read
 
 ReadBlocks: TypeAlias = Callable[[], Iterable[Any]]
+"""Returns the rows of a part as blocks of Ray."""
 Explain: TypeAlias = Callable[[Exception], str]
 """Returns the message of an error of a library, without secrets."""
 
 
 @dataclass(frozen=True)
-class TableInput:
-    """An input that read tasks of Ray read. Each of `tasks` is a part. Implements JobInput."""
+class TableInput(JobInput):
+    """An input that read tasks of Ray read. Each of `tasks` is a part."""
 
     name: str
     tasks: list[ReadBlocks]
@@ -56,7 +57,7 @@ class TableInput:
     known_count: RowCount | None = None
     size: int = 0
     directory: Location | None = None
-    """The directory of the source, if it has one."""
+    """The directory in which the source is; None if it is in none."""
     repeatable: bool = False
     version: str | None = None
     """Identifies the current content of the source; None if it has no versions."""
@@ -64,7 +65,7 @@ class TableInput:
     ignored: IgnoredFiles = NONE_IGNORED
     explain: Explain = describe
     origin: Callable[[], tuple[int, list[np.ndarray]]] | None = None
-    """Returns the version of a Lance dataset, and the row IDs by part."""
+    """Returns the version of a Lance dataset, and row IDs by part; None for other sources."""
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -77,6 +78,7 @@ class TableInput:
 
     @property
     def labels(self) -> list[str]:
+        """The name of each part in messages."""
         return [f"{self.name}:{number}" for number in range(len(self))]
 
     def divisible(self, tasks: float) -> bool:
@@ -121,8 +123,8 @@ class TableInput:
 
 @dataclass(frozen=True)
 class ReadPart:
-    """Reads part `number` of the input, or only its row ranges `gaps` (empty for all rows). `label`
-    is its name in messages."""
+    """Reads part `number` of the input, or only the row ranges `gaps` of this part (empty for all
+    rows). `label` is the name of the part in messages."""
 
     number: int
     label: str
@@ -132,14 +134,14 @@ class ReadPart:
     note: ReadNote = nullcontext
 
     def __call__(self) -> Iterator[RowBatch]:
-        """Yield the rows, and after the last row the end of the part."""
+        """Yield the rows. The last batch has no rows, and states the number of rows of the part."""
         row = 0
         first = pack_id(self.number, 0)
         for table in with_notes(self._tables(), first, self.note):
             check_names(table.column_names, self.label)
             for skipped, wanted in parts_in_gaps(table, row, self.gaps):
                 rows = size_of(wanted)
-                if rows or row == 0:  # an empty table tells the columns
+                if rows or row == 0:  # an empty table states the columns
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
             row += table.num_rows
         check_end(self.label, row, self.gaps[-1][0] if self.gaps else 0, None)
@@ -156,7 +158,7 @@ class ReadPart:
 
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The library that a source imports, by format. Its module has the name of the format."""
+"""The library of each source that needs one, by format. Modules have the names of formats."""
 
 
 def open_table(read: Read) -> TableInput:

@@ -1,7 +1,7 @@
-"""Reads datasets of the Hugging Face Hub, or saved by `datasets`, with Ray's datasource.
+"""Reads datasets from the Hugging Face Hub, or saved by `datasets`, with Ray's datasource.
 
-`state.json` in a saved folder lists the data files, and `datasets` opens any path listed there. The
-folder is untrusted, so only files inside it are opened.
+`state.json` in a saved folder lists the data files, and `datasets` would open any path in the list.
+The folder is untrusted, so this module refuses files outside of the folder.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface
 PART_ROWS, MAX_PARTS = 1000, 64
 """Rows per part, and the maximum number of parts, of a dataset that can be split at any row."""
 _STATE, _SPLITS, _INFO = "state.json", "dataset_dict.json", "dataset_info.json"
-"""Files of `save_to_disk`: _STATE and _INFO in the folder of each split, and _SPLITS above them."""
+"""Files of `save_to_disk`: _STATE and _INFO in the folder of a split, _SPLITS in its parent."""
 _REVISION_HASH = re.compile("[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Reads a part of a dataset. The read task opens the dataset."""
+    """Reads part `number` of `parts` parts of a dataset, which the read task opens."""
 
     path: str
     is_folder: bool
@@ -43,7 +43,7 @@ class Part:
     parts: int = 1
 
     def load_dataset(self) -> datasets.Dataset | datasets.IterableDataset:
-        """Return the whole dataset (not only this part), cut to `options.limit` rows."""
+        """Return the dataset with all parts, cut to `options.limit` rows."""
         dataset, limit = self._load(), self.options.limit
         if limit is None:
             return dataset
@@ -76,8 +76,8 @@ class Part:
 
 
 def open_source(read: ReadHuggingface) -> TableInput:
-    """Return the dataset as an input. Raises BadInput if it cannot be loaded. Of a streamed
-    dataset, only the description is fetched."""
+    """Return the dataset as an input. Raises BadInput if it cannot be loaded. If it is streamed,
+    only its description is fetched."""
     path = str(expanded(read.name)) if read.is_path else read.name
     all_rows = Part(path, read.is_path, read.options)
     try:
@@ -87,8 +87,8 @@ def open_source(read: ReadHuggingface) -> TableInput:
     except Exception as error:  # noqa: BLE001 - the library raises many kinds
         raise BadInput(f"read.name '{read.name}': {describe(error)}") from None
     parts, count = _part_count(dataset, read.options), _row_count(dataset, read.options)
-    revision = read.options.revision
-    is_hash = _REVISION_HASH.fullmatch(revision or "") is not None
+    revision = read.options.revision or ""
+    is_fixed = _REVISION_HASH.fullmatch(revision) is not None  # a branch or a tag can change
     return TableInput(
         "huggingface",
         [replace(all_rows, number=number, parts=parts) for number in range(parts)],
@@ -96,14 +96,14 @@ def open_source(read: ReadHuggingface) -> TableInput:
         count,
         _size(dataset, count),
         Location(path) if read.is_path else None,
-        repeatable=read.is_path or revision is not None,
-        version=revision if is_hash and not read.is_path else None,  # a branch can change
+        repeatable=read.is_path or is_fixed,
+        version=revision if is_fixed and not read.is_path else None,
     )
 
 
 def load_folder(folder: Path) -> Any:
     """Return the dataset that `save_to_disk` has written to a folder; a dictionary if it has
-    splits. Raises BadInput if there is none, or if its metadata refers to files outside."""
+    splits. Raises BadInput if there is none, or if metadata names files outside of the folder."""
     if (folder / _STATE).exists():
         return _saved_split(folder, "")
     if not (folder / _SPLITS).exists():
@@ -143,8 +143,8 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _resolved_inside(folder: Path, name: object, source: str) -> Path:
-    """Return the path of a file or folder that the file `source` names. Raises BadInput if it does
-    not exist, or is outside of `folder` once links are resolved."""
+    """Return the path of the file or folder `name`, which the file `source` names. Raises BadInput
+    if the path does not exist, or is outside of `folder` once links are resolved."""
     path, root = folder / str(name), folder.resolve()
     below = isinstance(name, str) and path.resolve() != root
     if not below or not path.resolve().is_relative_to(root) or not path.exists():

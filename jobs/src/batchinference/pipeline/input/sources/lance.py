@@ -75,8 +75,8 @@ def _origin(
 
 
 def _version(dataset: lance.LanceDataset) -> str:
-    """Return the version number and a digest of the paths of the data files. The number alone is
-    not unique: it starts at 1 again if the dataset is written again at the same path."""
+    """Return the version number and a digest of the paths of the data files. The number alone does
+    not identify the content: if the dataset is created again at the same path, it begins at 1."""
     files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
     return f"{dataset.version}-{digest(chr(10).join(files).encode())[:16]}"
 

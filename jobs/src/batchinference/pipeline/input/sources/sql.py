@@ -25,8 +25,8 @@ from batchinference.spec.read import ReadSql, SqlOptions
 
 @dataclass(frozen=True)
 class Database:
-    """Creates database connections. Its pickle has the name of the environment variable `url_env`,
-    not the secret value."""
+    """Creates connections to a database at `url`, or at the URL in the environment variable
+    `url_env`. It is pickled with the name of the variable, and without its secret value."""
 
     url: str | None
     url_env: str | None
@@ -37,7 +37,7 @@ class Database:
         return "read.url" if self.url else "read.urlEnv"
 
     def __call__(self) -> Any:
-        """Open a Python DB API connection and return it. Raises BadInput if that fails."""
+        """Return a new Python DB API connection. Raises BadInput if connecting fails."""
         try:
             return create_engine(_for_reading(self._address()), poolclass=NullPool).raw_connection()
         except JobFailure:
@@ -55,6 +55,7 @@ class Database:
             raise BadInput(f"{self._field}: there is no file '{file}'. Correct the path")
 
     def _address(self) -> str:
+        """Return the URL. Raises BadInput if the environment variable is not set."""
         if self.url is not None:
             return self.url
         if address := os.environ.get(self.url_env or ""):
@@ -72,14 +73,14 @@ class Database:
         return text.replace(str(password), "***") if password else text
 
     def first_value(self, statement: str) -> Any:
-        """Return the first value of the first row."""
+        """Return the first value of the first row of the result of a statement."""
         with closing(self()) as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
             return cursor.fetchone()[0]
 
     def rows(self, query: str) -> list[pa.Table]:
-        """Return all rows as one table. Raises BadInput for a value that no type holds."""
+        """Return all rows of a query as one table. Raises BadInput if no type holds a value."""
         with closing(self()) as connection:
             cursor = connection.cursor()
             cursor.execute(query)
@@ -92,10 +93,11 @@ class Database:
         ]
 
     def columns(self, query: str) -> list[str]:
+        """Return the names of the columns of a query, without computing its rows."""
         with closing(self()) as connection:
             cursor = connection.cursor()
-            # SQLite computes rows only when they are fetched, so the query itself is cheap. In a
-            # subquery, it would rename columns with equal names.
+            # SQLite computes rows only when they are fetched, so executing the query is cheap. In
+            # a subquery, SQLite would rename columns with equal names.
             is_sqlite = make_url(self._address()).get_backend_name() == "sqlite"
             empty = f"SELECT * FROM {_as_subquery(query)} WHERE 1 = 0"  # noqa: S608 - user SQL
             cursor.execute(query if is_sqlite else empty)
@@ -103,13 +105,13 @@ class Database:
 
 
 def _has_uri(address: str) -> bool:
-    """Return whether SQLite reads the name of its file as a URI."""
+    """Return whether the address tells SQLite to read the name of its file as a URI."""
     url = make_url(address)
     return url.get_backend_name() == "sqlite" and asbool(url.query.get("uri", False))
 
 
 def _for_reading(address: str) -> str | URL:
-    """Return the address. With uri=true of SQLite, set mode=ro, or SQLite would create the file."""
+    """Return the address. With uri=true, mode=ro prevents that SQLite creates the file."""
     if not _has_uri(address):
         return address
     url = make_url(address)

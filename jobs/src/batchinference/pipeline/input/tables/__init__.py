@@ -1,4 +1,4 @@
-"""Makes input snapshots of tables with versions (Delta, Iceberg); one module per table format.
+"""Creates input snapshots of tables with versions (Delta, Iceberg); one module per table format.
 
 An input snapshot lists data files with their deleted rows, so a resumed job reads the same rows
 although the table has changed. Row ids do not count deleted rows. With `write.mode: append`, a
@@ -19,14 +19,13 @@ from batchinference.pipeline.errors import FORMATS_EXTRA, BadInput, require_pack
 from batchinference.pipeline.input.changed_files import NoNewFiles, ProcessedFiles, ResumedInput
 from batchinference.pipeline.input.file_pruning import Bounds, FileBounds, matching
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED
-from batchinference.pipeline.input.input_snapshot import InputSnapshot
+from batchinference.pipeline.input.input_snapshot import InputSnapshot, file_table
 from batchinference.pipeline.input.readers.table_data_file import (
     START_OVER,
     VersionedReader,
     removed_file,
 )
 from batchinference.pipeline.input.table_version import TableVersion
-from batchinference.pipeline.row_batch import MAX_FILES
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import ReadVersioned
 
@@ -40,8 +39,8 @@ THREADS = 32
 class DataFile:
     """A data file of a table: its path in the file system, and its size in bytes.
 
-    `constants` has values of columns that are the same in all rows (None: read the column from the
-    file). `deleted` is the bitmap of the deleted positions. `bounds` are the bounds of columns."""
+    `constants` has the values of columns that have the same value in all rows. A column whose value
+    is None is read from the file. `deleted` is the bitmap of the positions of deleted rows."""
 
     path: str
     size: int
@@ -53,8 +52,8 @@ class DataFile:
 
 @dataclass(frozen=True)
 class FilesToRead:
-    """The data files of a version of a table, or of changes (see `TableVersion.since`). The schema
-    of `version` includes the columns in `DataFile.constants`, such as the kind of change."""
+    """The data files of a version of a table, or of changes (see `TableVersion`). The schema of
+    `version` includes the columns in `DataFile.constants`, such as the kind of change."""
 
     version: TableVersion
     files: Sequence[DataFile]
@@ -66,10 +65,10 @@ class VersionedTable(Protocol):
     root: Location
     """An address in the file system of the data files, which opens only files of the table."""
     identity: str
-    """The id of the table, which its versions have as `table`."""
+    """The id of the table, which is `TableVersion.table` of its versions."""
 
     def current(self) -> int:
-        """Return the version that the job reads: the latest, or the one that the spec names."""
+        """Return the version that the job reads: the one that the spec names, or the latest."""
 
     def at(self, version: int) -> FilesToRead:
         """Return the data files of a version."""
@@ -78,12 +77,12 @@ class VersionedTable(Protocol):
         """Return the changes after the version `since`, up to `version`."""
 
     def live(self) -> Collection[str]:
-        """Return the paths of the data files of the latest version. They are known to exist."""
+        """Return paths of data files of the latest version, which are known to exist."""
 
 
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
-"""The library of each table format. The module of the format has `open_versioned`, and READER, the
-class that reads the data files."""
+"""The library of each table format. The module of each format has the function `open_versioned`,
+and READER, the class that reads data files."""
 
 
 def open_table(read: ReadVersioned) -> VersionedTable:
@@ -95,7 +94,7 @@ def open_table(read: ReadVersioned) -> VersionedTable:
 
 
 def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedReader:
-    """Return the reader of the data files of a version. `version` is that of an input snapshot."""
+    """Return the reader of data files. `version` is the version of their input snapshot."""
     version = cast(TableVersion, version)
     options, names = read.options, version.schema.names
     has_changes = version.since is not None or options.changes == "include"
@@ -111,7 +110,7 @@ def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedRea
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
-    """Return the input snapshot of a job that reads a table. It may have no files.
+    """Return the input snapshot of a job that reads a table, which may have no files.
 
     Raises BadInput if a data file with missing rows is gone, and NoNewFiles if the job has already
     read the current version."""
@@ -120,17 +119,17 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
         snapshot = replace(earlier.snapshot, root=table.root)
         check_exist(table, snapshot, earlier.unfinished(None))
         return snapshot
-    versions = [each.version for each in earlier.lists if each.version] if earlier else []
+    versions = [each.version for each in earlier.snapshots if each.version] if earlier else []
     snapshot = snapshot_of(read, table.root, _unread(table, versions))
     check_exist(table, snapshot, range(len(snapshot)))
     return snapshot
 
 
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
-    """Return the part of the table that is in none of the versions in `read`: normally the changes
-    after the last of them. If an earlier output is computed again, it is what that output had: a
-    version, or the changes between two versions. Raises BadInput if a version that was read is of
-    another table at the same path."""
+    """Return the part of the table that no earlier output has: normally, the changes after the last
+    version in `read`, which has the version or the range of changes of each output. If an output is
+    computed again, `read` lacks its range: 1 and 3 to 7 lack the changes from 1 to 3. Raises
+    BadInput if a version in `read` is of another table at the same path."""
     known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:
@@ -152,30 +151,26 @@ def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
 
 
 def snapshot_of(read: ReadVersioned, root: Location, listed: FilesToRead) -> InputSnapshot:
-    """Return an input snapshot of the files. Files are left out if no row can match the filter."""
+    """Return an input snapshot of the files in which a row may match the filter."""
     schema, files = listed.version.schema, list(listed.files)
     condition = reader_of(read, listed.version).condition
     if condition is not None:
         bounds = [{**file.bounds, **_bounds_of(file.constants)} for file in files]
         files = [files[index] for index in sorted(matching(condition, schema, bounds))]
-    if len(files) > MAX_FILES:
-        raise BadInput(f"the input has {len(files)} files; at most {MAX_FILES} are supported")
-    columns = {
-        "path": pa.array([file.path for file in files], pa.string()),
-        "size": pa.array([file.size for file in files], pa.int64()),
-        "modified": pa.array([file.modified for file in files], pa.int64()),
-        "deleted": pa.array([file.deleted for file in files], pa.binary()),
-    }
+    table = file_table([(file.path, file.size, file.modified) for file in files])
+    deleted = pa.array([file.deleted for file in files], pa.binary())
+    table = table.append_column("deleted", deleted)
     names = dict.fromkeys(name for file in files for name in file.constants)
     if names:
         kind = pa.struct([schema.field(name) for name in names])
-        columns["constants"] = pa.array([dict(file.constants) for file in files], kind)
-    return InputSnapshot(root, pa.table(columns), version=listed.version)
+        constants = pa.array([dict(file.constants) for file in files], kind)
+        table = table.append_column("constants", constants)
+    return InputSnapshot(root, table, version=listed.version)
 
 
 def check_change_columns(columns: Collection[str], added: pa.Schema, table: str) -> None:
-    """Raise BadInput if a table has a column with the name of a change column, such as
-    `_change_type`. `added` are the change columns. Messages begin with `table`."""
+    """Raise BadInput if one of the columns of a table has the name of a change column in `added`,
+    such as `_change_type`. The message begins with `table`."""
     if duplicates := [name for name in added.names if name in columns]:
         raise BadInput(
             f"{table} has a column '{duplicates[0]}', which is the name of a column of changes. "
@@ -184,8 +179,8 @@ def check_change_columns(columns: Collection[str], added: pa.Schema, table: str)
 
 
 def check_additions(read: ReadVersioned, snapshot: InputSnapshot) -> None:
-    """Raise BadInput in the first run of a job if later runs, which read changes, would fail: a
-    column of the table has the name of a change column."""
+    """Raise BadInput in the first run of a job if later runs, which read changes, would fail
+    because a column of the table has the name of a change column."""
     version, names = cast(TableVersion, snapshot.version), read.options.CHANGE_COLUMNS
     if version.since is not None or read.is_pinned or read.options.changes != "inserts":
         return
@@ -203,7 +198,7 @@ def _bounds_of(constants: Mapping[str, Any]) -> dict[str, Bounds]:
 
 
 def check_exist(table: VersionedTable, snapshot: InputSnapshot, files: Collection[int]) -> None:
-    """Raise BadInput if one of the data files with these numbers is gone."""
+    """Raise BadInput if one of the data files with the numbers `files` is gone."""
     live, paths = set(table.live()), snapshot.table.column("path").to_pylist()
     gone = gone_files(snapshot, [number for number in files if paths[number] not in live])
     if gone and snapshot.version is not None:
@@ -211,7 +206,7 @@ def check_exist(table: VersionedTable, snapshot: InputSnapshot, files: Collectio
 
 
 def gone_files(snapshot: InputSnapshot, files: Collection[int]) -> list[int]:
-    """Return the numbers in `files` whose data file is gone."""
+    """Return those of the numbers `files` whose data file is gone."""
     paths = snapshot.table.column("path").to_pylist()
     with ThreadPoolExecutor(THREADS) as pool:
         exist = pool.map(lambda number: snapshot.root.at(paths[number]).exists(), files)

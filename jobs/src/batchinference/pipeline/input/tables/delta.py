@@ -1,8 +1,8 @@
 """Lists the data files of versions and of changes of Delta Lake tables.
 
-The library lists the files of a version. This module finds changes in the commits of the log. A
-commit that rewrites files has change files if the change data feed is enabled. Without change
-files, the rows of added files are inserted, and the rows of removed files are deleted.
+The library lists the files of a version. This module reads changes from the commits of the log. A
+commit that rewrites files has change files if the change data feed is enabled. In a commit without
+change files, the rows of added files are inserted, and the rows of removed files are deleted.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from batchinference.pipeline.input.tables import (
     INSERT,
     DataFile,
     FilesToRead,
+    VersionedTable,
     check_change_columns,
 )
 from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.read import ReadDelta
 
 FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""The supported reader features. The feature columnMapping is refused only if it is in use."""
+"""The supported reader features. columnMapping is refused only if a table makes use of it."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _CHANGES = pa.schema(
     [
@@ -54,28 +55,30 @@ _TO_B85 = bytes.maketrans(_Z85, _B85)
 _ID_LENGTH = 20
 """Number of characters of the encoded UUID in the path of a deletion vector."""
 _MAGIC_BYTES = _LENGTH_BYTES = 4
+_BOUNDS = "min", "max", "null_count"
+"""The columns of listed files that have a struct with a value for each column of the table."""
 READER = VersionedReader
 
 
-class DeltaVersions:
+class DeltaVersions(VersionedTable):
     """The versions of a Delta table."""
 
     def __init__(self, read: ReadDelta) -> None:
         """Raises BadInput if there is no table, or it needs unsupported features."""
         self.read = read
-        self._place = Location(read.path, read.storage)
-        self.root = self._place.contained_in([read.path])
-        self._name = f"the Delta table '{self._place.uri}'"
+        self._directory = Location(read.path, read.storage)
+        self.root = self._directory.contained_in([read.path])
+        self._name = f"the Delta table '{self._directory.uri}'"
         self._latest = self._open(None)
         self.identity = str(self._latest.metadata().id)
 
     def _open(self, version: int | None) -> DeltaTable:
         try:
-            options = self._place.storage_options
-            table = DeltaTable(self._place.library_uri, version, storage_options=options)
+            options = self._directory.storage_options
+            table = DeltaTable(self._directory.library_uri, version, storage_options=options)
         except TableNotFoundError:
             raise BadInput(
-                f"read.path: there is no Delta table at '{self._place.uri}'. Correct the path"
+                f"read.path: there is no Delta table at '{self._directory.uri}'. Correct the path"
             ) from None
         except (DeltaError, OSError) as error:
             if version is None:
@@ -111,8 +114,8 @@ class DeltaVersions:
         is_latest = version == self._latest.version()
         table = self._latest if is_latest else self._open(version)
         listed = self._latest_files if is_latest else pa.table(table.get_add_actions())
-        rows = listed.to_pylist()
-        deleted = self._deleted_in(table, [row["path"] for row in rows])
+        rows = listed.select([name for name in listed.column_names if name not in _BOUNDS])
+        deleted = self._deleted_in(table, listed["path"].to_pylist())
         added: dict[str, Any] = {}
         if self._includes_changes:
             time = None
@@ -126,9 +129,9 @@ class DeltaVersions:
                 row["modification_time"] * 1_000_000,
                 {**row.get("partition", {}), **added},
                 deleted.get(row["path"]),
-                _bounds(row) if self.read.options.filter else {},
+                _bounds(listed, number) if self.read.options.filter else {},
             )
-            for row in rows
+            for number, row in enumerate(rows.to_pylist())
         ]
         files.sort(key=lambda file: (file.modified, file.path))
         return FilesToRead(self._version(table, None, changes=self._includes_changes), files)
@@ -160,10 +163,10 @@ class DeltaVersions:
                 f"read.path: {self._name} has the file '{path}' outside of its directory, as a "
                 "shallow clone. Read a copy of the table"
             )
-        return f"{self._place.path}/{path}"
+        return f"{self._directory.path}/{path}"
 
     def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the bitmap of deleted positions of each file with such, by its path in the log."""
+        """Return the bitmap of deleted positions of files with deleted rows, by path in the log."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         deleted, known = {}, {unquote(path): path for path in paths}
@@ -193,7 +196,8 @@ class DeltaVersions:
         return FilesToRead(changed, files)
 
     def _commit(self, version: int) -> Commit:
-        log = self._place / f"_delta_log/{version:020}.json"
+        """Return the commit of a version. Raises BadInput if the log no longer has this commit."""
+        log = self._directory / f"_delta_log/{version:020}.json"
         try:
             actions = list(map(json.loads, log.read().splitlines()))
         except FileNotFoundError:
@@ -205,11 +209,11 @@ class DeltaVersions:
         return Commit(version, [action for action in actions if action])
 
     def _find_feeds(self, table: DeltaTable, since: int, commits: Sequence[Commit]) -> None:
-        """Set `feed` of each commit. A commit with the action `metaData` may change the setting."""
+        """Set `feed` of each commit. The action `metaData` of a commit may change the setting."""
         settings = table.metadata().configuration
         if any(commit.all("metaData") for commit in commits):
             settings = {}
-            with suppress(BadInput):  # if it is gone, assume no feed before `metaData`
+            with suppress(BadInput):  # if the log is gone, assume no feed before `metaData`
                 settings = self._open(since).metadata().configuration
         for commit in commits:
             for action in commit.all("metaData"):
@@ -238,10 +242,9 @@ class DeltaVersions:
         commit: Commit,
         schema: pa.Schema,
     ) -> Iterator[DataFile]:
-        """Yield a file for its inserted rows, and another one for its deleted rows, if it has any.
-
-        `added` and `removed` are the actions of the commit for this path."""
-        before, after = (deleted_by(action, self._place) for action in (removed, added))
+        """Yield a data file with its inserted rows, and once more with its deleted rows, if it has
+        any. `added` and `removed` are the actions of the commit for the path of the file."""
+        before, after = (deleted_by(action, self._directory) for action in (removed, added))
         action = added or removed or {}
         if added and (removed is None or before - after):
             deleted = after if removed is None else _all_positions_except(before - after, action)
@@ -258,6 +261,7 @@ class DeltaVersions:
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
+        """Return the data file of an action. `change` is None if the file has a column with it."""
         constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0
@@ -293,6 +297,7 @@ class Commit:
     feed: bool = field(default=False, init=False)
 
     def all(self, kind: str) -> list[dict[str, Any]]:
+        """Return all actions of a kind, such as `add`."""
         return [action[kind] for action in self.actions if kind in action]
 
     def files(self, kind: str) -> dict[str, dict[str, Any]]:
@@ -325,25 +330,25 @@ def _typed(text: str | None, kind: pa.DataType) -> Any:
     return pa.scalar(text).cast(kind).as_py()
 
 
-def _bounds(row: dict[str, Any]) -> dict[str, Bounds]:
-    """Return the bounds of the columns of a file, by column."""
-    low, high, nulls = (row.get(name) or {} for name in ("min", "max", "null_count"))
-    return {
-        name: Bounds(value, _upper(high.get(name)), nulls.get(name) != 0)
-        for name, value in low.items()
-        if value is not None
-    }
-
-
-def _upper(value: Any) -> Any:
-    """Return an upper bound. The log has times that are cut to milliseconds."""
-    return value + timedelta(milliseconds=1) if isinstance(value, datetime) else value
+def _bounds(listed: pa.Table, row: int) -> dict[str, Bounds]:
+    """Return the bounds of the columns of a listed file, by column."""
+    if "min" not in listed.column_names:
+        return {}
+    low, high, nulls = (listed[name][row] for name in _BOUNDS)
+    bounds = {}
+    for name, value in low.items():
+        with suppress(OverflowError):  # Python has no times after the year 9999
+            if value.is_valid:
+                upper = high[name].as_py()
+                if isinstance(upper, datetime):  # the log has times that are cut to milliseconds
+                    upper += timedelta(milliseconds=1)
+                bounds[name] = Bounds(value.as_py(), upper, nulls[name].as_py() != 0)
+    return bounds
 
 
 def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
-    """Return the positions in the deletion vector of an action; empty if it has none.
-
-    Raises BadInput if the file of the vector is outside of the table, or cannot be read."""
+    """Return the positions in the deletion vector of an action; empty if it has none. Raises
+    BadInput if the file of the vector cannot be read, or is outside of the table."""
     vector = (action or {}).get("deletionVector")
     if not vector:
         return BitMap64()

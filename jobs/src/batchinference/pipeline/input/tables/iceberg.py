@@ -1,5 +1,5 @@
-"""Opens Iceberg tables, and lists the data files of their snapshots and of changes that the filter
-of a job does not rule out."""
+"""Opens Iceberg tables, and lists the data files of snapshots and of changes. Data files without
+rows that match the filter of the job are left out."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ from batchinference.pipeline.input.tables import (
     CHANGE_TYPE,
     DataFile,
     FilesToRead,
+    VersionedTable,
     check_change_columns,
 )
 from batchinference.pipeline.input.tables.iceberg_changes import (
@@ -70,7 +71,7 @@ _CHANGES = pa.schema(
 )
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 Columns: TypeAlias = list[tuple[NestedField, pa.DataType]]
-"""The columns of a table, with the types that rows get."""
+"""The columns of a table, each with the type that its values have in rows."""
 NO_SNAPSHOT = 0
 """The version number of a table that has no snapshot yet."""
 SHOWN_SNAPSHOTS = 5
@@ -98,7 +99,7 @@ def open_versioned(read: ReadIceberg) -> IcebergVersions:
 
 
 @dataclass
-class IcebergVersions:
+class IcebergVersions(VersionedTable):
     """The snapshots of an Iceberg table."""
 
     read: ReadIceberg
@@ -121,6 +122,7 @@ class IcebergVersions:
         return self._snapshot(chosen).snapshot_id
 
     def _snapshot(self, number: int) -> Snapshot:
+        """Return the snapshot with this id. Raises BadInput if the table does not have it."""
         if (snapshot := self._metadata.snapshot_by_id(number)) is None:
             known = [str(each.snapshot_id) for each in self._metadata.snapshots[-SHOWN_SNAPSHOTS:]]
             raise BadInput(
@@ -156,7 +158,7 @@ class IcebergVersions:
         return self._latest_paths
 
     def _schema_at(self, snapshot: Snapshot | None) -> Schema:
-        """Return the columns of a snapshot. The latest one has the current columns of the table."""
+        """Return the columns of a snapshot. The latest snapshot has the current columns."""
         current = self._metadata.schema()
         if snapshot is None or snapshot == self._metadata.current_snapshot():
             return current
@@ -170,7 +172,7 @@ class IcebergVersions:
     def _version(
         self, version: int, schema: Schema, added: pa.Schema, since: int | None = None
     ) -> TableVersion:
-        """Return a version with the columns of the table, and the change columns `added`."""
+        """Return a version with the columns in `schema`, and the change columns `added`."""
         columns = TableRows(schema, None).types
         check_change_columns(columns.names, added, f"read.table: {self.name}")
         mapping = self.table.properties.get(MAPPING.decode())
@@ -194,7 +196,7 @@ class IcebergVersions:
         return DataFile(location.path, file.file_size_in_bytes, None, constants, deleted)
 
     def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
-        """Return the values of the identity partition columns of a file that Python can hold."""
+        """Return the values of those identity partition columns of a file that Python can hold."""
         values = partition_of(file, self._metadata)
         typed = {
             column.name: _typed(kind, values[column.field_id])
@@ -228,7 +230,7 @@ def location_of(uri: str, storage: Storage) -> Location:
 
 
 def _typed(kind: pa.DataType, value: Any) -> Any:
-    """Return an Iceberg value as a Python value (such as a date); None if `kind` does not fit."""
+    """Return an Iceberg value as a Python value, such as a date; None if it does not fit `kind`."""
     try:
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -244,13 +246,12 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.LtE: iceberg.LessThanOrEqual,
 }
 _EXACT = {int: (IntegerType, LongType), str: (StringType, DateType, TimestampType, TimestamptzType)}
-"""By the type of a constant: the column types that Iceberg compares with it as the filter does."""
+"""By the type of a constant: the column types for which Iceberg compares like the filter."""
 
 
 def iceberg_filter(text: str | None, schema: Schema) -> BooleanExpression:
-    """Return a condition that holds for all rows for which the filter holds; it may hold for more.
-
-    Parts of the filter that Iceberg cannot evaluate become "always true"."""
+    """Return a condition that holds for all rows for which the filter holds, and perhaps for more
+    rows, because parts of the filter that Iceberg cannot evaluate become "always true"."""
     return iceberg.AlwaysTrue() if text is None else _condition(parse_expression(text), schema)
 
 

@@ -1,4 +1,4 @@
-"""Finds the rows of an Iceberg snapshot, and the changes between two snapshots.
+"""Lists the rows of an Iceberg snapshot, and the changes between two snapshots.
 
 Changes are computed commit by commit:
 - A commit that only adds files inserts their rows.
@@ -57,9 +57,9 @@ DELETE = "delete"
 
 @dataclass(frozen=True)
 class Change:
-    """Rows of a data file, selected by the mask `wanted`, that `snapshot` has or has changed.
-
-    `kind` is INSERT or DELETE. `ordinal` is the position of the snapshot among those read."""
+    """Rows of a data file, selected by the mask `wanted`, that are in `snapshot`, or that
+    `snapshot` has changed. `kind` is INSERT or DELETE. `ordinal` is the position of the snapshot
+    among the snapshots whose changes are read."""
 
     file: DataFile
     wanted: np.ndarray
@@ -70,7 +70,7 @@ class Change:
 
 @dataclass(frozen=True)
 class IcebergFiles:
-    """The data files of an Iceberg table without those that `row_filter` rules out."""
+    """The data files of an Iceberg table in which rows may match `row_filter`."""
 
     metadata: TableMetadata
     io: FileIO
@@ -82,7 +82,7 @@ class IcebergFiles:
         return [Change(*rows, snapshot) for rows in live.values()]
 
     def changes(self, snapshots: Iterable[Snapshot]) -> Iterator[Change]:
-        """Yield the changes of these snapshots, in their order. Compaction (REPLACE) has none."""
+        """Yield the changes of these snapshots, in order. Compaction (REPLACE) changes no rows."""
         for ordinal, snapshot in enumerate(snapshots):
             operation = snapshot.summary.operation if snapshot.summary else None
             if operation is Operation.REPLACE:
@@ -126,7 +126,7 @@ class IcebergFiles:
     def _changed_tasks(
         self, before: Sequence[ManifestFile], after: Sequence[ManifestFile]
     ) -> list[list[FileScanTask]]:
-        """Return two lists: the files of each snapshot whose rows may differ in the other."""
+        """Return two lists: the files of each snapshot whose rows may differ from the other's."""
         common = set(before) & set(after)
         deletes = ManifestContent.DELETES
         if any(manifest.content == deletes for manifest in set(before) ^ set(after)):
@@ -142,8 +142,8 @@ class IcebergFiles:
         ]
 
     def _leave_out_copied(self, removed: Rows, added: Rows, snapshot: Snapshot) -> None:
-        """Leave out copied rows, in place: rows that are both removed and added. If a row is
-        removed twice and added once, one removal remains."""
+        """Remove copied rows, which are both removed and added, from both masks, in place. If a row
+        is removed twice and added once, one removal remains."""
         schema = self.metadata.schema_by_id(snapshot.schema_id or 0) or self.metadata.schema()
         hashes = partial(self._hashes, TableRows(schema, self.metadata.name_mapping()))
         known = {path: list(hashes(*rows)) for path, rows in added.items()}
@@ -167,7 +167,7 @@ class IcebergFiles:
         manifests: Iterable[ManifestFile],
         wanted: Callable[[ManifestEntry], bool] = lambda _: True,
     ) -> list[FileScanTask]:
-        """Return the data files in these manifests that the filter does not rule out, by path."""
+        """Return the data files in these manifests that may match the filter, sorted by path."""
         planner = ManifestGroupPlanner(self.metadata, self.io, self.row_filter)
         try:
             tasks = list(planner.plan_files(manifests, wanted))
@@ -227,7 +227,7 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
 
 
 def expired(snapshot: int) -> BadInput:
-    """Return the error for needed changes after a snapshot that have expired."""
+    """Return the error for changes after a snapshot that are needed and have expired."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"
@@ -243,7 +243,7 @@ def _identity(task: FileScanTask) -> tuple[str, frozenset[str]]:
 
 
 def _without(rows: Rows, others: Rows) -> Rows:
-    """Return the rows without those in `others`. The masks are copies."""
+    """Return the rows without those in `others`, with new masks."""
     return {
         path: (file, wanted & ~others[path][1] if path in others else wanted.copy())
         for path, (file, wanted) in rows.items()
@@ -251,8 +251,8 @@ def _without(rows: Rows, others: Rows) -> Rows:
 
 
 def _leave_out(rows: Rows, hashes: Hashes, available: Counter[bytes]) -> Counter[bytes]:
-    """Remove rows from the masks in `rows`: up to `available[hash]` rows of each hash. Return the
-    number of removed rows by hash."""
+    """Return the number of rows by hash that are now left out of the masks in `rows`: for each
+    hash, up to `available[hash]` rows."""
     left_out: Counter[bytes] = Counter()
     for file, wanted in rows.values():
         for row, row_hash in zip(np.flatnonzero(wanted), hashes(file, wanted), strict=True):

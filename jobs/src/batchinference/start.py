@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 from batchinference.shadowing_files import check_start
 
 
 def main() -> None:
     """Check the directories in PYTHONPATH, then run the command of the command line."""
     check_start()  # before the imports that a file in PYTHONPATH could break
+    # searching all installed packages for plugins takes time and memory in each command
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from batchinference.cli.main import app
 
     app()

@@ -258,7 +258,7 @@ def test_transient_error_repeats_only_its_file(
         return footer
 
     monkeypatch.setattr(parquet_reader, "parquet_footer", footer)
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     assert open_files(parquet(source)).count() == RowCount(FILES * ROWS, estimated=False)
     assert sorted(inspected) == sorted([*(f"{number:02}" for number in range(FILES)), "03"])
 

@@ -197,7 +197,7 @@ def test_retry_after_is_obeyed(
     asked: str, tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("tenacity.nap.time.sleep", waited.append)
+    monkeypatch.setattr("time.sleep", waited.append)
     date = email.utils.formatdate(time.time() + 300, usegmt=True)
     web.headers = {"Retry-After": "300" if asked == "seconds" else date}
     web.paths = {"/a": [429, b"x"], "/b": [503, b"x"]}

@@ -250,7 +250,7 @@ def test_long_waits_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(url)
         raise url_fetcher.TransientFetchError("busy", retry.LONGEST_PAUSE)
 
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(Fetcher, "_get", overloaded)
     with pytest.raises(url_fetcher.TransientFetchError):
         Fetcher(Allowed(), 1).fetch_url("http://host/")

@@ -17,8 +17,9 @@ from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
 
 HEAVY = {
-    *("PIL", "jinja2", "lance", "numpy", "numpy.ma", "pandas", "pyarrow", "pyarrow.compute"),
-    *("pyarrow.dataset", "pyarrow.parquet", "ray", "rich", "torch", "transformers"),
+    *("PIL", "cloudpickle", "dateutil", "jinja2", "lance", "numpy", "numpy.ma", "pandas"),
+    *("pyarrow", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet", "ray", "rich"),
+    *("torch", "transformers"),
 }
 STATE = {"numpy", "pyarrow"}
 ALLOWED = {

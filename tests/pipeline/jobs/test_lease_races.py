@@ -40,7 +40,7 @@ on_stores = pytest.mark.parametrize("site", ["s3", "gs", "az"], indirect=True)
 
 @pytest.fixture(autouse=True)
 def _no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
 
 
 @pytest.fixture

@@ -162,9 +162,11 @@ def _stdout_size() -> int | None:
 
 def log_directory(job: BatchInference) -> Location:
     """Return the directory of the logs of a job."""
-    from batchinference.pipeline.commit.output_paths import Layout
+    from batchinference.pipeline.commit.output_paths import STATE_DIRECTORY
+    from batchinference.pipeline.storage.location import Location
 
-    return Layout.of(job.spec).main.state / LOG_DIRECTORY
+    output = Location(job.spec.write.path, job.spec.write.storage)
+    return (output / STATE_DIRECTORY).without_links_below(output) / LOG_DIRECTORY
 
 
 def stored_logs(directory: Location) -> list[Location]:

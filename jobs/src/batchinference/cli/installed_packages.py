@@ -26,21 +26,22 @@ def outputs_are_readable() -> bool:
     if not pipeline_is_installed():
         return False
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    import pyarrow as pa
-
     if "pandas" not in sys.modules:
-        sys.meta_path.insert(0, _NoPandas)
+        sys.meta_path.insert(0, _ArrowAlone)
         try:
-            pa.scalar(None)
+            import pyarrow as pa
+
+            pa.scalar(None)  # the first conversion imports pandas
         finally:
-            sys.meta_path.remove(_NoPandas)
+            sys.meta_path.remove(_ArrowAlone)
     return True
 
 
-class _NoPandas(MetaPathFinder):
-    """An import hook that makes `import pandas` fail."""
+class _ArrowAlone(MetaPathFinder):
+    """An import hook that hides packages which Arrow imports if they are installed. Commands that
+    read outputs do not need them."""
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> None:
-        if name == "pandas":
+        if name in ("cloudpickle", "dateutil", "pandas"):
             raise ModuleNotFoundError(name=name)

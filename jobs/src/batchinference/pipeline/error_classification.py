@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import re
-from http import HTTPStatus
 from typing import TypeGuard
 
 from batchinference.pipeline.errors import (
@@ -196,7 +195,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_transient_status(status: int) -> bool:
     """Return whether an HTTP status reports a transient error."""
-    return status in _TRANSIENT_STATUS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return status in _TRANSIENT_STATUS or status >= 500
 
 
 def root_cause(error: BaseException) -> JobFailure:

@@ -28,7 +28,6 @@ from batchinference.spec.problems import (
     path_of,
     raise_for_problems,
 )
-from batchinference.spec.validation_messages import problems_of
 
 REPLACED = ("read", "steps", "write", "errors", "gate")
 """The fields of the spec in which references are replaced. Other fields may contain none, because
@@ -135,6 +134,8 @@ def _declared(spec: dict[str, Any], values: ParameterValues) -> dict[str, Parame
         given = {"spec": {"parameters": spec.get("parameters", [])}}
         parameters = _Document.model_validate(given).spec.parameters
     except ValidationError as error:
+        from batchinference.spec.validation_messages import problems_of
+
         raise SpecError(problems_of(error, _Document)) from None
     declared: dict[str, Parameter] = {}
     problems = []

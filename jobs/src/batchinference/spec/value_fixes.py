@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Callable
 
-import yaml
 from pydantic import BeforeValidator
 
 from batchinference.spec.base import invalid
@@ -173,6 +172,8 @@ def list_fix(field: str, value: object) -> str:
 
 
 def _in_brackets(text: str) -> str:
+    import yaml  # takes memory, and most values need no fix
+
     is_word = _PLAIN.fullmatch(text) and not isinstance(yaml.safe_load(text), bool | int | float)
     return text if is_word else repr(text)
 

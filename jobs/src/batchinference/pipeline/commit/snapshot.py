@@ -153,8 +153,9 @@ class Snapshot:
             ends = dict(_ENDS.validate_python(raw["ends"]))
             fields = {name: raw[name] for name in ("work", "input", "empty_schemas")}
             fields |= {name: raw[name] for name in _OPTIONAL if name in raw}
-            fields["pass_number"] = raw["attempt"]
-            read = _SNAPSHOT.validate_python({**fields, "ends": ends, "entries": _entries(raw)})
+            fields |= {"pass_number": raw["attempt"], "ends": ends}
+            entries = [{**entry, "columns": []} for entry in raw["entries"]]
+            read = _with_columns(_SNAPSHOT.validate_python({**fields, "entries": entries}), raw)
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):
             raise damaged_state(file) from None
         names = (file.name for entry in read.entries for file in entry.files)
@@ -163,19 +164,18 @@ class Snapshot:
         return read
 
 
-def _entries(raw: dict[str, Any]) -> list[ManifestEntry]:
-    """Return the stored entries. Entries with the same columns share one list of columns."""
+def _with_columns(snapshot: Snapshot, raw: dict[str, Any]) -> Snapshot:
+    """Return the snapshot with the stored columns of its entries. Entries with the same columns
+    share one list of columns."""
     schemas = _SCHEMAS.validate_python(raw["schemas"])
     numbers = [entry["columns"] for entry in raw["entries"]]
     if not all(type(number) is int and 0 <= number < len(schemas) for number in numbers):
         raise ValueError("an entry has no schema")
-    entries = _ENTRIES.validate_python([{**entry, "columns": []} for entry in raw["entries"]])
-    pairs = zip(entries, numbers, strict=True)
-    return [replace(entry, columns=schemas[number]) for entry, number in pairs]
+    pairs = zip(snapshot.entries, numbers, strict=True)
+    return replace(snapshot, entries=[replace(e, columns=schemas[number]) for e, number in pairs])
 
 
 _SNAPSHOT = TypeAdapter(Snapshot)
-_ENTRIES = TypeAdapter(list[ManifestEntry])
 _SCHEMAS = TypeAdapter(list[list[tuple[str, str]]])
 _ENDS = TypeAdapter(list[End])
 

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +16,6 @@ import pyarrow as pa
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.commit.output_targets import OutputTarget
-from batchinference.pipeline.commit.pass_plan import PassPlan
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows, RowCount
@@ -60,12 +58,15 @@ from batchinference.pipeline.input.readers import (
     take_rows,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
-from batchinference.pipeline.input.sources import open_table
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.arrow_files import table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.read import FileOptions, Read, ReadFiles, ReadVersioned
+
+if TYPE_CHECKING:
+    from batchinference.pipeline.commit.output_targets import OutputTarget
+    from batchinference.pipeline.commit.pass_plan import PassPlan
 
 REREAD_BYTES = 4 << 20
 """Maximum size of an input, in files and in memory, that is divided into read tasks although each
@@ -87,6 +88,8 @@ def open_input(
         return open_files(read, earlier=earlier, failing=failing)
     if isinstance(read, ReadVersioned):
         return open_versioned(read, earlier, failing)
+    from batchinference.pipeline.input.sources import open_table  # saves memory in `verify`
+
     return open_table(read)
 
 

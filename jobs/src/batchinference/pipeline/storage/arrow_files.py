@@ -124,9 +124,12 @@ def open_parquet(source: Any) -> pq.ParquetFile:
 
 def _parquet_file(source: Any) -> pq.ParquetFile:
     """Open a Parquet file. A Python file is not read by threads of Arrow, which would free its
-    buffers late: if the interpreter is exiting by then, the process aborts."""
-    native = isinstance(source, pa.NativeFile) and not isinstance(source, pa.PythonFile)
-    return pq.ParquetFile(source, pre_buffer=native)
+    buffers late: if the interpreter is exiting by then, the process aborts. Content in memory needs
+    no threads."""
+    without_threads = not isinstance(source, pa.NativeFile) or isinstance(
+        source, pa.PythonFile | pa.BufferReader
+    )
+    return pq.ParquetFile(source, pre_buffer=not without_threads)
 
 
 def parquet_metadata(source: Any) -> pq.FileMetaData:

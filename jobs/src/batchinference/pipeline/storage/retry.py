@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import tenacity
-
 from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import redact
 
@@ -52,33 +50,27 @@ class RetryPolicy:
 
     def call(self, function: Callable[..., Result], *args: Any) -> Result:
         """Call an idempotent function with retries. Return its result, or raise the last error."""
-        return tenacity.Retrying(**self.arguments())(function, *args)
-
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments for tenacity's Retrying and AsyncRetrying."""
-        return {
-            "stop": tenacity.stop_after_attempt(self.attempts)
-            | tenacity.stop_before_delay(self.max_seconds),
-            "wait": self._wait,
-            "retry": tenacity.retry_if_exception(self.transient),
-            "before_sleep": _log_retry,
-            "reraise": True,
-        }
+        begin, tries = time.monotonic(), 0
+        while True:
+            try:
+                return function(*args)
+            except Exception as error:
+                tries += 1
+                wait = self._wait(error, tries)
+                too_late = time.monotonic() - begin + wait >= self.max_seconds
+                if tries >= self.attempts or too_late or not self.transient(error):
+                    raise
+                _LOGGER.debug("a request is repeated after an error: %s", redact(str(error)))
+            time.sleep(wait)
 
     def backoff(self, failed: int) -> float:
         """Return the seconds to wait after `failed` failed tries."""
         longest: float = min(self.max_wait, self.first_wait * 2.0 ** min(failed - 1, 32))
         return longest * random.uniform(0.5, 1)  # noqa: S311 - not a secret
 
-    def _wait(self, state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
+    def _wait(self, error: Exception, failed: int) -> float:
         requested = error.wait if isinstance(error, TransientError) else 0.0
-        return max(requested, self.backoff(state.attempt_number))
-
-
-def _log_retry(state: tenacity.RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    _LOGGER.debug("a request is repeated after an error: %s", redact(str(error)))
+        return max(requested, self.backoff(failed))
 
 
 STORAGE = RetryPolicy(ATTEMPTS, 1.0, is_transient)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteOpenaiBat
 
 CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
-DAMAGE = (pa.ArrowInvalid, tarfile.TarError, zlib.error, EOFError, ValueError, OSError)
+DAMAGE = (pa.ArrowInvalid, zlib.error, EOFError, ValueError, OSError)
 """Exceptions while reading a damaged file. OSError may also mean that storage is unavailable."""
 FileCounter: TypeAlias = Callable[[Location], int]
 StreamCounter: TypeAlias = Callable[[BinaryIO], int]
@@ -184,10 +183,15 @@ def _records(source: BinaryIO) -> int:
 
 def _samples(source: BinaryIO) -> int:
     """Return the number of samples. The members of a sample follow each other, and share a key."""
+    import tarfile  # only here, to save memory
+
     samples, last = 0, None
-    with tarfile.open(fileobj=source, mode="r|") as archive:
-        for member in archive:
-            archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
-            key = member.name.partition(".")[0]
-            samples, last = samples + (key != last), key
+    try:
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            for member in archive:
+                archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
+                key = member.name.partition(".")[0]
+                samples, last = samples + (key != last), key
+    except tarfile.TarError as error:
+        raise ValueError(f"no complete tar archive: {error}") from error
     return samples

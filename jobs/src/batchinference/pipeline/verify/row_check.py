@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import pyarrow as pa
 
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range
@@ -21,13 +20,18 @@ from batchinference.pipeline.input.changed_files import FileChanges
 from batchinference.pipeline.input.file_input import prepared
 from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
-from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot, read_own_snapshot
+from batchinference.pipeline.input.input_snapshot import (
+    InputFile,
+    InputSnapshot,
+    paths_of,
+    read_own_snapshot,
+)
 from batchinference.pipeline.input.listing import list_existing
 from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
-from batchinference.pipeline.storage.arrow_files import read_table, table_in
+from batchinference.pipeline.storage.arrow_files import table_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
 from batchinference.pipeline.verify.stored_jobs import StoredJob
@@ -158,18 +162,17 @@ def input_rows(job: StoredJob, committed: Snapshot, *, quick: bool) -> InputRows
 def _input_rows(
     job: StoredJob, committed: Snapshot, snapshot: InputSnapshot, *, quick: bool
 ) -> InputRows:
-    content = job.layout.input.read()
-    names = read_table(pa.BufferReader(content), columns=["path"]).column("path").to_pylist()
-    for number in snapshot.removed:  # a file that has come back is listed as a new file
-        names[number] += " (removed)"
     ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
     read = job.spec.read
     if not isinstance(read, ReadFiles | ReadVersioned):  # may return other rows now
-        return InputRows(names, Sizes(len(snapshot), ends))
+        return InputRows(paths_of(job.layout.input).to_pylist(), Sizes(len(snapshot), ends))
+    names = snapshot.labels
+    for number in snapshot.removed:  # a file that has come back is listed as a new file
+        names[number] += " (removed)"
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables import gone_files, reader_of
 
-        defects, names = dict[int, Defect](), snapshot.labels
+        defects = dict[int, Defect]()
         reader: Reader = reader_of(read, snapshot.version)
         # rows of files that the table has deleted since are not counted again
         missing = set(gone_files(snapshot, range(len(snapshot))))

@@ -56,9 +56,9 @@ def compare(case: str, trees: dict[str, Path], directory: Path) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in trees}
     for number in range(ROUNDS):
         for name, tree in trees.items():
-            taken = duration(tree, case, source, directory / f"{name}-{number}")
-            seconds[name].append(taken)
-            print(f"{case} {number + 1}: {name} {taken:.1f} s", flush=True)
+            took = duration(tree, case, source, directory / f"{name}-{number}")
+            seconds[name].append(took)
+            print(f"{case} {number + 1}: {name} {took:.1f} s", flush=True)
     other, this = (statistics.median(seconds[name]) for name in ("other", "this"))
     print(f"versions {case} ratio={other / this:.3f} this={this:.1f} s other={other:.1f} s")
 

@@ -262,11 +262,10 @@ def snapshot_input(
 ) -> InputSnapshot:
     """List the files at these paths. Return an input snapshot, sorted by path.
 
-    If a path is repeated, its files are repeated. `extensions` selects files in directories; None
-    is the default of the format (see `FileRule`). A path of a single file is always included.
-    Raises BadInput with the path if a path does not exist, has no files to read, or belongs to a
-    table. With `ignore_missing`, a path may be missing or empty, if another path has files. With
-    `allow_empty`, directories and globs may be empty."""
+    The files of a repeated path are repeated. `extensions` selects files in directories (see
+    `FileRule`); a path of a file is always read. Raises BadInput for a path that does not exist,
+    has no files to read, or belongs to a table. With `ignore_missing`, a path may be missing or
+    empty if another one has files. With `allow_empty`, directories and globs may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
     by_path: dict[str, list[pafs.FileInfo]] = {}
@@ -283,10 +282,10 @@ def snapshot_input(
         raise BadInput("spec.read.paths: none of the paths has files to read. Correct one of them")
     # a file that one path ignores may be read because of another path
     not_read = IgnoredFiles.of({path: ignored[path] for path in ignored.keys() - by_path.keys()})
-    not_read = not_read.with_similar(similar_names(by_path))
     infos = [info for path in sorted(by_path) for info in by_path[path]]
     table = file_table([(info.path, info.size or 0, info.mtime_ns) for info in infos])
-    return InputSnapshot(Location(paths[0], storage), table, not_read)
+    similar = similar_names(by_path)
+    return InputSnapshot(Location(paths[0], storage), table, not_read.with_similar(similar))
 
 
 def list_input(read: ReadFiles) -> InputSnapshot:

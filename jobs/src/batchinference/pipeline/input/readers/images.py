@@ -66,7 +66,7 @@ class ImageReader(WholeFileReader):
         return cls(options) if options.pages == "first" else PageReader(options)
 
     def decode(self, content: bytes) -> np.ndarray:
-        """Return the pixels of the first page of an image file, as `images.decode` does."""
+        """Return the pixels of the first page, with the type and shape of `images.decode`."""
         return images.decode(content, self._options)
 
     def columns_of(self, decoded: list[np.ndarray]) -> list[pa.Array]:

@@ -123,12 +123,12 @@ class OpensearchTable(UpsertTable):
         return {one["_id"]: one["_source"] for one in answer["docs"] if one.get("found")}
 
     def sample(self, client: OpenSearch, count: int) -> list[Row]:
-        def found() -> list[Row]:
+        def read_pages() -> list[Row]:
             # `scan` reads pages, because a search returns at most 10,000 documents
             hits = scan(client, index=self.name, size=min(count, PAGE_ROWS))
             return [dict(hit["_source"]) for hit in islice(hits, count)]
 
-        return list(self.retried(found))
+        return list(self.retried(read_pages))
 
     def make_searchable(self, client: OpenSearch) -> None:
         self.retried(client.indices.refresh, index=self.name)

@@ -83,9 +83,7 @@ class Job:
         frame: Frame | None = None,
         code: CodeByValue | None = None,
     ) -> None:
-        self.__dict__.update(
-            resource=resource, directory=directory.resolve(), frame=frame, code=code
-        )
+        vars(self).update(resource=resource, directory=directory.resolve(), frame=frame, code=code)
 
     def with_data(self, data: Any) -> Job:
         """Return the job with a DataFrame or an Arrow table as its input. Raises SpecError."""

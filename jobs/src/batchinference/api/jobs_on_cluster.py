@@ -163,10 +163,9 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
     ray_cluster = job.raw.get("rayClusterName")
     if job.ended or not ray_cluster:
         return ()
+    selector = f"{CLUSTER_LABEL}={ray_cluster},{NODE_TYPE_LABEL}=worker"
     try:
-        return count_workers(
-            cluster.list_pods(f"{CLUSTER_LABEL}={ray_cluster},{NODE_TYPE_LABEL}=worker")
-        )
+        return count_workers(cluster.list_pods(selector))
     except ClusterError:
         return ()
 

@@ -30,6 +30,7 @@ from batchinference.rendering.config_map import (
     PLAN_PATH,
     check_mounted_file,
 )
+from batchinference.rendering.names import dump
 from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.report import REPORT_FILE, JobState, PodPrices, Report, failure_line
@@ -155,7 +156,7 @@ def _run(
         report = runner.run_here(plan) if address is None else runner.run_on(address, plan)
     report = report if address else _with_command(report, file, options)
     if options.form is not Format.TEXT:
-        print_data(report.model_dump(mode="json", by_alias=True, exclude_none=True), options.form)
+        print_data(dump(report), options.form)
     if is_quiet() and report.state == JobState.SUCCEEDED:
         return report
     resumes = options.limit is None and not job.spec.why_not_retried

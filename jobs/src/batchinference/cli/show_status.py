@@ -16,6 +16,7 @@ from batchinference.api.targets import Target
 from batchinference.cli import exits
 from batchinference.cli.exit_on_error import exit_on_cluster_error, read_output
 from batchinference.cli.printing import Format, as_data, echo, print_data, print_table
+from batchinference.rendering.names import dump
 from batchinference.spec.history import KEPT_RUNS, table_of
 from batchinference.spec.report import Report
 
@@ -37,8 +38,7 @@ def show_status(target: Target, form: Format) -> None:
     if form is not Format.TEXT:
         first, *others = map(_data_of, outputs)
         runs = read_output("status", target, partial(history_of, limit=KEPT_RUNS))
-        records = [run.model_dump(mode="json", by_alias=True, exclude_none=True) for run in runs]
-        print_data([first | {"history": records}, *others], form)
+        print_data([first | {"history": list(map(dump, runs))}, *others], form)
         return
     for each in outputs:
         print_table(observed_output(each.output, [each]).lines)
@@ -77,9 +77,7 @@ def _data_of(status: OutputStatus) -> dict[str, Any]:
     data, progress, counts = as_data(replace(status, report=None)), status.progress, status.counts
     del data["progress"], data["counts"]
     data["warnings"] = [one.model_dump(by_alias=True) for one in status.warnings]
-    data["report"] = status.report and status.report.model_dump(
-        mode="json", by_alias=True, exclude_none=True
-    )
+    data["report"] = status.report and dump(status.report)
     rows = {"rows": progress.rows, "total": progress.total, "percent": progress.percent}
     counted = counts.model_dump(by_alias=True, exclude_none=True, exclude={"read", "warned"})
     return data | rows | counted

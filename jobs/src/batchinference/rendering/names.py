@@ -119,7 +119,7 @@ def metadata(
 
 
 def dump(model: BaseModel) -> dict[str, Any]:
-    """Return a model as JSON with the field names of Kubernetes, without null fields."""
+    """Return a model as JSON with camelCase names, without null fields."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

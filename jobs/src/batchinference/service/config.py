@@ -73,7 +73,6 @@ def parse_config(text: str) -> ServiceConfig:
         try:
             parse({**about, "spec": config.spec_of(model, source, target, "24h")})
         except SpecError as error:
-            raise SpecError(
-                [Problem(f"models[{number}].{one.path}", one.message) for one in error.problems]
-            ) from None
+            problems = [Problem(f"models[{number}].{p.path}", p.message) for p in error.problems]
+            raise SpecError(problems) from None
     return config

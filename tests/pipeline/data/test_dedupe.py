@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -31,7 +32,6 @@ from batchinference.pipeline.steps import model as model_step
 from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.dedupe import Dedupe
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.progress import TokenKind
@@ -40,9 +40,9 @@ from batchinference.spec.warnings import WarningName
 from support.documents.vllm_models import vllm
 from support.outputs.batches import as_one_batch, good, outcomes, rows_of
 from support.outputs.row_warnings import warnings_of
+from support.outputs.stages import TOLERANT
 from support.tiers import examples
 
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
 MODEL = {
     **{"runtime": "http", "api": "chat", "url": "http://host/v1", "name": "m"},
     **{"inputs": {"text": "text"}, "output": "answer"},
@@ -303,8 +303,7 @@ def test_content_behind_an_address_is_not_kept_for_other_jobs(
 
 
 def test_rows_whose_warning_fails_stay_failed() -> None:
-    failing = ErrorHandling(tolerant=True, input=TOLERANT.input, failing=["TextCut"])
-    job = Job(failing)
+    job = Job(replace(TOLERANT, failing=["TextCut"]))
     assert outcomes(job.of("long", "a", "long")) == {0: "failed", 1: "good", 2: "failed"}
     assert outcomes(job.of("long")) == {0: "failed"}
 

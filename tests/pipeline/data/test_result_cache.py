@@ -20,13 +20,13 @@ import pytest
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.steps import result_cache
 from batchinference.pipeline.steps.result_cache import FILE_BYTES, KnownResults, ResultCache
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.warnings import WarningName
+from support.outputs.stages import TOLERANT
 from support.servers.s3 import S3Server
 
 FORK = multiprocessing.get_context("fork")
@@ -214,8 +214,7 @@ def test_large_results_do_not_wait(tmp_path: Path) -> None:
 def test_results_are_written_at_the_end_of_a_task(tmp_path: Path) -> None:
     writer = cache(tmp_path)
     writer.add(results("a"))
-    segment = Segment.of([], ErrorHandling(tolerant=True, input=Location("/nowhere")))
-    assert list(segment.take_notes()) == []
+    assert list(Segment.of([], TOLERANT).take_notes()) == []
     assert len(files(tmp_path)) == 1
 
 

@@ -50,8 +50,6 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
 from support.outputs.batches import (
-    Run,
-    as_one_batch,
     end,
     errors_of,
     failed,
@@ -60,17 +58,13 @@ from support.outputs.batches import (
     outcomes,
     rows_of,
 )
+from support.outputs.stages import TOLERANT
+from support.outputs.stages import in_one_stage as runner
 from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
 LINE = "(user_code.py:30 in picky)"
 """The line of the step's code that raises."""
-TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
-
-
-def runner(*steps: dict[str, Any], errors: ErrorHandling = TOLERANT) -> Run:
-    stage = Stage("stage", tuple(Step.model_validate(step) for step in steps))
-    return as_one_batch(StageRunner(stage, errors))
 
 
 def batch(*texts: str, first: int = 0) -> RowBatch:
@@ -95,8 +89,8 @@ def test_exception_fails_its_row_with_a_traceback() -> None:
 @pytest.mark.parametrize("values", [True, False])
 def test_failed_row_may_keep_its_values(values: bool) -> None:
     steps = [{"name": "lengths", "python": {"callable": "user_code:lengths"}}, PICKY]
-    errors = ErrorHandling(tolerant=True, input=TOLERANT.input, values=values)
-    result = runner(*steps, errors=errors)(batch("a", "bad one", "c", "bad two"))
+    run = runner(*steps, errors=replace(TOLERANT, values=values))
+    result = run(batch("a", "bad one", "c", "bad two"))
     actual = [row["values"] and json.loads(row["values"]) for row in result.errors.to_pylist()]
     expected = [{"text": "bad one", "length": 7}, {"text": "bad two", "length": 7}]
     assert actual == (expected if values else [None, None])

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import tensors_to_lists, to_table, with_column
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.step_runner import ChosenRows, StageRunner, StepRunner
+from batchinference.pipeline.execution.step_runner import ChosenRows, StepRunner
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.steps import with_condition
 from batchinference.pipeline.steps.column_checks import type_problems
 from batchinference.pipeline.steps.transform import Transform, as_result
-from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.reserved import PREPARED_PREFIX
 from batchinference.spec.steps import Step
 from support.documents.http_models import json_endpoint
 from support.outputs.batches import as_one_batch, errors_of, good, outcomes, rows_of
-from support.outputs.stages import TOLERANT
+from support.outputs.stages import TOLERANT, in_one_stage
 from support.tiers import examples
 
 DOUBLE = {"name": "double", "addColumns": {"twice": "n * 2"}}
@@ -39,8 +38,7 @@ MODEL = {
 
 
 def run(batch: RowBatch, *steps: dict[str, Any]) -> RowBatch:
-    stage = Stage("stage", tuple(Step.model_validate(step) for step in steps))
-    return as_one_batch(StageRunner(stage, TOLERANT))(batch)
+    return in_one_stage(*steps)(batch)
 
 
 def values(batch: RowBatch, column: str) -> list[Any]:

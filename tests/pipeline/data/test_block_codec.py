@@ -385,7 +385,7 @@ def test_columns_with_values_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "most_bytes", "expected"),
+    ("given", "max_bytes", "expected"),
     [
         ([10], 1 << 20, [4, 3, 3]),
         ([1, 1, 1, 1, 1, 1], 1 << 20, [3, 3]),
@@ -398,11 +398,10 @@ def test_columns_with_values_are_unchanged() -> None:
     ],
 )
 def test_blocks_of_a_reader_have_their_rows_or_bytes(
-    monkeypatch: pytest.MonkeyPatch, given: list[int], most_bytes: int, expected: list[int]
+    given: list[int], max_bytes: int, expected: list[int]
 ) -> None:
-    monkeypatch.setattr(dataset, "READ_BYTES", most_bytes)
     blocks = [pa.table({"n": np.arange(rows)}) for rows in given]
-    sized = list(dataset.sized_blocks(iter(blocks), rows=4, expected=2))
+    sized = list(dataset.sized_blocks(iter(blocks), rows=4, expected=2, max_bytes=max_bytes))
     assert [block.num_rows for block in sized] == expected
     values = [value for block in sized for value in block.column("n").to_pylist()]
     assert values == [value for rows in given for value in range(rows)]

@@ -17,6 +17,7 @@ from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.concurrent_batches import (
     MAX_CALLS,
     MIN_CALLS,
+    SUSPECTED_BATCHES,
     ConcurrentBatches,
     concurrency_of_actors,
     concurrent_or_single,
@@ -55,7 +56,7 @@ def concurrent(
     """Return what computes batches of some rows, while too few rows are in flight."""
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": rows}))
     concurrent_batches.IN_FLIGHT.wanted = wanted
-    return ConcurrentBatches(stage, make, stopping or threading.Event())
+    return ConcurrentBatches(stage, make, stopping or threading.Event(), part_seconds=0.01)
 
 
 def each(compute: Callable[[pa.Table], Any]) -> Callable[[], Any]:
@@ -126,8 +127,7 @@ def test_failure_ends_the_call_without_the_other_batches() -> None:
     assert len(computed) < 99
 
 
-def test_long_call_passes_on_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrent_batches, "PART_SECONDS", 0.01)
+def test_long_call_passes_on_what_is_done() -> None:
     first_is_taken = threading.Event()
 
     def compute(batch: pa.Table) -> None:
@@ -143,8 +143,7 @@ def test_long_call_passes_on_what_is_done(monkeypatch: pytest.MonkeyPatch) -> No
     assert numbers(parts) == [2]
 
 
-def test_stop_does_not_wait_for_slow_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrent_batches, "PART_SECONDS", 0.01)
+def test_stop_does_not_wait_for_slow_batches() -> None:
     stopping, ends = threading.Event(), threading.Event()
 
     def compute(batch: pa.Table) -> None:
@@ -228,11 +227,10 @@ def test_no_batch_begins_while_enough_rows_are_in_flight(in_flight: RowsInFlight
 
 def test_few_rows_are_suspects_if_a_process_dies_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(concurrent_batches, "replaces_dead_process", lambda: True)
-    monkeypatch.setattr(concurrent_batches, "SUSPECTED_BATCHES", 2)
-    together = threading.Barrier(2)
-    run = concurrent(each(lambda _: together.wait(SECONDS)), rows=1, wanted=99)
-    assert numbers(run(block(*range(8)))) == list(range(8))
-    assert len(run._threads._threads) == 2
+    together, rows = threading.Barrier(SUSPECTED_BATCHES), 2 * SUSPECTED_BATCHES
+    run = concurrent(each(lambda _: together.wait(SECONDS)), rows=1, wanted=rows)
+    assert sorted(numbers(run(block(*range(rows))))) == list(range(rows))
+    assert len(run._threads._threads) == SUSPECTED_BATCHES
 
 
 def test_rows_without_an_answer_are_counted() -> None:

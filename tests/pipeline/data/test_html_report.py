@@ -19,7 +19,7 @@ from PIL import Image
 
 from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
-from batchinference.pipeline.html_report.page import render
+from batchinference.pipeline.html_report.page import MAX_JOB, render
 from batchinference.pipeline.html_report.performance_advice import advice, bottleneck
 from batchinference.pipeline.html_report.sample_rows import THUMBNAIL, Cell, cell
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
@@ -123,6 +123,16 @@ def test_failed_rows_and_their_groups_lead_to_the_stored_values() -> None:
     headings = [result["id"] for result in page.all("h3") if "id" in result]
     assert headings[1:] == ["failed-1-1", "failed-2-1"]
     assert page.text().count("errors.values: true") == 1  # the second row has no values
+
+
+def test_page_says_what_it_leaves_out() -> None:
+    columns = {f"c{number}": "'" + "y" * 2000 + "'" for number in range(MAX_JOB // 2000)}
+    steps = [{"name": "long", "addColumns": columns}]
+    text = shown(errors=ERRORS[:1], steps=steps, sample=[{"label": Cell("pug")}]).text()
+    assert "This page shows 57 rows of 60." in text
+    assert "1 row; columns: at most the first 1." in text
+    assert re.search(r"\.\.\. [\d,]+ more characters", text)
+    assert "This page shows" not in shown(errors=ERRORS).text()
 
 
 @pytest.mark.parametrize(

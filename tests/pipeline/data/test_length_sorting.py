@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import concurrent_batches, length_sorting, step_runner
+from batchinference.pipeline.execution import concurrent_batches, step_runner
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.execution.dataset import BlockCalls
@@ -111,10 +111,9 @@ def test_rows_of_an_input_row_stay_together_and_in_order() -> None:
     assert first.table["n"].to_pylist() == [1, 5, 3, 2, 2]
 
 
-def test_large_rows_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(length_sorting, "WINDOW_BYTES", 10)
+def test_large_rows_are_not_copied() -> None:
     batch = texts(10, 20)
-    assert longest_first(batch, ("text",)) is batch
+    assert longest_first(batch, ("text",), max_bytes=10) is batch
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from batchinference.pipeline.execution import (
     batch_size,
     chunk_commits,
     commit_tasks,
-    segment,
     task_resources,
     worker_stop,
 )
@@ -94,10 +93,8 @@ FOUR = batches_of_four_rows()[0].nbytes
 def slowly(
     monkeypatch: pytest.MonkeyPatch, batches: list[RowBatch], seconds: float
 ) -> Callable[[], Iterator[RowBatch]]:
-    """Return a reader of batches, each of which takes some seconds of the clock of tasks.
-    Chunks are never as large as a file."""
+    """Return a reader of batches, each of which takes some seconds of the clock of tasks."""
     now = 0.0
-    monkeypatch.setattr(chunk_commits, "FILE_BYTES", 1 << 40)
     monkeypatch.setattr(chunk_commits, "time", SimpleNamespace(monotonic=lambda: now))
 
     def read() -> Iterator[RowBatch]:
@@ -114,9 +111,11 @@ def task_of(
     read: Callable[[], Iterable[RowBatch]] = batches_of_four_rows,
     rows_per_commit: int = 1,
     stop: Stop | None = None,
+    file_rows: int = 8,
 ) -> CommitTask:
+    """Return a task that commits as soon as it has `file_rows` rows."""
     steps, stop = AsRead(NO_STEPS), stop or Stop()
-    rules = CommitRules(rows_per_commit)
+    rules = CommitRules(rows_per_commit, file_bytes=file_rows * FOUR // 4)
     return CommitTask(TASK, lambda: iter(read()), steps, committer, rules, stop)
 
 
@@ -133,12 +132,6 @@ def pass_in(directory: Path) -> JobPass:
 @pytest.fixture
 def committer(job_pass: JobPass) -> Committer:
     return committing(job_pass)
-
-
-@pytest.fixture
-def chunks_of_eight_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make tasks commit as soon as they have eight rows."""
-    monkeypatch.setattr(chunk_commits, "FILE_BYTES", 2 * FOUR)
 
 
 def commits(job_pass: JobPass, task: int = TASK) -> list[tuple[int, int, int]]:
@@ -158,7 +151,6 @@ def counted_rows(job_pass: JobPass) -> list[tuple[int, int]]:
     return list(zip(kept.starts.tolist(), kept.stops.tolist(), strict=True))
 
 
-@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestChunks:
     @pytest.mark.parametrize(
         ("seconds", "rows_per_commit", "expected"),
@@ -181,7 +173,7 @@ class TestChunks:
         expected: list[tuple[int, int]],
     ) -> None:
         read = slowly(monkeypatch, batches_of_four_rows(), seconds)
-        task_of(committer, read, rows_per_commit)(retried=False)
+        task_of(committer, read, rows_per_commit, file_rows=1 << 40)(retried=False)
         assert [(first, after) for _, first, after in commits(committer.job_pass)] == expected
 
     def test_long_task_makes_few_commits_of_few_rows(
@@ -189,7 +181,8 @@ class TestChunks:
     ) -> None:
         """Each batch takes a minute, and each commit has a quarter of the time until then."""
         batches = [good(0, row, [row]) for row in range(60)]
-        task_of(committer, slowly(monkeypatch, batches, SMALL_COMMIT_SECONDS), 100)(retried=False)
+        read = slowly(monkeypatch, batches, SMALL_COMMIT_SECONDS)
+        task_of(committer, read, 100, file_rows=1 << 40)(retried=False)
         rows = [after - first for _, first, after in commits(committer.job_pass)]
         assert rows[:4] == [1, 1, 1, 1]
         assert rows == sorted(rows[:-1]) + rows[-1:]
@@ -260,21 +253,20 @@ class TestChunks:
             task_of(committer, read)(retried=False)
 
     @pytest.mark.parametrize(
-        ("rows_per_file", "limit", "expected"), [(0, 16, [8, 16]), (12, 16, [12]), (99, 16, [16])]
+        ("rows_per_file", "expected"), [(0, [4, 8, 12, 16]), (12, [12]), (99, [16])]
     )
     def test_file_of_a_wanted_number_of_rows_may_be_large(
         self,
         committer: Committer,
         monkeypatch: pytest.MonkeyPatch,
         rows_per_file: int,
-        limit: int,
         expected: list[int],
     ) -> None:
-        """Files of eight rows are large; `limit` is the number of rows of the largest files."""
-        monkeypatch.setattr(chunk_commits, "SIZED_FILE_BYTES", limit * FOUR // 4)
+        """Files of four rows are large."""
         ends: list[int] = []
         monkeypatch.setattr(ChunkCommits, "flush", lambda commits: commits._start_chunk())
-        commits = ChunkCommits(committer, CommitRules(1, rows_per_file=rows_per_file), TASK)
+        rules = CommitRules(1, rows_per_file=rows_per_file, file_bytes=FOUR)
+        commits = ChunkCommits(committer, rules, TASK)
         for number, batch in enumerate(batches_of_four_rows()[:1] * 4, start=1):
             commits.add(batch)
             ends += [] if commits._batches else [4 * number]
@@ -288,7 +280,7 @@ class TestChunks:
 
         with (
             patch.object(Committer, "put", put),
-            ChunkCommits(committer, CommitRules(1), TASK) as commits,
+            ChunkCommits(committer, CommitRules(1, file_bytes=2 * FOUR), TASK) as commits,
         ):
             for batch in batches_of_four_rows()[:2]:
                 commits.add(batch)
@@ -297,7 +289,6 @@ class TestChunks:
             assert [chunk() for chunk in chunks] == [None]
 
 
-@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestEndOfATask:
     def test_stopped_task_commits_the_rows_that_are_complete(self, committer: Committer) -> None:
         stop = Stop()
@@ -332,7 +323,6 @@ class TestEndOfATask:
             task_of(committer, unread)(retried=False)
 
 
-@pytest.mark.usefixtures("chunks_of_eight_rows")
 class TestRetriedTask:
     def test_overlapping_commits_of_earlier_executions_count_once(
         self, committer: Committer
@@ -414,14 +404,11 @@ def test_each_row_is_committed_once_for_any_chunks(
             if not stopped:
                 raise ValueError("died")
 
-        rows = data.draw(st.integers(1, 20))
-        steps = Segment(NO_STEPS, texts=("text",))
-        task = CommitTask(TASK, read, steps, committer, CommitRules(rows), stop)
+        rows, size = data.draw(st.integers(1, 20)), st.integers(1, 20 * FOUR)
+        steps = Segment(NO_STEPS, texts=("text",), batch_bytes=data.draw(size))
+        rules = CommitRules(rows, commit_seconds=0.0, file_bytes=data.draw(size))
+        task = CommitTask(TASK, read, steps, committer, rules, stop)
         with (
-            patch.object(segment, "BATCH_BYTES", data.draw(st.integers(1, 20 * FOUR))),
-            patch.multiple(
-                chunk_commits, FILE_BYTES=data.draw(st.integers(1, 20 * FOUR)), COMMIT_SECONDS=0.0
-            ),
             patch.object(batch_size, "FIRST_ROWS", data.draw(st.integers(1, 9))),
             nullcontext() if stopped else pytest.raises(ValueError, match="died"),
         ):
@@ -446,13 +433,16 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     flags = set[str]()
     monkeypatch.setattr(worker_stop, "has_flag", flags.__contains__)
     monkeypatch.setattr(worker_stop, "set_flag", flags.add)
-    monkeypatch.setattr(worker_stop, "POLL_SECONDS", (0.01, 0.02))
     return flags
+
+
+def quick(run: str) -> StopRequest:
+    return StopRequest(run, poll_seconds=(0.01, 0.02), drain_seconds=0.01)
 
 
 @pytest.mark.usefixtures("flags")
 def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
-    with StopRequest("run").watched() as of_run, StopRequest("another").watched() as of_another:
+    with quick("run").watched() as of_run, quick("another").watched() as of_another:
         StopRequest("run").send()
         assert of_run.wait(10)
         assert not of_another.is_set()
@@ -463,8 +453,8 @@ def test_processes_stop_when_their_pod_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(END_VARIABLE, str(tmp_path / "ends"))
-    with StopRequest("run").watched() as of_task:
-        of_actor = StopRequest("run").watched_for_ever()
+    with quick("run").watched() as of_task:
+        of_actor = quick("run").watched_for_ever()
         assert not of_task.wait(0.1)
         (tmp_path / "ends").touch()
         assert of_task.wait(10)
@@ -474,12 +464,11 @@ def test_processes_stop_when_their_pod_ends(
 @pytest.mark.usefixtures("flags")
 def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPatch) -> None:
     exited = threading.Event()
-    monkeypatch.setattr(worker_stop, "DRAIN_SECONDS", 0.01)
     monkeypatch.setattr(
         worker_stop, "os", SimpleNamespace(_exit=lambda code: exited.set(), environ={})
     )
-    with StopRequest("run").watched():
-        StopRequest("run").send()
+    with quick("run").watched():
+        quick("run").send()
         assert exited.wait(10)
 
 

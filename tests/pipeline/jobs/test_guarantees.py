@@ -192,7 +192,6 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let tasks commit after each batch, and end soon after a stop."""
     monkeypatch.setattr(executor, "small_commit_seconds", lambda **_: 0.0)
     monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", 2.0)
-    monkeypatch.setattr(stop_signals, "POLL_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("_soon")

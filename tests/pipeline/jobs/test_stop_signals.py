@@ -153,10 +153,9 @@ def test_work_that_has_used_its_tokens_commits_what_it_has(
 
 
 def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stop_signals, "LAST_SECONDS", QUICK)
     monkeypatch.setattr(long, "give_up", nothing)
     with pytest.raises(TooManyErrors, match="enough"):
-        run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
+        run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK, abort_seconds=QUICK)
     assert not long.ended
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from batchinference.pipeline.commit import job_pass, table_commit
+from batchinference.pipeline.commit import job_pass
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.storage.location import Location
@@ -138,10 +138,9 @@ def test_commit_that_gives_up_keeps_the_rows(
     """Another writer is faster than the job, as often as it tries."""
     assert table.run().state == JobState.SUCCEEDED
     table.lines("b", ["b1"])
-    monkeypatch.setattr(table_commit, "TRIES", 3)
 
     def always_late(mark: str, series: str, *_: object) -> Fence:
-        return Fence(mark, series, lambda: append(table.format, table.folder, "z"))
+        return Fence(mark, series, lambda: append(table.format, table.folder, "z"), tries=3)
 
     with monkeypatch.context() as busy:
         busy.setattr(job_pass, "Fence", always_late)

@@ -24,11 +24,12 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline import job
-from batchinference.pipeline.commit import committer, replacement
+from batchinference.pipeline.commit import replacement
+from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.execution import chunk_commits, executor, ray_connection, segment
+from batchinference.pipeline.execution import executor, ray_connection
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS
@@ -114,6 +115,10 @@ class InProcessExecution(Executor):
         super().__init__(*arguments)
         self._only = only
 
+    @property
+    def _committer(self) -> Committer:
+        return replace(super()._committer, write_threads=1)
+
     def run(self) -> None:
         tasks = self._prepared.input.read_tasks(3, self._prepared.missing)
         if self._plan.single_segment:
@@ -124,7 +129,9 @@ class InProcessExecution(Executor):
     def _run_commit_tasks(self, tasks: list[ReadRows]) -> None:
         for task in self._commit_tasks(tasks).tasks:
             if self._only in (None, task.number):
-                replace(task, rules=CommitRules(self.rows_per_task // 4))(retried=False)
+                rules = CommitRules(self.rows_per_task // 4, commit_seconds=0.0)
+                segment = replace(task.segment, batch_bytes=1)
+                replace(task, rules=rules, segment=segment)(retried=False)
 
     def _run_dataset(self, tasks: list[ReadRows]) -> None:
         runners = [
@@ -176,18 +183,7 @@ def run_task_again(given: Document, task: int) -> None:
         table=table_or_none(spec.write),
         isolation=NO_DEATHS,
     )
-    with _small_commits():
-        InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()
-
-
-@contextmanager
-def _small_commits() -> Iterator[None]:
-    with (
-        patch.object(committer, "WRITE_THREADS", 1),
-        patch.object(segment, "BATCH_BYTES", 1),
-        patch.object(chunk_commits, "COMMIT_SECONDS", 0.0),
-    ):
-        yield
+    InProcessExecution(spec, plan_for_machine(spec, gpus=0), prepared, only=task).run()
 
 
 class _InlineRay:
@@ -221,7 +217,6 @@ def in_this_process(rows_per_task: int = ROWS_PER_TASK) -> Iterator[None]:
         patch.object(job, "Executor", InProcessExecution),
         patch.object(job, "spilled_bytes", lambda: None),
         patch.object(executor, "ray", _InlineRay()),
-        _small_commits(),
         patch.object(location, "DELETE_THREADS", 1),
         patch.object(replacement, "MOVE_THREADS", 1),
     ):

@@ -31,6 +31,7 @@ from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
 
 WRITE_THREADS = 8
+"""Number of files of a batch that are in memory and written at the same time."""
 
 
 class RowEncoder(Protocol):
@@ -71,6 +72,7 @@ class Committer:
     encoder: RowEncoder
     by_file: bool = False
     """Whether manifests record which rows come from which input file (`Origin`)."""
+    write_threads: int = WRITE_THREADS
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit a batch as commit `number` of a task. Raises BadOutput if the pass
@@ -132,7 +134,7 @@ class Committer:
             (f"{directory}/" * bool(directory) + f"{name}-{next(numbers):04d}{ending}", content)
             for directory, ending, content in self.encoder.encode_data(table)
         )
-        return list(_write_files(self.job_pass.layout.data, files, written))
+        return list(_write_files(self.job_pass.layout.data, files, written, self.write_threads))
 
     def _write_errors(self, failed: pa.Table, task: int, written: list[Location]) -> DataFile:
         ending, content = self.encoder.encode_errors(failed)
@@ -157,14 +159,17 @@ def _deleted_on_error() -> Iterator[list[Location]]:
 
 
 def _write_files(
-    directory: Location, files: Iterable[tuple[str, Content]], written: list[Location]
+    directory: Location,
+    files: Iterable[tuple[str, Content]],
+    written: list[Location],
+    threads: int,
 ) -> Iterator[DataFile]:
-    """Write files in threads, and yield them. At most WRITE_THREADS of them are in memory."""
+    """Write files in threads, and yield them in order. At most `threads` of them are in memory."""
     waiting: deque[Future[DataFile]] = deque()
-    with ThreadPoolExecutor(WRITE_THREADS) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for name, content in files:
             waiting.append(pool.submit(_write_file, directory, name, content, written))
-            if len(waiting) == WRITE_THREADS:
+            if len(waiting) == threads:
                 yield waiting.popleft().result()
         yield from (future.result() for future in waiting)
 

@@ -71,6 +71,7 @@ class JobPass:
 
     @property
     def number(self) -> int:
+        """The number of the pass, from 1. It restarts if a user deletes the state."""
         return self.lease.pass_number
 
     @property

@@ -63,6 +63,7 @@ class Lease:
         job: str = "",
         series: str = "",
     ) -> Lease:
+        """Return a lease of this process with a new random ID of the run. It is not stored yet."""
         run = uuid.uuid4().hex
         errors = layout.errors.uri
         return cls(layout.key, pass_number, run, begun, job, errors, series, this_process())

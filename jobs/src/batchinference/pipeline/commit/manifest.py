@@ -88,6 +88,7 @@ class DataFile:
 
     @classmethod
     def of(cls, name: str, content: Content) -> DataFile:
+        """Return the file with this name, and with the size and the checksum of this content."""
         return cls(name, len(content), zlib.crc32(content))
 
 
@@ -118,6 +119,7 @@ class Origin:
     """Whether the rows are invalid. Data files are rewritten without them at the end of a job."""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as a manifest stores them."""
         counts = self.counts.model_dump(by_alias=True, exclude_defaults=True)
         warnings = [warning.model_dump() for warning in self.warnings]
         optional = {"warnings": warnings, "removed": self.removed}
@@ -154,6 +156,7 @@ class ManifestEntry:
         return [*self.data, self.errors] if self.errors else self.data
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as a manifest stores them."""
         # asdict(self) is slow, because it copies every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}
@@ -248,6 +251,7 @@ class Manifest:
         return f"{self.task:08d}-{self.number:04d}.{counted}.{uuid.uuid4().hex[:8]}.json"
 
     def serialized(self) -> bytes:
+        """Return the content of the manifest file: JSON that ends with its checksum."""
         entries = [entry.as_json() for entry in self.entries]
         return dump_checksummed({**vars(self), "entries": entries})
 

@@ -97,6 +97,7 @@ class Layout:
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
+        """Return the layout of what a job writes: with mode append, of the appended rows."""
         from batchinference.spec.write import WriteTable
 
         storage = spec.write.storage
@@ -160,6 +161,7 @@ class Layout:
 
     @property
     def is_replacement(self) -> bool:
+        """Whether this is the layout of a replacement, which readers do not see."""
         return self.state == self.output / STATE_DIRECTORY / _REPLACEMENT
 
     @property

@@ -101,6 +101,7 @@ class Snapshot:
 
     @property
     def counts(self) -> Counts:
+        """The counts of all entries."""
         return counts_of(self.entries)
 
     @property
@@ -116,6 +117,7 @@ class Snapshot:
         return any(entry.counts.written for entry in self.entries)
 
     def serialized(self) -> bytes:
+        """Return the content of the snapshot file. Entries refer to their columns by a number."""
         schemas: dict[tuple[tuple[str, str], ...], int] = {}
         numbers = [schemas.setdefault(tuple(entry.columns), len(schemas)) for entry in self.entries]
         stored = {
@@ -189,6 +191,7 @@ class ListedFiles:
 
     @classmethod
     def of(cls, layout: Layout) -> ListedFiles:
+        """List the files of an output, and return them."""
         return cls(_sizes(layout.data), _sizes(layout.errors))
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
 TRIES, FIRST_WAIT, MAX_WAIT = 60, 0.1, 10.0
-"""How often a commit is tried that conflicts with other writers, and the first and the longest
-backoff in seconds. That is about 7 minutes in total."""
+"""The number of tries of a commit that conflicts with commits of other writers, and the first and
+the longest wait between tries in seconds. All waits together take about 7 minutes."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Fence:
     """Raises BadOutput if another pass has begun."""
     has_earlier_passes: bool = False
     """Whether a delayed earlier pass of the series may still commit."""
+    tries: int = TRIES
+    """How often a commit is tried that conflicts with commits of other writers."""
 
     @property
     def marks(self) -> dict[str, str]:
@@ -74,10 +76,10 @@ class Fence:
         staged rows remain for the next run."""
         is_conflict = lambda error: isinstance(error, conflicts)  # noqa: E731
         try:
-            RetryPolicy(TRIES, FIRST_WAIT, is_conflict, MAX_WAIT).call(commit)
+            RetryPolicy(self.tries, FIRST_WAIT, is_conflict, MAX_WAIT).call(commit)
         except conflicts as error:
             raise BadOutput(
-                f"write: other writers have changed the table during each of {TRIES} tries to "
+                f"write: other writers have changed the table during each of {self.tries} tries to "
                 f"commit the rows ({type(error).__name__}). Run the job again when there are fewer "
                 "writers. It computes no row again"
             ) from None

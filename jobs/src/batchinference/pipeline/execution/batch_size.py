@@ -120,6 +120,7 @@ class BatchSize:
         self._add_note(out_of_memory_at=rows)
 
     def take_notes(self) -> list[str]:
+        """Return the events since the last call, as notes for the report (JSON)."""
         notes, self.notes = self.notes, []
         return notes
 

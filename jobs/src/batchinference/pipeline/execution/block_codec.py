@@ -172,6 +172,7 @@ class Sidecar:
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
+        """Return the sidecar of a batch whose shares are `shares`."""
         return cls(
             shares.lost,
             batch.filtered,
@@ -186,6 +187,7 @@ class Sidecar:
 
     @property
     def is_empty(self) -> bool:
+        """Whether the table of the batch has all of its provenance."""
         parts = self.lost, self.errors, self.filtered, self.ends, self.notes, self.warnings
         return not any(map(len, parts))
 

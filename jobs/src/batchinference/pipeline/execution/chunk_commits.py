@@ -18,8 +18,8 @@ from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
 
-SIZED_FILE_BYTES = 4 * FILE_BYTES
-"""A task commits as soon as its rows have this size, even if they are fewer than `rowsPerFile`."""
+MAX_FILE_SIZE = 4
+"""A task waits for `rowsPerFile` rows only until they have this multiple of `file_bytes`."""
 COMMIT_SECONDS = 30.0
 """A task with enough rows for a file commits at least this often."""
 SMALL_COMMIT_SHARE = 0.25
@@ -29,12 +29,16 @@ task makes few small commits."""
 
 @dataclass(frozen=True)
 class CommitRules:
-    """When a task commits. `rows` is the number of input rows that are enough for a file. After
-    `small_commit_seconds`, fewer rows are committed. `rows_per_file` is as configured, or 0."""
+    """When a task commits. `rows` is the number of input rows that are enough for a file: a task
+    with that many rows commits after `commit_seconds`, and with fewer rows after
+    `small_commit_seconds`. Rows of `file_bytes` are committed at once, unless `rows_per_file` (as
+    configured, or 0) is more."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
     rows_per_file: int = 0
+    commit_seconds: float = COMMIT_SECONDS
+    file_bytes: int = FILE_BYTES
 
 
 class ChunkCommits:
@@ -90,8 +94,8 @@ class ChunkCommits:
         self._batches.append(batch)
         self._rows += len(batch.input_ids)
         self._bytes += batch.nbytes
-        is_short = self._rows < self._rules.rows_per_file
-        if self._bytes >= (SIZED_FILE_BYTES if is_short else FILE_BYTES) or self._is_due():
+        factor = MAX_FILE_SIZE if self._rows < self._rules.rows_per_file else 1
+        if self._bytes >= factor * self._rules.file_bytes or self._is_due():
             self.flush()
 
     def _is_due(self) -> bool:
@@ -99,7 +103,7 @@ class ChunkCommits:
         now = time.monotonic()
         age, enough = now - self._since, self._rows >= self._rules.rows
         small = max(self._rules.small_commit_seconds, SMALL_COMMIT_SHARE * (now - self._began))
-        return age >= (COMMIT_SECONDS if enough else small)
+        return age >= (self._rules.commit_seconds if enough else small)
 
     def flush(self) -> None:
         """Wait until the previous chunk is committed, and begin to commit the current one."""

@@ -67,7 +67,14 @@ class ConcurrentBatches:
     """Runs the steps of a stage over the batches of blocks. The batches of one or several calls run
     at the same time. Once `stopping` is set, no further batch begins."""
 
-    def __init__(self, stage: Stage, make: Callable[[], Run], stopping: Event) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        make: Callable[[], Run],
+        stopping: Event,
+        part_seconds: float = PART_SECONDS,
+    ) -> None:
+        self._part_seconds = part_seconds
         self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
         self._prompt = stage.model.prefix_columns if stage.model else ()
         self._make, self._stopping = make, stopping
@@ -98,12 +105,12 @@ class ConcurrentBatches:
                 batch.cancel()
 
     def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
-        """Yield lists of finished batches, every PART_SECONDS and after an error. The first part
-        that begins after `stopping` is set is the last one."""
+        """Yield lists of finished batches, every `part_seconds` and after an error. The first
+        part that begins after `stopping` is set is the last one."""
         stops = False
         while running and not stops:
             stops = self._stopping.is_set()
-            done = wait(running, PART_SECONDS, FIRST_EXCEPTION).done
+            done = wait(running, self._part_seconds, FIRST_EXCEPTION).done
             yield [batch for batch in running if batch in done]
             running = [batch for batch in running if batch not in done]
 

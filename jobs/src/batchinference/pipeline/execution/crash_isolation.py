@@ -58,18 +58,22 @@ class CrashNote:
 
     @property
     def first(self) -> int:
+        """The ID of the first row."""
         return self.ranges[0][0]
 
     @property
     def last(self) -> int:
+        """The ID of the last row."""
         return self.ranges[-1][1] - 1
 
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return sum(after - first for first, after in self.ranges)
 
     @property
     def is_one_row(self) -> bool:
+        """Whether the process was computing only one row."""
         return self.rows == 1
 
     def contains(self, ids: np.ndarray) -> np.ndarray:
@@ -77,10 +81,12 @@ class CrashNote:
         return RowSet(*np.array(self.ranges, np.int64).T).contains(ids)
 
     def serialized(self) -> str:
+        """Return the note as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> CrashNote:
+        """Return the note that `serialized` has made."""
         fields = json.loads(text)
         ranges = tuple((first, after) for first, after in fields["ranges"])
         return cls(fields["step"], ranges, fields["node"])

@@ -154,6 +154,7 @@ class DatasetExecution:
 
     @property
     def run_id(self) -> str:
+        """The ID of the run that has the lease."""
         return self.committer.job_pass.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
@@ -264,9 +265,11 @@ class RowSource(Datasource):
         self._tasks = tasks
 
     def get_name(self) -> str:
+        """Return the name that Ray Data shows."""
         return "Rows"
 
     def estimate_inmemory_data_size(self) -> int | None:
+        """Return None: the size is unknown."""
         return None
 
     def get_read_tasks(
@@ -275,6 +278,7 @@ class RowSource(Datasource):
         per_task_row_limit: int | None = None,
         data_context: DataContext | None = None,
     ) -> list[ReadTask]:
+        """Return all prepared tasks, whatever number of tasks Ray Data asks for."""
         metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
         return [ReadTask(task, metadata) for task in self._tasks]
 
@@ -308,19 +312,21 @@ class BlockReader:
         return resized(read, lambda: self.rows, READ_BYTES)
 
 
-def sized_blocks(blocks: Iterable[pa.Table], rows: int, expected: int) -> Iterator[pa.Table]:
+def sized_blocks(
+    blocks: Iterable[pa.Table], rows: int, expected: int, max_bytes: int = READ_BYTES
+) -> Iterator[pa.Table]:
     """Yield the rows of blocks as blocks of about `rows` rows, or of fewer rows with about
-    READ_BYTES. Some rows are held back, so that the last block is not small. `rows` was computed
-    from an estimate of the input, so it doubles each time that `expected` blocks are exceeded."""
+    `max_bytes`. Some rows wait for the next block, so that the last one is not small. `rows` was
+    computed from an estimate of the input, so it doubles after each `expected` blocks."""
     waiting, waiting_rows, size, made = list[pa.Table](), 0, 0, 0
     for block in blocks:
         waiting.append(block)
         waiting_rows, size = waiting_rows + block.num_rows, size + block.nbytes
-        if waiting_rows < 2 * rows and size < READ_BYTES:
+        if waiting_rows < 2 * rows and size < max_bytes:
             continue
         joined = concat(waiting)
-        end = waiting_rows if size >= READ_BYTES else (waiting_rows // rows - 1) * rows
-        sized = [*_divided(joined.slice(0, end), rows)]
+        end = waiting_rows if size >= max_bytes else (waiting_rows // rows - 1) * rows
+        sized = [*_divided(joined.slice(0, end), rows, max_bytes)]
         yield from sized
         made += len(sized)
         if made > expected:
@@ -328,12 +334,12 @@ def sized_blocks(blocks: Iterable[pa.Table], rows: int, expected: int) -> Iterat
         rest = joined.slice(end)
         waiting, waiting_rows, size = [rest], rest.num_rows, rest.nbytes
     if waiting_rows:
-        yield from _divided(concat(waiting), rows)
+        yield from _divided(concat(waiting), rows, max_bytes)
 
 
-def _divided(block: pa.Table, rows: int) -> Iterator[pa.Table]:
-    """Yield the rows of a block in equal blocks of about `rows` rows or READ_BYTES."""
-    parts = max(1, round(len(block) / rows), block.nbytes // READ_BYTES)
+def _divided(block: pa.Table, rows: int, max_bytes: int) -> Iterator[pa.Table]:
+    """Yield the rows of a block in equal blocks of about `rows` rows or `max_bytes`."""
+    parts = max(1, round(len(block) / rows), block.nbytes // max_bytes)
     size = math.ceil(len(block) / parts)
     yield from (block.slice(start, size) for start in range(0, len(block), size))
 
@@ -345,10 +351,12 @@ class CommitSink(Datasink[None]):
         self._committer, self._rules, self._segment = committer, rules, segment
 
     def get_name(self) -> str:
+        """Return the name that Ray Data shows."""
         return "Commit"
 
     @property
     def min_rows_per_write(self) -> int:
+        """The number of rows that Ray Data collects for a write task."""
         return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
@@ -360,6 +368,7 @@ class CommitSink(Datasink[None]):
             self._committer.encoder.check_columns(names)
 
     def write(self, blocks: Iterable[Block], ctx: object) -> None:
+        """Run the last segment over blocks, and commit the results. Ray calls this in a task."""
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
         tables = [table for table in tables if table.num_rows]
         if not tables:

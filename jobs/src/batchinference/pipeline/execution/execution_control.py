@@ -164,6 +164,7 @@ class ControlCallback(ExecutionCallback):
         self._execution = ControlCallback.execution
 
     def before_execution_starts(self, executor: StreamingExecutor) -> None:
+        """Set how the operators divide rows into blocks and calls. Ray calls this once."""
         operators, observed = [*(executor._topology or {})], self._execution
         for operator in operators:
             keep_blocks(operator, of_reads=observed.sized_reads)
@@ -172,6 +173,7 @@ class ControlCallback(ExecutionCallback):
         bundle_in_time(last, observed.rows, observed.seconds)
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:
+        """Update the control, and drain the execution if it asks for this. Ray calls this often."""
         states = list((executor._topology or {}).values())
         observed = self._execution
         if observed.control.measured and observed.control.measured_since is None:

@@ -42,11 +42,13 @@ class WindowLimits:
         return max(batch_size, min(WINDOW_ROWS, batches, share, FILE_BYTES // self.row_bytes))
 
 
-def longest_first(batch: RowBatch, columns: tuple[str, ...]) -> RowBatch:
+def longest_first(
+    batch: RowBatch, columns: tuple[str, ...], max_bytes: int = WINDOW_BYTES
+) -> RowBatch:
     """Return a window of rows with its longest texts first. Rows of the same input row stay
-    together and in order. The batch is unchanged if it has no texts or is too large for a copy."""
+    together and in order. A batch without texts, or of more than `max_bytes`, is unchanged."""
     lengths = text_lengths(batch.table, columns)
-    if lengths is None or batch.nbytes > WINDOW_BYTES:
+    if lengths is None or batch.nbytes > max_bytes:
         return batch
     unique, inputs = np.unique(batch.ids, return_inverse=True)
     longest = np.zeros(len(unique), dtype=np.int64)

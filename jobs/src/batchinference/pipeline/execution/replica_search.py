@@ -76,6 +76,7 @@ class ReplicaSearch:
         return True
 
     def take_notes(self) -> list[tuple[str, str]]:
+        """Return the decisions since the last call, as notes for the report (step, JSON)."""
         notes, self._notes = self._notes, []
         return notes
 

@@ -77,6 +77,7 @@ class OutputFiles:
         return batch.table.add_column(0, name, numbers)
 
     def encode_data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
+        """Yield the directory, the end of the name and the content of each data file."""
         for directory, rows in self.layout.split(table):
             for ending, content in self.writer.files(rows):
                 yield directory, ending, content
@@ -86,6 +87,7 @@ class OutputFiles:
         yield from self.layout.indexes(table) if table.num_rows else ()
 
     def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
+        """Return the name and the type of each column in the data files of a table."""
         names = self.layout.written(table.column_names)
         table = self.writer.converted(table.slice(0, 0).select(names))
         return [(field.name, str(field.type)) for field in table.schema]
@@ -124,6 +126,7 @@ class OutputFiles:
         return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
 
     def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
+        """Return the end of the name and the content of the error file for failed rows."""
         records = error_records(failed, paths_of(self.handling.input))
         ((ending, content),) = ParquetWriter("snappy").files(records)
         return ending, content

@@ -45,9 +45,8 @@ from batchinference.pipeline.steps.result_cache import flush_caches
 if TYPE_CHECKING:
     from batchinference.plan import Plan, Stage
 
-BATCH_BYTES = 16 << 20
-"""Maximum size of a batch. MAX_BATCH_BYTES applies instead if a step has a batch size."""
-MAX_BATCH_BYTES = 128 << 20
+BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
+"""Maximum size of a batch. The second number applies if a step has a batch size."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
 """The results of a window are yielded in parts if it takes longer, because steps are slow."""
 
@@ -72,6 +71,8 @@ class Segment:
     """Whether several threads run the segment. They share the models, but not the measurements."""
     isolation: Isolation = NO_DEATHS
     """The suspected and crashed rows at the beginning of this pass."""
+    batch_bytes: int = BATCH_BYTES
+    """Maximum size of a batch if no step has a batch size."""
 
     @classmethod
     def of(
@@ -214,7 +215,7 @@ class Segment:
         def wanted() -> int:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
 
-        size = MAX_BATCH_BYTES if self.batch_rows else BATCH_BYTES
+        size = MAX_BATCH_BYTES if self.batch_rows else self.batch_bytes
         for window in resized(self._detect_texts(read, rows), wanted, size):
             self.load()  # loading is not timed as part of a batch
             for results in self._computed(window, rows, stopping):

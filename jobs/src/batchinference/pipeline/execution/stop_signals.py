@@ -17,7 +17,7 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 POLL_SECONDS = 2.0
 POLL_PAUSE = 10
 """An observation lists all commits. The pause after it is at least this many times as long."""
-LAST_SECONDS = 10.0
+ABORT_SECONDS = 10.0
 """Seconds that an aborted execution has to end."""
 STOPPING = (
     f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
@@ -39,6 +39,7 @@ class StopSignal:
         self._announced = threading.Event()
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
+        """Handle a signal: the first one asks to stop, and a second one to stop at once."""
         if self.event.is_set():
             self.forced.set()
         self.signal = number
@@ -87,7 +88,8 @@ def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
 class StoppableExecution(Protocol):
     """A long operation that another thread can end."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Run the operation to its end. Raises its error."""
 
     def drain(self) -> None:
         """Make `run` return soon, after running tasks have committed. No others start."""
@@ -101,14 +103,14 @@ def run_monitored(
     observe: Callable[[], None],
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
+    abort_seconds: float = ABORT_SECONDS,
 ) -> None:
-    """Run the execution in a thread, and call `observe` at most every `poll_seconds`, until it
-    ends.
+    """Run the execution in a thread until it ends, and call `observe` at most every `poll_seconds`.
 
     After a stop request, or if `observe` raises LimitExceeded, running tasks have DRAIN_SECONDS to
     commit. Raises the failure of the execution, an error of `observe`, or Interrupted if
-    DRAIN_SECONDS was too short. In the last two cases, the execution is aborted; if its thread does
-    not end in LAST_SECONDS, it is left running."""
+    DRAIN_SECONDS was too short. After an error of `observe` and before Interrupted, the execution
+    is aborted. If its thread does not end within `abort_seconds`, the thread is left running."""
     stop.has_run = True
     done, errors = _start(execution)
     try:
@@ -123,7 +125,7 @@ def run_monitored(
             _drain(execution, done, stop)
         if not done.is_set():
             execution.give_up()
-            done.wait(LAST_SECONDS)
+            done.wait(abort_seconds)
         raise
     if errors:
         stop.check()  # Ctrl-C also kills workers, and their errors are consequences

@@ -39,15 +39,20 @@ class StopRequest:
     task that just starts or ends ("Tried to complete task that was not pending")."""
 
     run: str
+    poll_seconds: tuple[float, float] = POLL_SECONDS
+    drain_seconds: float = DRAIN_SECONDS
+    """How long tasks may commit their results. After that, user code hangs."""
 
     @property
     def _name(self) -> str:
         return f"batchinference-stop-{self.run}"
 
     def send(self) -> None:
+        """Request the processes of the run to stop. Raises an error if Ray does not answer."""
         set_flag(self._name)
 
     def is_sent(self) -> bool:
+        """Return whether the request was sent. Raises an error if Ray does not answer."""
         return has_flag(self._name)
 
     def _stops(self) -> bool:
@@ -58,7 +63,7 @@ class StopRequest:
     @contextmanager
     def watched(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
-        within DRAIN_SECONDS after that, user code hangs, and the process exits."""
+        within `drain_seconds` after that, the process exits."""
         requested, ended = Event(), Event()
         watch = partial(self._watch, requested, ended)
         Thread(target=watch, name="stop", daemon=True).start()
@@ -77,12 +82,12 @@ class StopRequest:
 
     def _watch(self, requested: Event, ended: Event) -> None:
         self._poll(requested, ended)
-        if requested.is_set() and not ended.wait(DRAIN_SECONDS):
+        if requested.is_set() and not ended.wait(self.drain_seconds):
             forget_notes()
             os._exit(1)
 
     def _poll(self, requested: Event, ended: Event) -> None:
-        while not ended.wait(uniform(*POLL_SECONDS)):  # noqa: S311
+        while not ended.wait(uniform(*self.poll_seconds)):  # noqa: S311
             if self._stops():
                 requested.set()
                 return

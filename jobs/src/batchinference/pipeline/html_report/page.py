@@ -198,4 +198,6 @@ def _job_file(report: Report, spec: BatchInferenceSpec) -> str:
         "spec": without_secrets(spec),
     }
     text = yaml.safe_dump(job, sort_keys=False, allow_unicode=True, width=100)
-    return without_credentials(text)[:MAX_JOB]
+    text = without_credentials(text)
+    cut = f"\n... {counted(len(text) - MAX_JOB, 'more character', ',')}"
+    return text if len(text) <= MAX_JOB else text[:MAX_JOB] + cut

@@ -121,6 +121,7 @@ class ReportBuilder:
         self.read(before)
 
     def begin_pass(self, number: int) -> None:
+        """Report on the pass with this number from now on."""
         self._fields |= {"passNumber": number, "stage": None, "capacity": None}
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:

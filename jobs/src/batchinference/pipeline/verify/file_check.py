@@ -58,11 +58,13 @@ class StoredFiles:
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:
+        """List the data files of an output, and return them."""
         sizes = _sizes(layout.data, layout.data.visible_files())
         return cls(layout.data, sizes, *counters_for(write), quick)
 
     @classmethod
     def of_errors(cls, layout: Layout, *, quick: bool) -> StoredFiles:
+        """List the error files of an output, and return them."""
         sizes = _sizes(layout.errors, layout.errors.visible_files(but=layout.output))
         return cls(layout.errors, sizes, footer_rows, None, quick)
 
@@ -113,9 +115,11 @@ class ChecksumReader(io.RawIOBase):
         self.crc32 = 0
 
     def readable(self) -> bool:
+        """Return True, so that io.BufferedReader accepts this object."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read into the buffer, and return the number of bytes; 0 at the end of the file."""
         size = int(self._source.readinto(buffer))
         self.crc32 = zlib.crc32(memoryview(buffer)[:size], self.crc32)
         return size
@@ -145,7 +149,7 @@ def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None
         case WriteOpenaiBatch():
             return None, _lines
         case WriteCsv():
-            return None, partial(_decompressed, _records, write.compression)
+            return None, partial(_decompressed, csv_records, write.compression)
         case WriteWebdataset():
             return None, _samples
     return footer_rows, None
@@ -162,18 +166,18 @@ def _decompressed(count: StreamCounter, compression: str, source: BinaryIO) -> i
     return count(cast(BinaryIO, gzip.GzipFile(fileobj=source)) if is_gzip else source)
 
 
-def _chunks(source: BinaryIO) -> Iterator[bytes]:
-    return iter(partial(source.read, CHUNK_BYTES), b"")
+def _chunks(source: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+    return iter(partial(source.read, chunk_bytes), b"")
 
 
 def _lines(source: BinaryIO) -> int:
     return sum(chunk.count(b"\n") for chunk in _chunks(source))
 
 
-def _records(source: BinaryIO) -> int:
-    """Return the number of CSV records without the header. They may have quoted line ends."""
+def csv_records(source: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> int:
+    """Return the number of CSV records after the header. They may have quoted line ends."""
     lines, quoted = 0, False
-    for chunk in _chunks(source):
+    for chunk in _chunks(source, chunk_bytes):
         content = np.frombuffer(chunk, np.uint8)
         inside = np.logical_xor.accumulate(content == QUOTE) ^ quoted
         lines += int(np.count_nonzero((content == LINE_END) & ~inside))

@@ -114,6 +114,7 @@ class Position:
         return f"rows {first} and on" if last is None else f"rows {first} to {last}"
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields for JSON. Unknown fields are absent."""
         rows = {} if self.rows is None else dict(zip(("first", "last"), self.rows, strict=True))
         return {"file": self.file, **rows, **({"detail": self.detail} if self.detail else {})}
 
@@ -127,6 +128,7 @@ class Finding:
     positions: list[Position] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields for JSON, with the meaning and the fix of the kind."""
         positions = [position.as_json() for position in self.positions]
         texts = {"meaning": self.kind.meaning, "fix": self.kind.fix}
         return {"kind": self.kind.value, "count": self.count, **texts, "where": positions}
@@ -163,14 +165,17 @@ class Committed:
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> Committed:
+        """Return the files and the counts of these entries."""
         data = [file for entry in entries for file in entry.data]
         return cls(counts_of(entries), data, [entry.errors for entry in entries if entry.errors])
 
     @property
     def bytes(self) -> int:
+        """The size of all files."""
         return sum(file.bytes for file in (*self.data, *self.errors))
 
     def as_json(self) -> dict[str, Any]:
+        """Return the counts, the numbers of files and their size for JSON."""
         counts = {name: getattr(self.counts, name) for name in ("written", "failed", "filtered")}
         files = {"dataFiles": len(self.data), "errorFiles": len(self.errors), "bytes": self.bytes}
         return {**counts, **files}
@@ -202,15 +207,18 @@ class JobReport:
 
     @property
     def key(self) -> str:
+        """The key of the work of the job; empty if it is unknown."""
         return self.layout.key if self.layout else ""
 
     @property
     def result(self) -> Result:
+        """The result for this job alone."""
         if self.findings:
             return Result.NOT_PROVEN
         return Result.PROVEN if self.finished else Result.UNFINISHED
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields for JSON, with at most MAX_POSITIONS missing row ranges."""
         return {
             "state": self.state,
             "result": self.result.value,
@@ -241,12 +249,14 @@ class VerificationReport:
 
     @property
     def result(self) -> Result:
+        """The worst result of a job. Findings about several jobs also make it `notProven`."""
         results = {job.result for job in self.jobs}
         if self.findings or Result.NOT_PROVEN in results:
             return Result.NOT_PROVEN
         return Result.UNFINISHED if Result.UNFINISHED in results else Result.PROVEN
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report for `verify --output json`."""
         return {
             "output": self.output,
             "result": self.result.value,

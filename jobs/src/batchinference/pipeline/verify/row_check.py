@@ -75,6 +75,7 @@ class AccountedRows:
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
+        """Return the rows of entries. A split row counts once all its shares are there."""
         split, shares = summed_shares(entries)
         complete, repeated = split[shares >= FULL_SHARE], split[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)
@@ -146,6 +147,7 @@ class InputRows:
     ignored: IgnoredFiles = NONE_IGNORED
 
     def name(self, number: int) -> str:
+        """Return the name of a file, or a text that says that the input does not have this file."""
         known = number < len(self.names)
         return self.names[number] if known else f"part {number}, which is not in the input"
 

@@ -29,6 +29,7 @@ class StoredJob:
 
     @property
     def finished(self) -> bool:
+        """Whether the output is complete. Asks the storage each time."""
         return self.layout.success.exists()
 
     @property

@@ -136,6 +136,7 @@ class Commits:
 
     @classmethod
     def of(cls, job: StoredJob, *, quick: bool) -> Commits:
+        """List the files of an output, and return them with their checks."""
         layout, write = job.layout, job.spec.write
         in_table = layout.is_table and job.finished
         data = None if in_table else StoredFiles.of_rows(layout, write, quick=quick)

@@ -21,9 +21,9 @@ from batchinference.spec.warnings import WarningCount, WarningName
 def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     """Split a batch into at most three groups, each with its own manifest entry:
 
-    1. most rows, and also filtered rows and warnings of input rows that are in other batches
-    2. failed rows that also have other output rows or file warnings, which a retry must replace
-    3. input rows that are split, because their other parts are in other batches"""
+    1. all rows of no other group, and filtered rows and warnings of input rows of other batches
+    2. input rows with a failed row and with other rows or file warnings: a retry replaces these
+    3. input rows that are split: other batches have the other parts of these rows"""
     if not (len(batch.input_ids) or len(batch.filtered) or batch.warnings.num_rows):
         return
     split, with_output = _is_split(batch), _failed_with_output(batch)

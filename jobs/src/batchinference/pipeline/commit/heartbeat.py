@@ -18,7 +18,7 @@ from batchinference.pipeline.storage.location import Location
 
 HEARTBEAT_SECONDS = 10.0
 LEASE_TIMEOUT_SECONDS = 25.0
-"""Long enough to tolerate one late heartbeat."""
+"""How long a run waits for a heartbeat of another run: long enough for one late heartbeat."""
 
 
 @contextmanager
@@ -46,7 +46,8 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run: in its pass directory, or before in the state."""
+    """Return the heartbeat file of a run: in the directory of its pass, or in the state directory
+    while the run has only claimed the output."""
     return (lease.pass_directory(layout) if lease.begun else layout.state) / "heartbeat"
 
 

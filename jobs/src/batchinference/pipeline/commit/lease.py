@@ -49,7 +49,7 @@ class Lease:
     errors: _Text = ""
     """The location of the error records."""
     series: _Series = ""
-    """Shared by all passes to commit the same rows to a table. A successful commit ends it."""
+    """The ID that all passes share which commit the same rows to a table, until one succeeds."""
     process: _Text = ""
     """The name of the process that runs the driver (see `this_process`)."""
 

@@ -63,7 +63,7 @@ def renamed_part(name: str, unique: str) -> str:
 
 
 class PathAttribute:
-    """Descriptor for the location `name` in the directory that the attribute `directory` holds."""
+    """Descriptor for the location `name` in the directory of the attribute `directory`."""
 
     def __init__(self, name: str, directory: str = "state") -> None:
         self._name, self._directory = name, directory

@@ -55,7 +55,8 @@ class OutputState:
     has_appended_rows: bool = False
     """Whether jobs have appended rows to the output. Only read for overwrite."""
     appended_by: str = ""
-    """Another job that has appended rows, if any. Only read with `own_only`."""
+    """The identity of another job that has appended rows; empty if none has. Only read with
+    `own_only`."""
     code_change: str = ""
     """How the code or the models have changed since the output was begun; empty if not."""
     spec_change: str = ""
@@ -117,7 +118,7 @@ class CachedReader:
         return self._lease(layout.lease_file)
 
     def has_success_marker(self, layout: Layout) -> bool:
-        """Return whether an output has a completion marker, of whichever run."""
+        """Return whether any run has completed an output."""
         return self._marker(layout.success) is not None
 
     def is_completed_by_lease(self, layout: Layout) -> bool:

@@ -149,6 +149,7 @@ def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader)
 
 
 def _target(layout: Layout, chosen: Layout, first: Layout, reader: CachedReader) -> OutputTarget:
+    """Return the target for the output `chosen` of the work, whose first output is `first`."""
     outputs = (first, *reader.own_additions(layout))
     complete = tuple(output for output in outputs if reader.is_complete(output))
     others = tuple(output for output in outputs if output != chosen)

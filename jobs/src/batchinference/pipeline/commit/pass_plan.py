@@ -124,7 +124,7 @@ def _has_waited(
     state: OutputState, request: Request, reader: CachedReader, ended: set[Lease | None]
 ) -> bool:
     """Return whether the job has waited for the heartbeat of another run, so that `reader` may be
-    out of date. Leases without a heartbeat are added to `ended`, and not waited for again. Raises
+    out of date. The job does not wait twice for a run: its lease is added to `ended`. Raises
     BadOutput if another run writes to the output, appends rows that this job would delete, or
     writes a replacement, which would delete the rows of this job."""
     layout = state.layout

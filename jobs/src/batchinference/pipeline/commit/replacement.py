@@ -1,6 +1,7 @@
 """Replaces an output by its complete replacement, which a job with mode overwrite has written.
 
-The old output is deleted, and the new files are moved there. The next run ends a broken move."""
+The old output is deleted, and the new files are moved to its paths. If the process dies before all
+files are moved, the next run of the job moves the others."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _STATE_FILES = ("spec", "input", "code", "report", "final_snapshot")
 
 
 def delete_old_replacement(layout: Layout) -> None:
-    """Delete the state of a replacement that was already swapped in, or was only partly deleted."""
+    """Delete what is left of a replacement that was already swapped in, or that has no lease."""
     new, current = read_lease(layout.replacement), read_lease(layout)
     if new is None or (current is not None and new.run == current.run):
         layout.replacement.state.delete_directory()

@@ -17,10 +17,10 @@ from batchinference.pipeline.storage.state_json import damaged_state
 
 def without_failed_rows(snapshot: Snapshot, errors: Location) -> Snapshot:
     """Return the snapshot without the rows that have error records, so that these rows are missing.
-    Manifest entries of which no row remains are removed (see `commit_groups`).
+    Manifest entries without remaining rows are left out (see `commit_groups`).
 
     If the last row of a file could not be read, its error record may represent the rest of the
-    file. Its end is then unknown, so the file is removed from `ends`."""
+    file. The end of the file is then unknown, so `ends` lacks this file."""
     entries, ends = list[ManifestEntry](), dict(snapshot.ends)
     last_rows = {pack_id(file, after - 1): file for file, after in ends.items() if after}
     for entry in snapshot.entries:

@@ -23,6 +23,7 @@ from batchinference.pipeline.row_batch import (
 )
 
 SHOWN = 3
+"""Number of missing row ranges in a message."""
 
 
 def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
@@ -41,16 +42,16 @@ def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
         return entries
     id_ranges = [edges([entries[index]])[:2] for index in overlapping]
     points = np.unique(np.concatenate([NO_IDS, *(ids for pair in id_ranges for ids in pair)]))
-    is_held = np.zeros(len(points), dtype=bool)
-    """Whether a returned entry holds the rows between a point and the next point."""
+    is_covered = np.zeros(len(points), dtype=bool)
+    """For each point, whether a returned entry has the rows from it to the next point."""
     dropped = set()
     for index, pair in zip(overlapping, id_ranges, strict=True):
         positions = zip(*(np.searchsorted(points, ids).tolist() for ids in pair), strict=True)
         intervals = np.concatenate([np.arange(first, after) for first, after in positions])
-        if is_held[intervals].any() or len(np.unique(intervals)) < len(intervals):
+        if is_covered[intervals].any() or len(np.unique(intervals)) < len(intervals):
             dropped.add(index)
         else:
-            is_held[intervals] = True
+            is_covered[intervals] = True
     return [entry for index, entry in enumerate(entries) if index not in dropped]
 
 
@@ -190,7 +191,8 @@ def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> i
 
 
 def _gaps_between(ranges: list[tuple[int, int]], end: int | None) -> list[RowRange]:
-    """Return the row ranges between the held ranges and after the last one."""
+    """Return the row ranges of a file before, between and after these ranges. `end` is the number
+    of rows of the file; None if it is unknown."""
     gaps: list[RowRange] = []
     expected = 0
     for first, after in ranges:

@@ -73,8 +73,8 @@ class Snapshot:
     """The input files that are gone since then. Their rows are removed from the output."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """Return the snapshot with the commits of these manifests. Invalid entries are left out,
-        and so are ends of files that have later rows, because an error ended the reading there."""
+        """Return the snapshot with the commits of these manifests, without invalid entries. It has
+        no end of a file with later rows, because an error has then ended the reading too early."""
         manifests = list(manifests)
         ends = dict(self.ends)
         for file, rows in (end for m in manifests for end in m.ends):

@@ -65,9 +65,10 @@ class Claim:
             self._delete_files(self.layout, self.before, current)
 
     def _delete_files(self, layout: Layout, old: Lease, current: Lease) -> None:
-        """Delete the data files of the work in `old`, and its error files if that is allowed (see
-        `Lease.deletable_errors`). Raises BadOutput if the output has another lease than `current`.
-        That is checked after listing, so files that another run writes later are never deleted."""
+        """Delete the data files of the work of the lease `old`, and its error files if that is
+        allowed (see `Lease.deletable_errors`). Raises BadOutput if the output has another lease
+        than `current`, which is checked after the files were listed. So files that another run
+        writes later are never deleted."""
         errors = old.deletable_errors(layout.output, self.layout.errors)
         directories = [errors, layout.data] if errors is not None else [layout.data]
         listed = (work_files_in(directory, old.key) for directory in directories if old.key)

@@ -59,9 +59,9 @@ class Fence:
         return {MARK: self.commit_id, SERIES: self.series_id}
 
     def has_committed(self, commits: Callable[[str], int]) -> bool:
-        """Return whether this pass has already committed. Raises BadOutput if another pass of
-        the series has. `commits` counts the commits with a mark in the version of the table that
-        is about to be changed."""
+        """Return whether this pass has already committed. Raises BadOutput if another pass of the
+        series has committed. `commits` returns the number of commits with a mark, in the version
+        of the table that this commit changes."""
         if commits(self.commit_id):
             return True
         if commits(self.series_id):

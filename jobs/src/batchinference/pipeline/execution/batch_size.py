@@ -18,6 +18,7 @@ from batchinference.spec.steps import Step
 UNLIMITED = 1 << 40
 """The batch size of steps that get whole blocks."""
 FIRST_SIZE = 8
+"""The smallest batch size that the search tries."""
 RUNS = 2
 """Number of timed batches per size. The first one may include the time of warming up."""
 GROWTH_BATCHES, MAX_GROWTH_BATCHES = 16, 1024
@@ -28,6 +29,7 @@ MAX_SMALLER = 16
 GAIN = 1.05
 """Minimum speedup from doubling the size. With less, the search ends."""
 FIRST_ROWS, MAX_GROWTH = 8, 8
+"""The rows of the first batch of a segment, and the largest factor by which the next one grows."""
 BATCH_SECONDS = 1.0
 """Target duration of the batches of a segment. With short batches, a slow step commits in time, and
 few results are lost when the job stops."""

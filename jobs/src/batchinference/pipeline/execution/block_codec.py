@@ -110,10 +110,11 @@ def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
 
 @dataclass(frozen=True)
 class Shares:
-    """The input rows of a batch without remaining rows, and the shares of divided input rows."""
+    """The input rows of a batch that have no row any more, and the share of its input row that each
+    written, failed or lost row has. All shares are None if no input row is divided."""
 
     lost: np.ndarray
-    """The IDs of the input rows without remaining rows: neither in the table nor failed."""
+    """The IDs of the input rows that are neither in the table nor failed."""
     of_rows: np.ndarray | None = None
     of_errors: np.ndarray | None = None
     of_lost: np.ndarray | None = None

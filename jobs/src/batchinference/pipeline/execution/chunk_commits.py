@@ -29,10 +29,10 @@ task makes few small commits."""
 
 @dataclass(frozen=True)
 class CommitRules:
-    """When a task commits. `rows` is the number of input rows that are enough for a file: a task
-    with that many rows commits after `commit_seconds`, and with fewer rows after
-    `small_commit_seconds`. Rows of `file_bytes` are committed at once, unless `rows_per_file` (as
-    configured, or 0) is more."""
+    """When a task commits. `rows` is the number of input rows that are enough for a file: a chunk
+    with as many rows is committed after `commit_seconds`, a smaller one after
+    `small_commit_seconds`. A chunk of `file_bytes` is committed at once, but a chunk with fewer
+    than `rows_per_file` rows (0 if not configured) only at MAX_FILE_SIZE times that size."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
@@ -46,8 +46,8 @@ class ChunkCommits:
     next rows are computed.
 
     `task` is the number of the task. `notes` returns the notes of the process since the last chunk.
-    If the block raises an error, the rows added so far are still committed, unless another run has
-    taken over the output."""
+    If the `with` block raises an error, the rows that were added before are still committed, unless
+    another run has taken over the output."""
 
     def __init__(
         self,

@@ -77,8 +77,8 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 only operators with equal arguments, and actors and write tasks do not have this argument. So read
 tasks and task stages are fused with each other, but not with an actor pool or a write task, which
 would run them sequentially."""
-HELD_ROWS = 4096
-"""Number of rows that an actor should have at once if the rows take very different times."""
+ROWS_PER_ACTOR = 4096
+"""Number of rows in the calls of an actor at one time, if the rows take very different times."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 """Maximum rows and bytes of the blocks of read tasks."""
 
@@ -233,9 +233,9 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the batch size of a pool for Ray Data: a window of texts, or else all rows of a
-        call. A call has at least a batch, and at least a window if the step skips rows. If batches
-        are computed at the same time, a call is a block."""
+        """Return the batch size that Ray Data passes to an actor in one call: a window if the step
+        pads texts, or else all rows of a call. A call has at least a batch, or a window if the step
+        skips rows. A call of a stage that batches itself is a block."""
         if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
@@ -244,12 +244,12 @@ class DatasetExecution:
         return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
-        """Return the number of blocks that an actor should have at the same time: about HELD_ROWS
-        rows, but not so many that other actors have none."""
+        """Return the number of blocks that an actor should have at the same time. They have about
+        ROWS_PER_ACTOR rows, but are so few that each actor gets some."""
         if self.windows is None:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
-        return min(HELD_ROWS // rows, self.blocks // replicas)
+        return min(ROWS_PER_ACTOR // rows, self.blocks // replicas)
 
 
 def _runs_with_reading(stage: Stage) -> bool:

@@ -42,6 +42,7 @@ Resources = dict[str, float]
 CheckStop = Callable[[], None]
 """Raises Interrupted if the user has stopped the job."""
 CONNECT_SECONDS = 10.0
+"""Seconds in which an existing Ray cluster must answer."""
 START_TRIES = 3
 """How often starting Ray on this machine is tried if Ray does not start in time."""
 IDLE_SECONDS = 60

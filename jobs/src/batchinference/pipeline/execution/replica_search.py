@@ -25,7 +25,7 @@ class ReplicaSearch:
     """The maximum number of replicas of each step that is not decided yet."""
     _replicas: dict[str, int] = field(default_factory=dict)
     _rate: float = 0.0
-    """The rows per second with one replica less than now."""
+    """The rows per second of the last measured number of replicas, which is one less than now."""
     _notes: list[tuple[str, str]] = field(default_factory=list)
     """The decisions that were not reported yet (step, JSON)."""
 
@@ -44,9 +44,9 @@ class ReplicaSearch:
 
     def with_replicas(self, plan: Plan) -> Plan:
         """Return the plan with the current number of replicas on each device."""
-        return replace(plan, stages=tuple(map(self._shared, plan.stages)))
+        return replace(plan, stages=tuple(map(self._with_gpu_share, plan.stages)))
 
-    def _shared(self, stage: Stage) -> Stage:
+    def _with_gpu_share(self, stage: Stage) -> Stage:
         number = self._replicas.get(stage.name)
         return replace(stage, gpus=int(10_000 / number) / 10_000) if number else stage
 

@@ -13,6 +13,7 @@ from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_t
 from batchinference.pipeline.step_time import COUNTS
 
 GROWTH = 1.1
+"""The factor by which the peak memory of a process has grown when it is reported again."""
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of getrusage."""
 

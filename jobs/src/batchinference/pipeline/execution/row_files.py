@@ -37,9 +37,9 @@ def committer_for(
     *,
     by_file: bool = False,
 ) -> Committer:
-    """Return the committer of a pass that uses this writer. Row numbers count
-    input files from `first_file`, the number of input files of earlier appends. With `by_file`,
-    manifests record the input file of each row, so later runs can remove the rows of one."""
+    """Return the committer of a pass that uses this writer. Row numbers count input files from
+    `first_file`, the number of input files of earlier appends. With `by_file`, manifests record the
+    input file of each row, so that later runs can remove the rows of a file."""
     files = OutputFiles(writer, FileSplit.of(write), errors, first_file)
     return Committer(job_pass, files, by_file)
 

@@ -15,8 +15,10 @@ from batchinference.pipeline.errors import Interrupted, LimitExceeded
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
+"""Minimum seconds from the end of one observation of a running job to the next."""
 POLL_PAUSE = 10
-"""An observation lists all commits. The pause after it is at least this many times as long."""
+"""Minimum ratio of the time between two observations to the time of an observation, which lists all
+commits."""
 ABORT_SECONDS = 10.0
 """Seconds that an aborted execution has to end."""
 STOPPING = (

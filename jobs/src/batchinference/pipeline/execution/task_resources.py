@@ -23,10 +23,10 @@ TASK_RETRIES = 10
 """Retries of a task whose process died. Code that always kills its process must not run forever."""
 ACTOR_RESTARTS = 20
 """Restarts of an actor whose process died."""
-
 TASKS_AT_ONCE = 2
 """Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
+"""Seconds from the start of a job in which tasks do not make the autoscaler add workers."""
 _NODE_LABEL = "ray.io/node-id"
 """The label in which Ray stores the ID of a node."""
 

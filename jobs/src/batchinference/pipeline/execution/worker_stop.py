@@ -23,8 +23,8 @@ processes of a large cluster do not ask Ray's control store at the same time."""
 
 
 def until_stopped(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-    """Yield results until one is used after the stop, so as not to wait for the remaining requests
-    of a reader."""
+    """Yield results. After `stopping` is set, yield no further one, because a reader could wait for
+    the answers to its requests."""
     for result in results:
         yield result
         if stopping.is_set():

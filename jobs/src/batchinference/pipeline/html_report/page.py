@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 720, 220
 """The size in pixels of the plot of a line chart, without the labels of its axes."""
 TICKS = 4
+"""Number of distances between labels of an axis."""
 _STEPS = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
 """The largest value of the row axis is one of these numbers times a power of ten."""
 _GAPS = [number * unit for unit in (1, 60, 3600) for number in (1, 2, 5, 10, 15, 30)]

@@ -169,6 +169,7 @@ def _cpus(step: Step) -> float:
 
 
 def _has_pool(step: Step, report: Report) -> bool:
+    """Return whether a step has actors of its own, as far as the spec and the report show it."""
     asked = step.resources
     needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
     times = report.steps.get(step.name)

@@ -22,7 +22,9 @@ from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
+"""Maximum numbers of rows and columns of the sample."""
 MAX_TEXT, MAX_ITEMS = 160, 4
+"""Maximum characters of a value, and maximum items of a list in it."""
 THUMBNAIL, SMALLEST = 96, 8
 """The pixels of the longer side of a thumbnail, and the minimum pixels of the shorter side of an
 array that is shown as an image."""

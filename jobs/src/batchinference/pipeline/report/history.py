@@ -46,7 +46,7 @@ class RunHistory:
     _file: Location | None = field(default=None, init=False)
     _directory: Location | None = field(default=None, init=False)
     _job: str = field(default="", init=False)
-    _next: float = field(default=0.0, init=False)
+    _next_write: float = field(default=0.0, init=False)
     _stored: bytes = field(default=b"", init=False)
 
     def begin(self, run: PreparedPass, report: Report) -> None:
@@ -57,7 +57,7 @@ class RunHistory:
             began = f"{datetime.now(UTC):%Y-%m-%dT%H%M%S.%fZ}"
             self._file = self._directory / f"{began}-{lease.run[:8]}.json"
             _delete_old(self._directory)
-        self._job, self._next = lease.job, 0.0
+        self._job, self._next_write = lease.job, 0.0
         self._kinds[run.kind] = None
         self._before += run.start.counts
         self.store(report)
@@ -65,9 +65,9 @@ class RunHistory:
     def store(self, report: Report) -> None:
         """Store the record if the run has ended, or if the last time is UPDATE_SECONDS ago."""
         now = time.monotonic()
-        if self._file is None or (now < self._next and not report.state.ended):
+        if self._file is None or (now < self._next_write and not report.state.ended):
             return
-        self._next = now + UPDATE_SECONDS
+        self._next_write = now + UPDATE_SECONDS
         with suppress(Exception):
             record = RunRecord(
                 **figures_of(report, self._before),

@@ -52,9 +52,9 @@ class StoredFiles:
     from_header: FileCounter | None
     """Returns the number of rows that a file stores."""
     from_bytes: StreamCounter | None
-    """Counts the rows of a file, of which it reads all bytes."""
+    """Counts the rows of a file by reading all of its bytes."""
     quick: bool
-    """Whether no file is read completely."""
+    """Whether only the sizes and the headers of files are checked, not their content."""
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:

@@ -71,7 +71,7 @@ class AccountedRows:
 
     row_set: RowSet
     repeated: list[Range]
-    """The rows that are there more than once."""
+    """The rows that more than one entry has, or that have more than a full share."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:

@@ -84,8 +84,8 @@ def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iter
 
 def _unknown_files(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
     """Yield files that no job has written, but that readers of the output or of the error records
-    read. If the first job appended to existing data, files in the output may be such data, so they
-    are not reported. A directory of error records outside of the state may be shared by jobs."""
+    read. If the first job appended to existing data, other files in the output may be this data,
+    and are not reported. Jobs may share a directory of error records outside of the state."""
     first, known = layouts[0], [report.layout for report in reports if report.layout]
     if len(known) < len(reports):
         return

@@ -21,11 +21,11 @@ from batchinference.cli.main import app
 from batchinference.pipeline.commit.manifest import parse_manifest_name
 from batchinference.pipeline.commit.output_paths import Layout, part_prefix
 from batchinference.pipeline.execution import dataset
-from batchinference.pipeline.execution.dataset import CommitSink
+from batchinference.pipeline.execution.dataset import CommitDatasink
 from batchinference.pipeline.storage.location import Location, base_name
 
 
-class FaultySink(CommitSink):
+class FaultySink(CommitDatasink):
     def write(self, blocks: Iterable[Block], ctx: Any) -> None:
         inject()
         at("begun", ctx.task_idx)
@@ -38,7 +38,7 @@ class FaultySink(CommitSink):
 def finish_task(sink: FaultySink, blocks: list[Block], ctx: Any) -> None:
     """Do the rest of a write task that has its rows."""
     inject()
-    CommitSink.write(sink, blocks, ctx)
+    CommitDatasink.write(sink, blocks, ctx)
 
 
 def write(self: Location, content: bytes | memoryview) -> None:
@@ -81,5 +81,5 @@ if __name__ == "__main__":
     # workers cannot import classes of __main__
     import faulty_job
 
-    setattr(dataset, "CommitSink", faulty_job.FaultySink)  # noqa: B010
+    setattr(dataset, "CommitDatasink", faulty_job.FaultySink)  # noqa: B010
     app(["run", *sys.argv[1:]])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from batchinference.pipeline.execution.block_codec import decode
-from batchinference.pipeline.execution.dataset import BlockReader, RowSource
+from batchinference.pipeline.execution.dataset import BlockReader, RowsDatasource
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.input_snapshot import InputFile
@@ -137,7 +137,9 @@ NO_STAGES = Segment.of([], ErrorHandling(tolerant=True, input=Location("/none"))
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_read_tasks_of_ray_read_everything(opened: Input, count: int) -> None:
-    source = RowSource([BlockReader(task, NO_STAGES) for task in opened.given.read_tasks(count)])
+    source = RowsDatasource(
+        [BlockReader(task, NO_STAGES) for task in opened.given.read_tasks(count)]
+    )
     tasks = source.get_read_tasks(parallelism=count)
     read = Outcome([decode(block) for task in tasks for block in task()])
     assert min(count, 5) <= len(tasks) <= count

@@ -25,7 +25,7 @@ from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValu
 from batchinference.pipeline.execution import dataset
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
-from batchinference.pipeline.execution.dataset import CommitSink
+from batchinference.pipeline.execution.dataset import CommitDatasink
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
@@ -406,10 +406,10 @@ class TestDividedRows:
         assert len(rows_of(Path(layout.output.path))) == 3
 
 
-def sink_of(committer: Committer) -> CommitSink:
+def sink_of(committer: Committer) -> CommitDatasink:
     """Return the sink of a job without steps after its pools."""
     errors = ErrorHandling(tolerant=True, input=committer.job_pass.layout.input)
-    return CommitSink(committer, CommitRules(10), Segment.of([], errors))
+    return CommitDatasink(committer, CommitRules(10), Segment.of([], errors))
 
 
 class TestSink:

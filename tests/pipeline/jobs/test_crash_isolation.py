@@ -143,10 +143,10 @@ def test_note_names_the_rows_whatever_their_order() -> None:
     note = CrashNote.of("own", np.array([9, 3, 3, 4, pack_id(1, 2)]))
     after = pack_id(1, 2) + 1
     assert note.ranges == ((3, 5), (9, 10), (after - 1, after))
-    assert (note.first, note.last, note.rows, note.is_one_row) == (3, after - 1, 4, False)
+    assert (note.first, note.last, note.rows) == (3, after - 1, 4)
     ids = np.array([2, 3, 4, 5, 9, after])
     assert ids[note.contains(ids)].tolist() == [3, 4, 9]
-    assert CrashNote.of("own", np.array([4, 4])).is_one_row
+    assert CrashNote.of("own", np.array([4, 4])).rows == 1
     assert CrashNote.parse(note.serialized()) == note
 
 

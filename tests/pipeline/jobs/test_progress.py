@@ -146,7 +146,7 @@ def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:
-    running = [state("Input"), state("ReadRowSource->MapBatches(clean)", 2)]
+    running = [state("Input"), state("ReadRows->MapBatches(clean)", 2)]
     for others, expected in (
         ([state("MapBatches(embed)"), state("Write")], "read, clean"),
         ([state("MapBatches(embed)", queued=True), state("Write")], "embed"),

@@ -22,7 +22,7 @@ from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.commit.table_commit import TableFiles
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
-from batchinference.pipeline.execution.dataset import CommitSink
+from batchinference.pipeline.execution.dataset import CommitDatasink
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
@@ -49,7 +49,7 @@ class TableJob:
 
     spec: BatchInferenceSpec
     job_pass: JobPass
-    sink: CommitSink
+    sink: CommitDatasink
     table: Table
     written: int = 0
 
@@ -126,7 +126,7 @@ def open_job(source: Path, write: Write) -> TableJob | None:
     job_pass = JobPass.begin(layout, lease, Snapshot(layout.key, ""))
     errors = ErrorHandling(True, layout.input)
     committer = committer_for(spec.write, job_pass, table, errors)
-    sink = CommitSink(committer, CommitRules(1), Segment.of([], errors))
+    sink = CommitDatasink(committer, CommitRules(1), Segment.of([], errors))
     return TableJob(spec, job_pass, sink, table)
 
 

@@ -72,7 +72,9 @@ def decode(block: pa.Table) -> RowBatch:
         return RowBatch.read(_user_columns(rows), ids)
     parts = [Sidecar.parse(content) for content in sidecars]
     errors = pa.concat_tables([ERRORS.empty_table(), *(part.errors for part in parts)])
-    outcomes = np.concatenate([ids, errors.column("id").to_numpy(), *(p.lost for p in parts)])
+    outcomes = np.concatenate(
+        [ids, errors.column("id").to_numpy(), *(part.shares.lost for part in parts)]
+    )
     source, shares = _sum_shares(outcomes, _shares_of(rows, parts))
     empty = without_rows(part.schema.empty_table() for part in parts)
     return RowBatch(
@@ -160,11 +162,10 @@ def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
 class Sidecar:
     """The provenance of a batch that belongs to no row of its table."""
 
-    lost: np.ndarray
+    shares: Shares
+    """Without the shares of the rows in the table, which have a column of their own."""
     filtered: np.ndarray
     errors: pa.Table
-    of_lost: np.ndarray | None
-    of_errors: np.ndarray | None
     ends: Sequence[tuple[int, int]]
     notes: Sequence[tuple[str, str]]
     warnings: pa.Table
@@ -174,39 +175,31 @@ class Sidecar:
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
         """Return the sidecar of a batch whose shares are `shares`."""
-        return cls(
-            shares.lost,
-            batch.filtered,
-            batch.errors,
-            shares.of_lost,
-            shares.of_errors,
-            batch.ends,
-            batch.notes,
-            batch.warnings,
-            NO_ROWS.schema if len(batch.ids) else batch.table.schema,
-        )
+        schema = NO_ROWS.schema if len(batch.ids) else batch.table.schema
+        outcomes = batch.filtered, batch.errors
+        return cls(shares, *outcomes, batch.ends, batch.notes, batch.warnings, schema)
 
     @property
     def is_empty(self) -> bool:
         """Whether the table of the batch has all of its provenance."""
-        parts = self.lost, self.errors, self.filtered, self.ends, self.notes, self.warnings
+        parts = self.shares.lost, self.errors, self.filtered, self.ends, self.notes, self.warnings
         return not any(map(len, parts))
 
     def rows(self) -> pa.Table:
         """Return the sidecar row and the empty rows that follow it."""
-        empty = self.errors.num_rows + len(self.lost) // ROWS_PER_EMPTY_ROW
+        empty = self.errors.num_rows + len(self.shares.lost) // ROWS_PER_EMPTY_ROW
         return pa.table({SIDECAR: pa.array([self.serialized()] + [None] * empty, pa.binary())})
 
     def serialized(self) -> bytes:
         """Return an Arrow stream with one row. IDs are stored as differences, to compress them."""
         columns = {
-            "lost": np.diff(self.lost, prepend=0),
+            "lost": np.diff(self.shares.lost, prepend=0),
             "filtered": np.diff(self.filtered, prepend=0),
             "errors": _as_structs(self.errors),
             "warnings": _as_structs(self.warnings),
             "schema": pa.array([self.schema.serialize().to_pybytes()], pa.binary()),
-            "of_lost": self.of_lost,
-            "of_errors": self.of_errors,
+            "of_lost": self.shares.of_lost,
+            "of_errors": self.shares.of_errors,
             "ends": pa.array(np.array(self.ends, dtype=np.int64).reshape(-1)),
             "notes": pa.array([text for note in self.notes for text in note], pa.string()),
         }
@@ -223,14 +216,13 @@ class Sidecar:
         """Return the sidecar that `serialized` has encoded."""
         row = read_stream(content)
         values = {name: row.column(name)[0].values for name in row.column_names}
-        of_lost, of_errors = values["of_lost"], values["of_errors"]
+        divided = (values[name] for name in ("of_errors", "of_lost"))
+        shares = (None if each is None else each.to_numpy() for each in divided)
         ends, notes = values["ends"].to_pylist(), values["notes"].to_pylist()
         return cls(
-            np.cumsum(values["lost"].to_numpy()),
+            Shares(np.cumsum(values["lost"].to_numpy()), None, *shares),
             np.cumsum(values["filtered"].to_numpy()),
             pa.Table.from_struct_array(values["errors"]),
-            None if of_lost is None else of_lost.to_numpy(),
-            None if of_errors is None else of_errors.to_numpy(),
             list(zip(ends[::2], ends[1::2], strict=True)),
             list(zip(notes[::2], notes[1::2], strict=True)),
             pa.Table.from_struct_array(values["warnings"]),
@@ -256,14 +248,14 @@ def _as_list_array(values: pa.Array | np.ndarray | None) -> pa.Array:
 def _shares_of(rows: pa.Table, parts: list[Sidecar]) -> np.ndarray | None:
     """Return the shares of rows, failed rows and lost rows, in this order; None if all are full."""
     divided = SHARE in rows.column_names
-    if not divided and all(part.of_lost is None for part in parts):
+    if not divided and all(part.shares.of_lost is None for part in parts):
         return None
     of_rows = pc.fill_null(rows.column(SHARE), FULL_SHARE).to_numpy() if divided else None
     return np.concatenate(
         [
             _or_full_shares(of_rows, rows.num_rows),
-            *(_or_full_shares(part.of_errors, len(part.errors)) for part in parts),
-            *(_or_full_shares(part.of_lost, len(part.lost)) for part in parts),
+            *(_or_full_shares(part.shares.of_errors, len(part.errors)) for part in parts),
+            *(_or_full_shares(part.shares.of_lost, len(part.shares.lost)) for part in parts),
         ]
     )
 

@@ -71,11 +71,6 @@ class CrashNote:
         """The number of rows."""
         return sum(after - first for first, after in self.ranges)
 
-    @property
-    def is_one_row(self) -> bool:
-        """Whether the process was computing only one row."""
-        return self.rows == 1
-
     def contains(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the IDs (int64) that the note contains."""
         return RowSet(*np.array(self.ranges, np.int64).T).contains(ids)
@@ -112,7 +107,7 @@ class Isolation:
     @cached_property
     def crashed(self) -> dict[int, CrashNote]:
         """The last note of each row that becomes a failed row, by input row ID."""
-        alone = [notes[0] for notes in self.deaths if len(notes) == 1 and notes[0].is_one_row]
+        alone = [notes[0] for notes in self.deaths if len(notes) == 1 and notes[0].rows == 1]
         times = Counter(note.first for note in alone)
         return {note.first: note for note in alone if times[note.first] >= DEATHS_ALONE}
 
@@ -120,7 +115,7 @@ class Isolation:
     def suspects(self) -> list[CrashNote]:
         """The notes whose rows are computed apart, beginning with the smallest."""
         notes = {note for death in self.deaths for note in death}
-        suspects = [n for n in notes if not (n.is_one_row and n.first in self.crashed)]
+        suspects = [n for n in notes if not (n.rows == 1 and n.first in self.crashed)]
         return sorted(suspects, key=lambda note: (note.rows, note.first, note.step))
 
     @property

@@ -145,9 +145,9 @@ class DatasetExecution:
         ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
 
-    def sink(self, stages: list[Stage]) -> CommitSink:
+    def sink(self, stages: list[Stage]) -> CommitDatasink:
         """Return the datasink whose tasks run these stages and commit the rows."""
-        return CommitSink(self.committer, self.rules, self._segment(stages))
+        return CommitDatasink(self.committer, self.rules, self._segment(stages))
 
     def _segment(self, stages: list[Stage]) -> Segment:
         return Segment.of(stages, self.errors, self.run_id, self.isolation)
@@ -161,7 +161,7 @@ class DatasetExecution:
         rows, blocks = self._block_rows, math.ceil(self.blocks / len(self.tasks))
         settings = self._segment(stages), self.errors.secrets, rows or MAX_BLOCK_ROWS, blocks
         dataset: Dataset = ray.data.read_datasource(
-            RowSource([BlockReader(task, *settings) for task in self.tasks]),
+            RowsDatasource([BlockReader(task, *settings) for task in self.tasks]),
             override_num_blocks=self.blocks if rows is None else len(self.tasks),
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
@@ -257,16 +257,12 @@ def _runs_with_reading(stage: Stage) -> bool:
     return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
-class RowSource(Datasource):
-    """A datasource that yields the rows of prepared read tasks as blocks."""
+class RowsDatasource(Datasource):
+    """Yields the rows of prepared read tasks as blocks."""
 
     def __init__(self, tasks: Sequence[BlockReader]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._tasks = tasks
-
-    def get_name(self) -> str:
-        """Return the name that Ray Data shows."""
-        return "Rows"
 
     def estimate_inmemory_data_size(self) -> int | None:
         """Return None: the size is unknown."""
@@ -344,15 +340,11 @@ def _divided(block: pa.Table, rows: int, max_bytes: int) -> Iterator[pa.Table]:
     yield from (block.slice(start, size) for start in range(0, len(block), size))
 
 
-class CommitSink(Datasink[None]):
+class CommitDatasink(Datasink[None]):
     """The datasink of a job. Its write tasks run the last segment and commit the rows."""
 
     def __init__(self, committer: Committer, rules: CommitRules, segment: Segment) -> None:
         self._committer, self._rules, self._segment = committer, rules, segment
-
-    def get_name(self) -> str:
-        """Return the name that Ray Data shows."""
-        return "Commit"
 
     @property
     def min_rows_per_write(self) -> int:

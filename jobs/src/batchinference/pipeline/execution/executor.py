@@ -224,16 +224,13 @@ class Executor:
     @property
     def _errors(self) -> ErrorHandling:
         errors = self._spec.errors
-        frozen = self._prepared.job_pass.layout.input
-        failing = errors.failing_warnings
-        secrets = secret_variables(self._spec)
         return ErrorHandling(
             errors.tolerant,
-            frozen,
+            self._prepared.job_pass.layout.input,
             errors.values,
-            failing,
+            errors.failing_warnings,
             errors.max_rows,
-            secrets,
+            secret_variables(self._spec),
             self._spec.write.id_column,
         )
 

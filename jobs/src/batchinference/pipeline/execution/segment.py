@@ -106,22 +106,22 @@ class Segment:
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of the rows that a reader yields. After `stopping` is set, the
         available results are yielded without waiting for a full window."""
-        isolation = self.current_isolation()
-        with self._noted():
-            if not isolation:
-                yield from self._in_windows(read, stopping)
-                return
-            for batch in read:
-                yield from self._isolated(batch, isolation, stopping, self._in_windows)
+        return self._of_batches(read, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of the rows of a block, like `of_read`, each result in block order."""
+        return self._of_batches(iter([batch]), stopping, self._of_blocks)
+
+    def _of_batches(
+        self, batches: Iterator[RowBatch], stopping: Event, run: _Run
+    ) -> Iterator[RowBatch]:
         isolation = self.current_isolation()
         with self._noted():
             if not isolation:
-                yield from self._of_blocks(iter([batch]), stopping)
+                yield from run(batches, stopping)
                 return
-            yield from self._isolated(batch, isolation, stopping, self._of_blocks)
+            for batch in batches:
+                yield from self._isolated(batch, isolation, stopping, run)
 
     def take_notes(self) -> Iterator[tuple[str, str]]:
         """Yield notes of the measurements of the steps in this process since the last notes. Also

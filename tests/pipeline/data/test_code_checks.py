@@ -193,6 +193,8 @@ WRONG_IMPORTS = [
     ({"own_a.py": "def outer():\n def f(batch): return batch"}, "own_a:f",
      "own_a.py defines 'f' within 'outer' (line 2). Move it to the top level"),
     ({"own_a.py": ""}, "own_a:f", "own_a.py has no 'f'. Define it"),
+    ({"own_a.py": "".join(f"{name} = 1\n" for name in "ABCDEGHIJKLMNO")}, "own_a:f",
+     "L, M and 2 more. Use one of them"),
     ({"own_p/__init__.py": RUNS}, "own_p.steps:f", "there is no module 'own_p.steps'"),
 ]  # fmt: skip
 RIGHT_IMPORTS = {

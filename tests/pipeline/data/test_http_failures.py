@@ -55,7 +55,7 @@ async def test_transient_errors_are_retried() -> None:
 
 async def test_rejected_request_fails_its_row_only() -> None:
     def reject(text: str, _: int) -> web.Response | None:
-        return web.Response(status=int(text), text="no") if text.isdigit() else None
+        return web.Response(status=int(text), text="no" * 200) if text.isdigit() else None
 
     rejected = ["400", "403", "413", "422"]
     async with served(failing(reject)) as server:
@@ -64,7 +64,7 @@ async def test_rejected_request_fails_its_row_only() -> None:
     for status, answer in zip(rejected, answers[1:-1], strict=True):
         assert isinstance(answer, RequestFailed)
         assert is_about_the_row(answer)
-        assert str(answer) == f"the endpoint answered {status}: no"
+        assert str(answer) == f"the endpoint answered {status}: {'no' * 150}..."
     assert len(server.requests) == len(rejected) + 2
 
 

@@ -28,7 +28,7 @@ FEATURES = IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
 _OPTIONS = {"add_special_tokens", "return_attention_mask", "return_token_type_ids"}
 """The options of a tokenizer call that this module implements."""
 _SAMPLE = "a"
-_FINGERPRINT = 16
+_FINGERPRINT_LENGTH = 16
 _REFUSED = "tokens that replicas cannot use: "
 _PROMPTS = "config_sentence_transformers.json"
 _NOT_FOR_TOKENS = ("backend", "max_length", "padding", "use_fast")
@@ -225,7 +225,7 @@ class FlatTokenizer:
         self._reset()
         settings = self.tokenizer.split_special_tokens, self._adds_special, self._prefix
         content = f"{settings!r} {self._backend.to_str()}"
-        return hashlib.sha256(content.encode()).hexdigest()[:_FINGERPRINT]
+        return hashlib.sha256(content.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
 
     @property
     def is_refused(self) -> bool:
@@ -298,7 +298,7 @@ def _flat(rows: Iterable[Sequence[int]], offsets: np.ndarray) -> np.ndarray:
 
 def refuse(prepared: Iterable[str]) -> None:
     """Make tasks stop preparing these columns, because this replica tokenizes differently."""
-    for fingerprint in {name[:_FINGERPRINT] for name in prepared}:
+    for fingerprint in {name[:_FINGERPRINT_LENGTH] for name in prepared}:
         with suppress(Exception):  # the row must not fail if the head of Ray does not answer
             ray_compat().put_note(_REFUSED + fingerprint, "")
 

@@ -77,12 +77,12 @@ class OpenAiApi:
         """Return the answer in a response. Raises RequestFailed if it has none, and BadAnswer if a
         retry may return one."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
-            raise BadAnswer(f"the answer has no '{self._path[0]}': {_short(response)}")
-        value, (tokens, cached, made) = _at(response, self._path), usage_of(response)
+            raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
+        value, (tokens, cached, made) = _value_at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         given = response["choices"][0].get("finish_reason")
-        reason = _shown(given)[:64] if isinstance(given, str) else None
+        reason = _encodable(given)[:64] if isinstance(given, str) else None
         return Answer([Text(_text(value), made, reason)], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
@@ -142,7 +142,7 @@ class JsonApi:
 
     def answer(self, response: Any) -> Any:
         """Return the value at `resultPath` as `resultType`. Raises RequestFailed if it is none."""
-        return self._convert(_at(response, self._path))
+        return self._convert(_value_at(response, self._path))
 
     def result(self, row: int, answer: Any) -> Any:
         """Return the answer itself: this API reports no tokens and no warnings."""
@@ -164,7 +164,7 @@ class OpenAiRequests:
     def answer(self, response: Any) -> Any:
         """Return the response. Raises BadAnswer if it has no results."""
         if not isinstance(response, dict) or not (response.get("choices") or response.get("data")):
-            raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_short(response)}")
+            raise BadAnswer(f"the answer has neither 'choices' nor 'data': {_excerpt(response)}")
         return response
 
     def result(self, row: int, answer: tuple[str, Any]) -> str:
@@ -204,26 +204,26 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
     return placeholder_value(values, names[0]) if is_value else fill_template(part, values)
 
 
-def _at(response: Any, path: tuple[str, ...]) -> Any:
+def _value_at(response: Any, path: tuple[str, ...]) -> Any:
     value = response
     for key in path:
         try:
             value = value[int(key)] if isinstance(value, list) else value[key]
         except (KeyError, IndexError, TypeError, ValueError):
-            where = ".".join(path)
-            raise RequestFailed(f"the answer has no '{where}': {_short(response)}") from None
+            problem = f"the answer has no '{'.'.join(path)}'"
+            raise RequestFailed(f"{problem}: {_excerpt(response)}") from None
     return value
 
 
 def _require(valid: bool, problem: str, value: Any) -> None:
     """Raise RequestFailed unless the value is valid."""
     if not valid:
-        raise RequestFailed(f"the answer {problem}: {_short(value)}")
+        raise RequestFailed(f"the answer {problem}: {_excerpt(value)}")
 
 
 def _text(value: Any) -> str:
     _require(isinstance(value, str), "is not text", value)
-    _require(_shown(value) == value, "is not valid Unicode", value)
+    _require(_encodable(value) == value, "is not valid Unicode", value)
     return str(value)
 
 
@@ -236,7 +236,7 @@ def _number(value: Any) -> float:
     try:
         return exact_float(value, "float64")
     except ValueError:
-        raise RequestFailed(f"the answer would be rounded as float64: {_short(value)}") from None
+        raise RequestFailed(f"the answer would be rounded as float64: {_excerpt(value)}") from None
 
 
 def _integer(value: Any) -> int:
@@ -256,7 +256,7 @@ def _numbers(value: Any) -> np.ndarray:
         numbers = np.array(value)
         if isinstance(value, list) and numbers.dtype.kind in "iuf":
             return numbers.astype(np.float32)
-    raise RequestFailed(f"the answer is not a list of numbers of one shape: {_short(value)}")
+    raise RequestFailed(f"the answer is not a list of numbers of one shape: {_excerpt(value)}")
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
@@ -268,11 +268,11 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _short(value: Any) -> str:
-    text = _shown(json.dumps(value, ensure_ascii=False))
+def _excerpt(value: Any) -> str:
+    text = _encodable(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= 200 else text[:200] + "..."
 
 
-def _shown(text: str) -> str:
+def _encodable(text: str) -> str:
     """Return the text with `?` for lone surrogates, which JSON allows and UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()

@@ -44,7 +44,7 @@ from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
 
-SHOWN = 300
+MAX_QUOTED = 300
 """Maximum number of characters of a response that an error message quotes."""
 _GATEWAY = {502, 503, 504}
 _OVERLOADED = {503, 504}
@@ -118,8 +118,9 @@ class Endpoint:
         status = response.status
         if HTTPStatus(200) <= status < HTTPStatus(300):
             return self._answer(content)
-        body = self._credentials.hide(content.decode(errors="replace"))
-        message = f"the endpoint answered {status}: {' '.join(body.split())[:SHOWN]}"
+        body = " ".join(self._credentials.hide(content.decode(errors="replace")).split())
+        quoted = body if len(body) <= MAX_QUOTED else body[:MAX_QUOTED] + "..."
+        message = f"the endpoint answered {status}: {quoted}"
         wait = retry_after(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             if wait is not None and wait > LONGEST_PAUSE:

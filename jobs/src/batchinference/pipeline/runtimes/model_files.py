@@ -216,7 +216,7 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
     """Download to a temporary folder first, so that a partial download is never used as a model."""
     partial = target.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    files = [partial / _relative(source, path) for path in paths]
+    files = [partial / _path_in_model(source, path) for path in paths]
     with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
         # the first error cancels the files that are not downloaded yet
         for _ in pool.map(functools.partial(_copy, source), paths, files):
@@ -224,7 +224,7 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
     partial.rename(target)
 
 
-def _relative(source: Location, path: str) -> str:
+def _path_in_model(source: Location, path: str) -> str:
     """Return the path of a file in its model's folder. Raises ModelLoad if it is outside."""
     relative = path[len(source.path) :].lstrip("/") or Path(path).name
     if not is_inside(relative):

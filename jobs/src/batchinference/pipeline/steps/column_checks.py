@@ -33,7 +33,7 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
             if (condition := step.condition) is not None:
                 Filter(step.name, condition, field).check_columns(known)
             field = to_alias(step.kind)
-            before, known = known, _after(step, known)
+            before, known = known, _columns_after(step, known)
             _check_replaced(step, before, known)
         except UnsuitableTypes as error:
             path = f"spec.steps[{index}].{field}"
@@ -104,7 +104,7 @@ def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
             )
 
 
-def _after(step: Step, known: pa.Table) -> pa.Table:
+def _columns_after(step: Step, known: pa.Table) -> pa.Table:
     """Return the columns of known type after a step, without rows. `known` has those before the
     step. Raises UnsuitableTypes if the step cannot read them."""
     after = class_of(step).check_types(step.name, getattr(step, step.kind), known)

@@ -32,7 +32,9 @@ class InputColumn:
         column with the value of the input. If the type of the input column can hold all values,
         return a column of this type instead, and no unchanged rows."""
         given = self._read(self._column)
-        if _is_plain(values) and (not _is_plain(given) or _kind(values) != _kind(given)):
+        if _is_plain(values) and (
+            not _is_plain(given) or (values.dtype, values.ndim) != (given.dtype, given.ndim)
+        ):
             return values, {}
         unchanged = _equal(values, given)
         column = self._with_changes(values, np.flatnonzero(~unchanged))
@@ -89,10 +91,6 @@ def _is_plain(values: Any) -> TypeGuard[np.ndarray]:
     return isinstance(values, np.ndarray) and values.dtype != object
 
 
-def _kind(values: np.ndarray) -> tuple[np.dtype, int]:
-    return values.dtype, values.ndim
-
-
 def _equal(one: Values, other: Values) -> np.ndarray:
     """Return a mask (bool) of the rows with equal values. Numbers are compared by their bits, so
     that NaN equals NaN, and 0.0 does not equal -0.0."""
@@ -119,19 +117,19 @@ def _is_equal(one: Any, other: Any) -> bool:
     return repr(one) == repr(other) if isinstance(one, float) else bool(one == other)
 
 
-def own(values: Any) -> Any:
+def copied(values: Any) -> Any:
     """Return a copy of values that user code may change in its next call, such as an array that it
     uses again for each batch. Values in lists, dicts and object arrays are copied, too."""
     if isinstance(values, np.ndarray):
-        return _own_array(values)
+        return _copied_array(values)
     if isinstance(values, list):
-        return _own_items(values)
+        return _copied_items(values)
     if isinstance(values, tuple):  # stays one, because the keys of a map are in tuples
-        return tuple(_own_items(values))
+        return tuple(_copied_items(values))
     if isinstance(values, dict):
-        return dict(zip(values, _own_items(values.values()), strict=True))
+        return dict(zip(values, _copied_items(values.values()), strict=True))
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return _own_arrow(values)
+        return _copied_arrow(values)
     if isinstance(values, memoryview):
         return bytes(values)
     if hasattr(values, "detach"):  # a tensor of torch
@@ -140,24 +138,24 @@ def own(values: Any) -> Any:
     return values.copy() if is_series or isinstance(values, bytearray) else values
 
 
-def _own_items(values: Iterable[Any]) -> list[Any]:
+def _copied_items(values: Iterable[Any]) -> list[Any]:
     items = list(values)
     if _IMMUTABLE.issuperset(map(type, items)):  # much faster than a call for each of them
         return items
-    return [own(item) for item in items]
+    return [copied(item) for item in items]
 
 
-def _own_array(values: np.ndarray) -> np.ndarray:
-    copied = copy(values)
+def _copied_array(values: np.ndarray) -> np.ndarray:
+    result = copy(values)
     if values.dtype == object and values.ndim:
-        items = np.asarray(copied)  # not a subclass, which might convert the items
-        for index, item in zip(np.ndindex(items.shape), _own_items(items.flat), strict=True):
+        items = np.asarray(result)  # not a subclass, which might convert the items
+        for index, item in zip(np.ndindex(items.shape), _copied_items(items.flat), strict=True):
             items[index] = item
-    return copied
+    return result
 
 
-def _own_arrow(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def _copied_arrow(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Return a copy of Arrow data, which may share its memory with a NumPy array."""
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array(map(_own_arrow, values.chunks), values.type)
+        return pa.chunked_array(map(_copied_arrow, values.chunks), values.type)
     return pa.concat_arrays([values, values[:0]])  # a single array would not be copied

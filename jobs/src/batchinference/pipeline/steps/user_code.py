@@ -27,7 +27,7 @@ from batchinference.pipeline.steps.result_columns import (
     check_reserved,
     no_column_error,
 )
-from batchinference.pipeline.steps.returned_values import input_columns, own
+from batchinference.pipeline.steps.returned_values import copied, input_columns
 from batchinference.pipeline.steps.transform import Transform, TransformResult
 from batchinference.pipeline.storage.arrow_files import UnsafeColumn, refuse_pickles
 from batchinference.spec.python_step import DEVICE
@@ -121,7 +121,7 @@ class MapBatches(UserCode):
         """Return the result of the step. Columns that the code has returned as the same arrays as
         in `inputs` are not converted."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
-        changed = {name: own(values) for name, values in returned.items() if name not in untouched}
+        changed = {name: copied(returned[name]) for name in returned if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
         columns, misfits = self.result_columns.fitting(changed, input_columns(replaced, _as_array))
         fitting = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
@@ -162,7 +162,7 @@ class MapRows(UserCode):
             raise JobFailure(f"step '{self._name}' must return a row as a dict, got {got}")
         for column in row:
             check_reserved(self._name, column)
-        return {name: own(value) for name, value in row.items()}
+        return {name: copied(value) for name, value in row.items()}
 
     def _result(
         self, batch: pa.Table, results: list[Row], parents: list[int], failed: dict[int, Exception]
@@ -208,7 +208,7 @@ class PredictBatchTransform(UserCode):
         require_columns(self._name, [self._columns.input], batch)
         values = to_batch(batch.select([self._columns.input]))[self._columns.input]
         inputs = [_with_pillow(value) for value in values]
-        results = own(self._function(inputs, **self._arguments))
+        results = copied(self._function(inputs, **self._arguments))
         if len(results) != batch.num_rows:
             raise JobFailure(
                 f"step '{self._name}': predict_batch returned "

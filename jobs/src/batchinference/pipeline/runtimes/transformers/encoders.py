@@ -49,7 +49,7 @@ class EncoderRuntime:
         self._spec = model
         self._model = loader.load_model(MODELS[model.task])
         self._tower = _tower(self._model, model)
-        self._prepare = _input(loader, model, self._model)
+        self._prepare = _preparation(loader, model, self._model)
         self._labels = self._embedded(model.candidate_labels) if model.candidate_labels else None
 
     def _embedded(self, texts: Sequence[str]) -> torch.Tensor:
@@ -184,7 +184,7 @@ def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
     return tower
 
 
-def _input(loader: ModelLoader, model: TransformersModel, network: Any) -> Prepare:
+def _preparation(loader: ModelLoader, model: TransformersModel, network: Any) -> Prepare:
     if "text" in model.inputs:
         siglip = model.task == "feature-extraction" and "siglip" in network.config.model_type
         return TextInput(loader, model, network, **(_SIGLIP_TOKENS if siglip else {}))

@@ -48,7 +48,7 @@ def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
     """Return images (any type, height x width x channels). Raises TypeError for other values."""
     for value in values:
         if not isinstance(value, np.ndarray) or value.ndim != 3:
-            raise TypeError(f"expected an image of height x width x channels, got {_what(value)}")
+            raise TypeError(f"expected an image of height x width x channels, got {_form(value)}")
     return list(values)
 
 
@@ -75,7 +75,7 @@ def check_videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
         if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
             raise TypeError(
                 "expected a video as frames x height x width x channels, or the bytes of its file, "
-                f"got {_what(value)}"
+                f"got {_form(value)}"
             )
     return list(values)
 
@@ -94,7 +94,7 @@ def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> 
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
         if not numeric or value.ndim not in (1, 2) or value.size == 0:
-            raise TypeError(f"expected audio as samples or channels x samples, got {_what(value)}")
+            raise TypeError(f"expected audio as samples or channels x samples, got {_form(value)}")
         samples = _floats(value)
         samples = samples.mean(axis=0) if samples.ndim == 2 else samples
         rate = wanted if rates is None else int(rates[row])
@@ -166,7 +166,7 @@ def crop_reproducibly(extractor: Any) -> None:
     extractor.__class__ = type(kind.__name__, (kind,), {"__call__": call})
 
 
-def _what(value: Any) -> str:
+def _form(value: Any) -> str:
     return str(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
 
 

@@ -32,7 +32,7 @@ def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
     return _parameters(model, given)
 
 
-def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
+def _parameters(model: VllmModel, row_values: Mapping[str, Any]) -> Any:
     import vllm
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -47,7 +47,7 @@ def _parameters(model: VllmModel, of_row: Mapping[str, Any]) -> Any:
     # the engine copies the parameters for each row, by default deeply
     own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
     # without a limit, a text ends at the context of the model, and not after 16 tokens
-    return vllm.SamplingParams(**{"max_tokens": None, **values, **of_row, **own})
+    return vllm.SamplingParams(**{"max_tokens": None, **values, **row_values, **own})
 
 
 def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:

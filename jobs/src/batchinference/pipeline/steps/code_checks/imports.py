@@ -16,6 +16,7 @@ from batchinference.pipeline.steps.import_path import spec_of
 from batchinference.spec.problems import did_you_mean
 
 SHOWN_NAMES = 12
+"""Maximum number of names that a message lists."""
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -114,7 +115,9 @@ def _check_name(step: str, path: str, file: Path, tree: ast.Module) -> None:
     top = path.partition(":")[2].split(".")[0]
     if names is not None and top not in names and not top.startswith("__"):
         public_names = [name for name in names if not name.startswith("_")]
-        only = f", only {', '.join(public_names[:SHOWN_NAMES])}" if public_names else ""
+        others = len(public_names) - SHOWN_NAMES
+        more = f" and {others} more" if others > 0 else ""
+        only = f", only {', '.join(public_names[:SHOWN_NAMES])}{more}" if public_names else ""
         fix = did_you_mean(top, public_names) or ". Use one of them" if only else ". Define it"
         missing = f"has no '{top}'{only}{fix}"
         if outer := _scope_of(top, tree):
@@ -131,16 +134,17 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
             absolute = ast.ImportFrom(node.module, node.names, 0) if node.module else None
             written = ast.unparse(absolute or ast.Import(node.names))
             near = (node.module or node.names[0].name).split(".")[0]
-            exists = _file_or_package(file.parent / near) and node.level == 1
-            fix = f"Write '{written}'" if exists else "Put the module next to it, and import that"
+            path = file.parent / near
+            exists = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+            fix = (
+                f"Write '{written}'"
+                if exists and node.level == 1
+                else "Put the module next to it, and import that"
+            )
             raise ModelLoad(
                 f"step '{step}': {file.name}, line {node.lineno}: '{ast.unparse(node)}' needs a "
                 f"package, and {file.name} is a single module. {fix}"
             )
-
-
-def _file_or_package(path: Path) -> bool:
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def _near_module(path: str) -> str:

@@ -39,9 +39,8 @@ def restarted(job: BatchInference) -> BatchInference:
             "overwrite to replace all of them, or resume to false to repeat an unfinished run"
         )
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
-    return job.with_spec(
-        resume=False, write=write.model_copy(update={"mode": "overwrite"}), errors=errors
-    )
+    replacing = write.model_copy(update={"mode": "overwrite"})
+    return job.with_spec(resume=False, write=replacing, errors=errors)
 
 
 def job_of_run(

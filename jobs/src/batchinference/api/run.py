@@ -125,9 +125,8 @@ def run(
     resource, own_only = job_of_run(job.absolute, restart=restart, retry_errors=retry_errors)
     with _display(verbose=verbose) as display, job.prepared(), _stop_signal(display.say) as stop:
         shown = display.say, display.show
-        report = Runner(
-            resource, job.directory, *shown, stop, quiet=not verbose, own_only=own_only
-        ).run_here()
+        runner = Runner(resource, job.directory, *shown, stop, quiet=not verbose, own_only=own_only)
+        report = runner.run_here()
     if report.state != JobState.SUCCEEDED:
         raise JobFailed(report)
     return Result(resource, report, cell_number())

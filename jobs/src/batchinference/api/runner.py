@@ -61,9 +61,8 @@ class Runner:
             self._worker_output = WorkerOutput(files.logs)
             report = self._run(partial(self._ray, files, requested))
             self._show_output()
-            files.kept = (
-                report.reason not in (None, *USER_FAULTS) and Path(files.ray_directory).exists()
-            )
+            has_failed = report.reason not in (None, *USER_FAULTS)
+            files.kept = has_failed and Path(files.ray_directory).exists()
         if files.kept:
             self._say(f"Ray's logs of this run: {files.logs}")
         return self._end(report)

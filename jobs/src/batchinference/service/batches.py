@@ -195,9 +195,8 @@ class Batches:
     ) -> tuple[list[Object], bool]:
         """Return up to `limit` batches, newest first, and whether there are more. `after` is the id
         of the batch before the first one; None to begin with the newest."""
-        names = await self._pages.after(
-            namespace, lambda: self.names(namespace), after and _name_of(after)
-        )
+        last = after and _name_of(after)
+        names = await self._pages.after(namespace, lambda: self.names(namespace), last)
         jobs = await asyncio.gather(*(self._cluster.get(namespace, name) for name in names[:limit]))
         return [as_batch(each) for each in jobs if each and record_of(each)], len(names) > limit
 

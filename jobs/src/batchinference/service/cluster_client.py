@@ -73,9 +73,8 @@ class Kubernetes:
         more = ""
         while True:
             query = {"labelSelector": label, "limit": str(PAGE), "continue": more}
-            answer = await self._request(
-                "GET", namespace, "", params=query, headers={"Accept": METADATA}
-            )
+            headers = {"Accept": METADATA}
+            answer = await self._request("GET", namespace, "", params=query, headers=headers)
             # if there are no objects, `items` is null
             items += [item["metadata"] for item in (answer or {}).get("items") or []]
             more = (answer or {}).get("metadata", {}).get("continue", "")

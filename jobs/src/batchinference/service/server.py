@@ -104,9 +104,8 @@ class Service:
         async with self._uploading:
             form = UploadForm(request, self._limits)
             name = await form.name_of_file()
-            stored = await self._files.add(
-                request[NAMESPACE], name, form.content(), form.expires_after
-            )
+            namespace, expiry = request[NAMESPACE], form.expires_after
+            stored = await self._files.add(namespace, name, form.content(), expiry)
         return web.json_response(stored.as_json())
 
     async def _upload_in_parts(self, request: web.Request) -> web.Response:

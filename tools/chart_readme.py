@@ -6,8 +6,6 @@ A comment that starts with `# -- ` describes the value below it. Every value nee
 is a mapping of described values.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

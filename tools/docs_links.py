@@ -5,8 +5,6 @@ docs/contributing/, so links to them become links to the repository (REPOSITORY_
 if this variable is not set.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any

@@ -3,8 +3,6 @@
 Usage: `PYTHONPATH=tools python -m generators ROOT`
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generates the CustomResourceDefinitions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from batchinference.spec.base import DNS_LABEL

@@ -1,7 +1,5 @@
 """Generates the table of phases and their transitions for docs/lifecycle.md."""
 
-from __future__ import annotations
-
 from batchinference.spec.status import Phase
 from generators.pages import table
 

@@ -1,8 +1,6 @@
 """Replaces the generated tables between two comments in pages of the documentation, and generates
 the tables of findings and warnings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generates the field reference and the JSON schema for editors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel

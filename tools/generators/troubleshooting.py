@@ -1,7 +1,5 @@
 """Generates the tables of failures and of reasons for waiting for docs/troubleshooting.md."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -35,12 +35,12 @@ def fallback_loop(types: Any = ("H100", "A100"), **spec: Any) -> ReconcileLoop:
     return ReconcileLoop(steps=[model_step(resources=resources)], cluster=cluster, **spec)
 
 
-def worker(loop: ReconcileLoop, *, placed: bool = False) -> PodView:
+def worker(loop: ReconcileLoop, *, scheduled: bool = False) -> PodView:
     """Return a pod with a GPU of the running attempt."""
     number = loop.status["attempt"]
     pod = PodView.of(pod_body("worker", attempt=number, gpus=1, conditions=[UNSCHEDULABLE]))
     created = loop.now.timestamp()
-    if placed:
+    if scheduled:
         return replace(pod, group="embed", created_at=created, scheduled_at=created, problem=None)
     return replace(pod, group="embed", created_at=created)
 
@@ -103,7 +103,7 @@ def test_first_choice_is_tried_again_after_another_end_of_an_attempt() -> None:
     start(loop)
     wait_for_nodes(loop, 601)
     assert start(loop) == {"gpu": "a100", "capacity": "spot"}
-    loop.pods = (worker(loop, placed=True),)
+    loop.pods = (worker(loop, scheduled=True),)
     loop.fail("Preempted")
     loop.report = None
     loop.reconcile(1000)
@@ -113,7 +113,7 @@ def test_first_choice_is_tried_again_after_another_end_of_an_attempt() -> None:
 def test_group_with_one_scheduled_pod_does_not_wait() -> None:
     loop = fallback_loop()
     start(loop)
-    loop.pods = (worker(loop, placed=True), worker(loop))
+    loop.pods = (worker(loop, scheduled=True), worker(loop))
     loop.reconcile()
     loop.reconcile(10_000)
     assert "outcome" not in loop.attempt
@@ -139,7 +139,7 @@ def test_time_starts_again_after_no_pod_has_waited(had_a_node: bool, gap: float)
     loop = fallback_loop()
     start(loop)
     wait_for_nodes(loop, 400)
-    loop.pods = (worker(loop, placed=True),) if had_a_node else ()
+    loop.pods = (worker(loop, scheduled=True),) if had_a_node else ()
     loop.reconcile(1)
     loop.reconcile(gap)
     wait_for_nodes(loop, 599)
@@ -174,7 +174,7 @@ def test_another_group_waits_after_the_gap_of_the_first_one() -> None:
 def test_loss_of_all_nodes_is_a_lack_of_capacity() -> None:
     loop = fallback_loop()
     start(loop)
-    loop.pods = (worker(loop, placed=True),)
+    loop.pods = (worker(loop, scheduled=True),)
     loop.run()
     wait_for_nodes(loop, 599)
     assert loop.status["phase"] == "Running"
@@ -246,7 +246,7 @@ def test_cost_has_the_price_of_each_choice() -> None:
     for expected in ("1.6", "2.6"):
         start(loop)
         since = loop.now.timestamp()
-        loop.pods = (replace(worker(loop, placed=True), cpus=0.0),)
+        loop.pods = (replace(worker(loop, scheduled=True), cpus=0.0),)
         loop.reconcile(3600)
         loop.pods = (replace(loop.pods[0], ended_at=since + 3600),)
         loop.reconcile()

@@ -100,8 +100,7 @@ def read(folder: Path, content: bytes, **options: Any) -> Outcome:
 
 def amplitude(outcome: Outcome) -> np.ndarray:
     (samples,) = outcome.column("amplitude")
-    result: np.ndarray = samples
-    return result
+    return np.asarray(samples)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_csv_writes_lists_as_json() -> None:
 
 
 def csv_text(table: pa.Table) -> str:
-    return bytes(encoded(writer_for(write_of("csv")), table)).decode()
+    return encoded(writer_for(write_of("csv")), table).decode()
 
 
 EXACT = "00:00:00.000000001"
@@ -405,9 +405,8 @@ def test_part_of_a_column_names_directories() -> None:
     }
     assert {tuple(part.column_names) for _, part in files} == {("o", "n")}
     literal = pa.table({"o": labels, "o.label": ["x"] * 4})
-    assert [folder for folder, _ in FileSplit(partition_by=("o.label",)).split(literal)] == [
-        "o.label=x"
-    ]
+    folders = [folder for folder, _ in FileSplit(partition_by=("o.label",)).split(literal)]
+    assert folders == ["o.label=x"]
 
 
 @pytest.mark.parametrize(
@@ -420,9 +419,8 @@ def test_texts_are_noticed_that_name_the_partition_of_null(kind: pa.DataType) ->
 
 
 def test_pyarrow_reads_the_partitions(tmp_path: Any) -> None:
-    for number, (directory, part) in enumerate(
-        FileSplit(partition_by=("kind", "flag")).split(TABLE)
-    ):
+    files = FileSplit(partition_by=("kind", "flag")).split(TABLE)
+    for number, (directory, part) in enumerate(files):
         (tmp_path / directory).mkdir(parents=True, exist_ok=True)
         ((ending, content),) = ParquetWriter("snappy").files(part)
         (tmp_path / directory / f"{number}{ending}").write_bytes(content)

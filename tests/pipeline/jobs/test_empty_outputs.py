@@ -49,13 +49,8 @@ FEW = {
 }
 NONE = {"name": "none", "filter": "id > 100"}
 _HTTP = {"runtime": "http", "url": "http://127.0.0.1:9/v1", "inputs": {"t": "id"}}
-UNKNOWN = {
-    **_HTTP,
-    "api": "json",
-    "body": {"t": "{t}"},
-    "resultType": "numbers",
-    "output": "unknown",
-}
+_JSON = {**_HTTP, "api": "json", "body": {"t": "{t}"}}
+UNKNOWN = {**_JSON, "resultType": "numbers", "output": "unknown"}
 WITH_UNKNOWN = [NONE, {"name": "model", "model": UNKNOWN}]
 """Steps after which a column has an unknown type."""
 

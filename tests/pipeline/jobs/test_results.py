@@ -69,7 +69,7 @@ def test_tensors_are_nested_lists(format_: str) -> None:
     assert all(np.stack(matrix).shape == (2, 2) for matrix in frame["matrix"])
 
 
-@pytest.mark.parametrize("format_", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("format_", FILES)
 def test_partition_columns_are_columns(format_: str) -> None:
     kind = {"name": "kind", "python": {"callable": "own_code:kind_of_length"}}
     rows = ordered(result_of(format_, kind, partitionBy=["kind"]).to_arrow())
@@ -84,7 +84,7 @@ def test_texts_of_digits_stay_texts(format_: str, fields: dict[str, Any]) -> Non
     assert [row["code"] for row in rows] == ["001", "003", "002"]
 
 
-@pytest.mark.parametrize("format_", ["parquet", "json", "csv"])
+@pytest.mark.parametrize("format_", FILES)
 def test_result_has_the_columns_of_all_jobs(format_: str) -> None:
     result_of(format_, mode="append")
     sizes = {"name": "sizes", "addColumns": {"size": "len(text)"}}

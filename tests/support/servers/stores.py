@@ -153,7 +153,7 @@ class FakeOpensearch(Store):
         answers = {"_mapping": self._mapping, "": self._create, "_bulk": self._bulk}
         answers |= {"_mget": self._mget, "_refresh": lambda *_: (200, {}), "scroll": self._scroll}
         if kind == "_search":
-            return self._search(name, int(call.query["size"]))
+            return self._search(name, int((call.body | call.query)["size"]))
         return answers[kind](name, call.body)
 
     def _mapping(self, name: str, _: Any) -> Answer:
@@ -187,9 +187,8 @@ class FakeOpensearch(Store):
         name, begin, size = body["scroll_id"].split()
         end = int(begin) + int(size)
         hits = list(self.documents[name].values())[int(begin) : end]
-        shards = {"total": 1, "successful": 1}
-        scroll = {"_scroll_id": f"{name} {end} {size}", "_shards": shards}
-        return 200, {**scroll, "hits": {"hits": hits}}
+        about = {"_scroll_id": f"{name} {end} {size}", "_shards": {"total": 1, "successful": 1}}
+        return 200, {**about, "hits": {"hits": hits}}
 
     def _put(self, name: str, action: Row, document: Row) -> Row:
         known, id_ = self.documents.setdefault(name, {}), action["_id"]

@@ -123,7 +123,7 @@ def _is_of_library(error: BaseException) -> bool:
 
 
 def _unquoted(error: BaseException) -> str:
-    """Return the message without quotes, which may be values that look like a device error."""
+    """Return the message without quoted texts: a value of a row may look like a device error."""
     return _QUOTED.sub("", str(error))
 
 

@@ -437,8 +437,8 @@ def _to_integer(value: Operand) -> Operand:
 
 
 def _without_hexadecimal(value: Operand) -> Operand:
-    """Return texts, with a remark added to those such as 0xFF: the remark makes the cast fail, in
-    which Arrow would read them as integers."""
+    """Return texts, with a remark added to those such as 0xFF. Without the remark, Arrow would cast
+    such a text to an integer; with it, the cast fails."""
     text, kind = value.expression, value.kind
     remark, empty = (pc.scalar(pa.scalar(part, kind)) for part in (" in hexadecimal digits", ""))
     marked = pc.binary_join_element_wise(text, remark, empty)

@@ -165,7 +165,7 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a video, and yield it with its first video track. Raises FFmpegError if it has no video
-    track or too many pixels per frame, and EOFError if it cannot be opened as it is truncated."""
+    track or too many pixels per frame, and EOFError if it is too truncated to be opened."""
     try:
         opened = open_media(source, buffer_size=BUFFER_BYTES)
     except av.ArgumentError as error:  # FFmpeg knows the format, but FORMATS does not allow it

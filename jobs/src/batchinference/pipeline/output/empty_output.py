@@ -48,7 +48,7 @@ def with_columns(
 
 def without_empty_files(end: Snapshot) -> Snapshot:
     """Return the snapshot without the entries of files without rows, which an earlier pass wrote.
-    Call this if the output now has rows, because these may have other types than such a file."""
+    Call this if the output now has rows, which may have other types than such a file."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
 
@@ -65,7 +65,7 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
     """Return whether the output gets a file without rows. If later jobs may append rows, it gets
-    one only if all columns and types are known, and if there is no file of an earlier job."""
+    one only if no earlier job has written files, and if no column or type in it is a guess."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:

@@ -179,7 +179,7 @@ class RewriteTask:
 def put_renamed(
     job_pass: JobPass, directory: Location, old: DataFile, content: Content
 ) -> DataFile:
-    """Write and return a file that replaces `old`. Raises BadOutput if another pass has begun."""
+    """Write and return a file with a new name in place of `old`. Raises as `put_rewritten` does."""
     return put_rewritten(job_pass, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 

@@ -289,7 +289,8 @@ class Location:
 
 
 class _GzipStream(io.RawIOBase):
-    """The decompressed content of a gzip file, after which zeros may follow, unlike in pyarrow."""
+    """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow the end of the
+    file. Raises OSError for damage."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)

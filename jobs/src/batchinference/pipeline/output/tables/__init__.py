@@ -269,7 +269,7 @@ def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 def common_types(table: pa.Table) -> pa.Table:
     """Return rows with types that all table formats support: signed integers and floats of 32 and
-    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput for other values."""
+    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput for unfit values."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))

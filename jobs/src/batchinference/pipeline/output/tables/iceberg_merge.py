@@ -42,8 +42,8 @@ class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
     the columns `names`.
 
-    If a commit conflicts with another one, the next try takes little time: it uses the files of
-    the first try again that replace data files which are still in the table."""
+    If a commit conflicts with another one, the next try takes little time: for each data file that
+    is still in the table, it uses the files that the first try has written."""
 
     keys: Keys
     files: Sequence[Location]

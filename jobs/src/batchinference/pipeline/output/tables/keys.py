@@ -86,7 +86,7 @@ class Keys:
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
-        """Return the columns `names` of all tables, in a type that holds the keys of all."""
+        """Return the keys of all tables: the columns `names`, in types that hold all values."""
         parts = [common_types(table.select(names)) for table in tables]
         return cls(pa.concat_tables(parts, promote_options="permissive"))
 

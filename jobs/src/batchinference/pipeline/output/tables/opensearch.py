@@ -23,7 +23,8 @@ from batchinference.spec.write.tables import WriteOpensearch
 
 TIMEOUT = 60
 MAX_ID_BYTES = 512
-PAGE_ROWS = 1000
+MAX_HITS = 10_000
+"""Maximum number of documents that a single search returns."""
 _SPACES = {"cosine": "cosinesimil", "dot": "innerproduct", "euclidean": "l2"}
 _NAMES = {space: name for name, space in _SPACES.items()}
 _WRITTEN = (200, 201)
@@ -123,12 +124,12 @@ class OpensearchTable(UpsertTable):
         return {one["_id"]: one["_source"] for one in answer["docs"] if one.get("found")}
 
     def sample(self, client: OpenSearch, count: int) -> list[Row]:
-        def found() -> list[Row]:
-            # `scan` reads pages, because a search returns at most 10,000 documents
-            hits = scan(client, index=self.name, size=min(count, PAGE_ROWS))
-            return [dict(hit["_source"]) for hit in islice(hits, count)]
-
-        return list(self.retried(found))
+        if count > MAX_HITS:
+            hits = self.retried(lambda: list(islice(scan(client, index=self.name), count)))
+        else:
+            answer = self.retried(client.search, index=self.name, body={"size": count})
+            hits = answer["hits"]["hits"]
+        return [dict(hit["_source"]) for hit in hits]
 
     def make_searchable(self, client: OpenSearch) -> None:
         self.retried(client.indices.refresh, index=self.name)

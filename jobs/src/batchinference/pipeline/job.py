@@ -211,8 +211,7 @@ class JobRun:
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
             job_pass.write_unified_snapshot(unified)
-        if executor.has_run_file_tasks:
-            listed = None  # list again: Ray may have run a task twice, so two files have its rows
+            listed = None  # list again: rewrites left files behind, and Ray may have run one twice
         snapshot = unified
         job_pass.remove_orphans(snapshot.entries, listed)
         files = (file for entry in snapshot.entries for file in entry.data)

@@ -79,8 +79,6 @@ class Executor:
     ) -> None:
         """`measured` is the step whose replicas on one device this pass measures, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
-        self.has_run_file_tasks = False
-        """Whether Ray tasks have rewritten files of the output or put them into a table."""
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.job_pass.counts().read > 0,
@@ -295,7 +293,6 @@ class Executor:
         """Call functions, in this process or in tasks, and return their results in order."""
         if not in_tasks:
             return [function() for function in functions]
-        self.has_run_file_tasks = True
         arguments = write_task_arguments(self._plan)
         if not self._plan.groups:  # more tasks than CPUs would only start more processes
             arguments["num_cpus"] = TASK_CPUS

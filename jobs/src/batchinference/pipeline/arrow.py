@@ -88,8 +88,7 @@ def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
 
 
 def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the tables without columns of type null that have tensors in other tables, because Ray
-    cannot concatenate them."""
+    """Return the tables without null columns that have tensors elsewhere: Ray cannot join these."""
     fields = (field for table in tables for field in table.schema)
     tensor_names = {field.name for field in fields if is_tensor(field.type)}
     return [table.drop_columns([field.name for field in table.schema

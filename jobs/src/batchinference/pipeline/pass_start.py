@@ -72,12 +72,7 @@ def prepare_pass(
     except NoNewFiles as remark:
         return NothingToDo(target.complete[0], str(remark), target.complete)
     if plan.action is Action.ALREADY_COMPLETE:
-        complete = plan.state.layout
-        parts = target.complete or [complete]
-        if spec.write.mode == "addColumn":  # the commit of the table has changed the input
-            return NothingToDo(complete)
-        restart = restart_advice(command=not is_cluster_job(job))
-        return NothingToDo(complete, describe_changes(source, parts, restart))
+        return _already_complete(spec, source, target, plan.state.layout, job)
     plan = _with_changes(plan, source, spec.read.format)
     _open_table(table, spec, source)
     count = source.count(plan.start.ends if plan.start else NO_ENDS)
@@ -91,6 +86,16 @@ def prepare_pass(
     return PreparedPass(
         source, count, sizing, job_pass, start, missing, table, first_file, kind=kind
     )
+
+
+def _already_complete(
+    spec: BatchInferenceSpec, source: JobInput, target: OutputTarget, complete: Layout, job: str
+) -> NothingToDo:
+    """Return what to say about a complete output: whether the input has changed since."""
+    if spec.write.mode == "addColumn":  # the commit of the table has changed the input
+        return NothingToDo(complete)
+    restart = restart_advice(command=not is_cluster_job(job))
+    return NothingToDo(complete, describe_changes(source, target.complete or [complete], restart))
 
 
 _KINDS = {Action.RETRY_FAILED: "retry", Action.RECOMPUTE: "recompute", Action.RESUME: "resume"}

@@ -511,8 +511,7 @@ def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
 
 @cache
 def _registered_remainder(kind: pa.DataType) -> str:
-    """Register an Arrow function for the exact remainder of numbers of a type, with the sign of the
-    divisor, as in Python. Return its name."""
+    """Register an Arrow function for exact remainders, as Python's %, and return its name."""
 
     def remainders(context: pc.UdfContext, *sides: pa.Array | pa.Scalar) -> pa.Array:
         size = context.batch_length

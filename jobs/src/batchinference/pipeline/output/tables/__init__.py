@@ -343,8 +343,7 @@ and is imported when it is needed."""
 
 
 def table_for(write: WriteTable) -> Table:
-    """Return the table that a job writes. Raises BadOutput if the library of the format is missing;
-    the message says what to install."""
+    """Return the table that a job writes. Raises BadOutput if its library is not installed."""
     name, library = TABLES[write.format]
     extra = DATABASES_EXTRA if write.format in ("qdrant", "opensearch") else FORMATS_EXTRA
     require_package(f"the format '{write.format}'", library, extra, BadOutput)

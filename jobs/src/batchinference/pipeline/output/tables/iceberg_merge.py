@@ -40,10 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`.
-
-    If a commit conflicts with another one, the next try takes little time: for each data file that
-    is still in the table, it uses the files that the first try has written."""
+    the columns `names`. If a commit conflicts with another one, the next try takes little time: it
+    writes no file again for a data file that is still in the table."""
 
     keys: Keys
     files: Sequence[Location]

@@ -234,7 +234,7 @@ def test_cpu_group_minimum_is_one_by_default_and_raises_the_maximum() -> None:
 
 def test_cpu_group_with_min_above_max_is_refused() -> None:
     with pytest.raises(SpecError) as refusal:
-        groups_of([], Workers.model_construct(cpu=None, memory=None, min=3, max=2))
+        groups_of([], Workers(max=2).model_copy(update={"min": 3}))
     assert str(refusal.value).startswith("spec.cluster.workers: min (3) is above max (2). ")
 
 

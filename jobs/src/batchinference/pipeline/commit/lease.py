@@ -43,7 +43,7 @@ class Lease:
     run: RunId
     """A random ID. `pass_number` is not unique: it restarts at 1 if a user deletes the state."""
     begun: _Flag = True
-    """False from the claim of the output to the pass. Rows from before the claim are invalid."""
+    """False from the claim of the output until its pass begins. Earlier rows are then invalid."""
     job: _Text = ""
     """The identity of the job (see `identity_of`)."""
     errors: _Text = ""

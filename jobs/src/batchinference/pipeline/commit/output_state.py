@@ -34,7 +34,7 @@ class TableState:
     series_committed: bool = False
     """Whether another pass with the same `Lease.series_id` has committed."""
     has_rows: bool = False
-    """Only read for mode `error` or with `own_only`."""
+    """Whether the table has rows. Only read for mode `error` or with `own_only`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class OutputState:
     complete: bool = False
     """Whether the run with this lease has completed the output."""
     has_failed_rows: bool = False
-    """Only read to retry failed rows or if the code has changed."""
+    """Whether a complete output has failed rows. Only read for a retry or after a code change."""
     has_foreign_files: bool = False
     """Whether there are files that no job wrote. Only read if there is no lease."""
     replaced_by: Lease | None = None

@@ -27,9 +27,11 @@ SHOWN = 3
 
 
 def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the valid manifest entries. If two entries hold the same row, only the first one is
-    valid. Entries that hold parts of a row are only valid if all parts of the row are there. The
-    rows of other entries are processed again."""
+    """Return the valid manifest entries. An entry is invalid if it has a row of an earlier valid
+    entry. Entries with parts of a row are only valid if all parts of the row are there. The rows
+    of invalid entries are processed again.
+
+        rows 0 to 9, rows 5 to 14, rows 10 to 14 -> the first and the third entry are valid"""
     valid = _drop_overlapping([entry for entry in entries if not entry.shares])
     rows = RowSet.of(valid)
     return [*valid, *_keep_complete_rows([entry for entry in entries if entry.shares], rows)]

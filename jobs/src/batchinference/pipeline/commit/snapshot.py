@@ -184,7 +184,7 @@ _ENDS = TypeAdapter(list[End])
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """The sizes in bytes of the data files and error files of an output, by name, when listed."""
+    """The sizes in bytes of the data files and error files that a listing has shown, by name."""
 
     data: Mapping[str, int]
     errors: Mapping[str, int]

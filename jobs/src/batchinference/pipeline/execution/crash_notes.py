@@ -49,6 +49,7 @@ def _process() -> str:
 
 
 def _prefix(run: str, owner: str = "") -> str:
+    """Return the beginning of the names of the notes of a run, or only of those of one owner."""
     return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
 
 

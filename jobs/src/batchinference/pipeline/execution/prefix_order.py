@@ -16,8 +16,8 @@ from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.execution.block_codec import ID
 
 BEGINNING = 256
-"""Number of characters that must be equal, after the characters that are equal in all rows. A
-shorter common beginning takes almost no time to compute."""
+"""Number of characters that must be equal, after the characters that are equal in all rows. A model
+computes a shorter beginning in almost no time."""
 _SEPARATOR = pa.scalar("\0", pa.large_string())
 
 

@@ -108,13 +108,9 @@ def random_token() -> Iterator[None]:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def no_stop() -> None:
-    """Never raises, for jobs that nobody can stop."""
-
-
 @contextmanager
 def local_ray(
-    cpus: int, directory: str, files: RayFiles, *, quiet: bool, check_stop: CheckStop = no_stop
+    cpus: int, directory: str, files: RayFiles, *, quiet: bool, check_stop: CheckStop = lambda: None
 ) -> Iterator[Resources]:
     """Start Ray with `cpus` logical CPUs on this machine and yield its resources.
 
@@ -239,7 +235,7 @@ def _init(check_stop: CheckStop, **arguments: Any) -> None:
 
 @contextmanager
 def remote_ray(
-    address: str, directory: str | None, *, quiet: bool, check_stop: CheckStop = no_stop
+    address: str, directory: str | None, *, quiet: bool, check_stop: CheckStop = lambda: None
 ) -> Iterator[list[dict[str, Any]]]:
     """Connect to an existing Ray cluster and yield its nodes.
 

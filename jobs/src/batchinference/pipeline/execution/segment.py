@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
 """Maximum size of a batch. The second number applies if a step has a batch size."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
-"""The results of a window are yielded in parts if it takes longer, because steps are slow."""
+"""If a window takes more seconds, because steps are slow, its results are yielded in parts."""
 
 
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]

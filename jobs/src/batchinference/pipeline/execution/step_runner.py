@@ -71,7 +71,7 @@ from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
 STOP_SECONDS = 2.0
-"""When a job stops, remaining rows are left out if they would take longer."""
+"""When a job stops, the rest of a batch is left out if it would take more seconds."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
 
@@ -414,13 +414,13 @@ class StepResults:
     nbytes: int = 0
     """The size of the tables in memory in bytes."""
     is_full: bool = False
-    """Whether no more rows are wanted, except rows that complete an input row."""
+    """Whether only rows that complete an input row are computed from now on."""
     failure: JobFailure | None = None
     """Why the following rows have no results."""
 
     def rows_wanted(self, ids: np.ndarray, limit: int, chosen: ChosenRows = ALL_ROWS) -> int:
-        """Return the number of rows to take next. At most `limit` of them are computed. `ids` are
-        the input row IDs of the batch.
+        """Return how many of the next rows of the batch the step gets. It computes at most `limit`
+        of them, and skips the others. `ids` are the input row IDs of the batch.
 
         If the results are large or full, only rows that complete an input row with results are
         wanted, and rows of other input rows that Ray has put between them."""

@@ -132,11 +132,12 @@ def wrong_errors(entry: ManifestEntry, file: Location) -> int:
 
 
 THREADS = 8
+"""Number of input files whose rows are counted at the same time."""
 
 
 @dataclass(frozen=True)
 class InputRows:
-    """The rows of an input."""
+    """The files and the numbers of rows of an input, and the defects of its files."""
 
     names: list[str]
     """The names of its files, or of the parts of another source."""

@@ -135,12 +135,9 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
             written = ast.unparse(absolute or ast.Import(node.names))
             near = (node.module or node.names[0].name).split(".")[0]
             path = file.parent / near
-            exists = path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
-            fix = (
-                f"Write '{written}'"
-                if exists and node.level == 1
-                else "Put the module next to it, and import that"
-            )
+            files = (path.with_suffix(".py"), path / "__init__.py")
+            exists = node.level == 1 and any(each.is_file() for each in files)
+            fix = f"Write '{written}'" if exists else "Put the module next to it, and import that"
             raise ModelLoad(
                 f"step '{step}': {file.name}, line {node.lineno}: '{ast.unparse(node)}' needs a "
                 f"package, and {file.name} is a single module. {fix}"

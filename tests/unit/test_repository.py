@@ -22,10 +22,10 @@ SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_080,
-    "jobs/src": 70_110,
-    "operator/src": 8_955,
-    "tests": 114_060,
+    "jobs/src/batchinference/pipeline": 46_150,
+    "jobs/src": 70_180,
+    "operator/src": 8_910,
+    "tests": 113_900,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
-"""Maximum number of characters of a value, and the factor by which structs may be longer."""
+"""Maximum number of characters of a value, and how many times longer lists and structs may be."""
 SHOWN_ITEMS, MAX_FIELDS = 5, 20
 """Maximum number of items of a list, and of fields of a struct, that are shown."""
 
@@ -42,7 +42,7 @@ class Display:
             TimeElapsedColumn(),
             console=self._console,
             transient=True,
-            redirect_stdout=verbose,  # rich shows the output that it redirects
+            redirect_stdout=verbose,  # rich prints redirected output above the bar
             redirect_stderr=verbose,
         )
         self._task = self._bar.add_task("preparing", total=None, details="")
@@ -154,7 +154,7 @@ def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
     if steps:
         times = [f"{name} {one.rows_per_second:.1f} rows/s" for name, one in steps]
         lines.append(("steps", ", ".join(times) + " in each process"))
-    texts = [f"{name} {one.reused or 0} equal rows and {one.cached or 0} of the cache"
+    texts = [f"{name} {one.reused or 0} results of equal rows and {one.cached or 0} from the cache"
              for name, one in steps if one.reused or one.cached]  # fmt: skip
     lines += [("reused", ", ".join(texts))] if texts else []
     tokens = [f"{name} {one.tokens_text}" for name, one in steps if one.tokens_text]
@@ -193,7 +193,7 @@ def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
-    """Return a value as one line of about `width` characters; structs are longer."""
+    """Return a value as one line of about `width` characters; lists and structs are longer."""
     if hasattr(value, "dtype"):
         return f"{'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, str | bytes):

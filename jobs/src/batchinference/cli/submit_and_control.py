@@ -52,14 +52,17 @@ def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
     kinds = [str(each["kind"]) for each in documents]
     if kinds != [KIND]:
         fix = f"Give a file with one {KIND}"
-        raise SpecError([Problem("--name", f"names one job only ({', '.join(kinds)}). {fix}")])
+        raise SpecError(
+            [Problem("--name", f"renames a single job, and the file has {', '.join(kinds)}. {fix}")]
+        )
     metadata = documents[0].get("metadata")
     metadata = {**metadata, "name": name} if isinstance(metadata, dict) else {"name": name}
     return {**documents[0], "metadata": metadata}
 
 
 def _checked(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
-    """Return a document with inserted parameters. Raises SpecError if a cluster would refuse it."""
+    """Return a job with the values of its parameters, or a schedule as it is. Raises SpecError if
+    a cluster would refuse it."""
     if document["kind"] == KIND:
         return checked_for_cluster(document, values)
     parse_schedule(document)

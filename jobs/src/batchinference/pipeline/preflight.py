@@ -60,7 +60,7 @@ def preflight(
     ]
     layout = Layout.of(spec)
     about_input = _failure_of(lambda: _check_input(spec, layout, note))
-    # hashes of code need all modules, and input files in the output would look like foreign files
+    # code that cannot be imported has no hash, and input files in the output look like foreign ones
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
@@ -139,7 +139,7 @@ def check_writable(location: Location) -> None:
     parents = [Path(location.path), *Path(location.path).parents]
     existing = next(path for path in parents if path.exists())
     if not existing.is_dir():
-        problem = f"'{existing}' is a file, and the output is a directory. Choose another path"
+        problem = f"'{existing}' is a file, but must be a directory. Choose another path"
         raise BadOutput(f"spec.write.path: '{location.uri}' cannot be used: {problem}")
     try:
         with tempfile.TemporaryFile(dir=existing):

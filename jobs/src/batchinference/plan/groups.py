@@ -26,7 +26,7 @@ GROUP_LABEL = "batchinference.dev/group"
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
 """Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head.
-With gang scheduling, the minimum is what the minimum number of replicas needs."""
+With gang scheduling, as many as reading, writing and the minimum replicas need together."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names, which it truncates to 50 characters."""
@@ -54,7 +54,7 @@ class WorkerGroup:
 
     @property
     def shape(self) -> Shape:
-        """Return what the pods of pools must have in common to be in this group."""
+        """Return what must be equal for pools to share a group."""
         sizes = self.cpus, self.gpus, self.memory, self.custom
         return *sizes, self.accelerator, self.pods, self.per_pod, self.part
 
@@ -75,9 +75,9 @@ def groups_of(
 ) -> list[WorkerGroup]:
     """Return the worker groups for these stages, `cpu` first.
 
-    A single segment needs no CPUs for writing. With `gang`, the minimum number of replicas of all
-    steps starts together with the head. Otherwise, groups of pools are empty until their step
-    begins.
+    With `single_segment`, no CPUs are needed for separate tasks that write. With `gang`, the
+    minimum number of replicas of all steps starts together with the head. Otherwise, groups of
+    pools are empty until their step begins.
 
     Raises SpecError if the group `cpu` is too small for everything that must run at the same time,
     because its actors would take all CPUs, and the tasks that feed them would never start.
@@ -115,7 +115,7 @@ def _shape(stage: Stage) -> Shape:
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
-    """Return the worker group of a pool, with pods for its minimum and maximum of replicas."""
+    """Return the worker group of a pool. Its minimum is 0 pods, except with `gang`."""
     cpus, gpus, memory, custom, accelerator, pods, per_pod, part = _shape(stage)
     minimum, maximum = (math.ceil(count / per_pod) * pods for count in (replicas.min, replicas.max))
     name, minimum = stage.name[:MAX_GROUP_NAME].rstrip("-"), minimum if gang else 0
@@ -195,8 +195,8 @@ def _check_step_cpus(stages: list[Stage], cpus: float) -> None:
             )
             raise SpecError([Problem("spec.cluster.workers.cpu", message)])
     if cpus < TASK_CPUS:
-        needs = f"at least {TASK_CPUS:g} CPU to read and write, got {cpus:g}"
-        message = f"a worker needs {needs}. Write {TASK_CPUS:g} or more"
+        needs = f"at least {TASK_CPUS:g} CPU to read and write, and has {cpus:g}"
+        message = f"a worker needs {needs}. Set it to {TASK_CPUS:g} or more"
         raise SpecError([Problem("spec.cluster.workers.cpu", message)])
 
 

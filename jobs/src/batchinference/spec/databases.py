@@ -201,7 +201,7 @@ class CatalogTable(SpecModel):
     def _check(self) -> None:
         super()._check()
         if "." not in self.table:
-            raise invalid("table: Iceberg has namespaces. Write namespace.table")
+            raise invalid("table: the namespace is missing. Write namespace.table")
         if self.catalog.properties.get("warehouse", "").startswith("az://"):
             raise invalid(
                 "catalog.properties.warehouse: Iceberg does not know az://. Write "

@@ -13,7 +13,7 @@ from batchinference.spec.base import ColumnName, ModulePath, SpecModel, invalid
 from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
-"""Matches the name at the end of a callable if it is a class (CapWords, PEP 8)."""
+"""Matches `module:name` if the last name is that of a class: in CapWords (PEP 8)."""
 DEVICE = "{device}"
 """The placeholder for the device of the replica in constructor arguments."""
 
@@ -47,14 +47,15 @@ class PythonStep(StepSettings):
     constructor_refs: Annotated[
         dict[Annotated[str, Field(max_length=128)], ModulePath], Field(max_length=32)
     ] = {}
-    """Keyword arguments of the class whose values are imported objects: `module:name`."""
+    """Further keyword arguments of the class. Each value is the `module:name` of an object, which
+    is imported."""
     call_args: Arguments = {}
     """Keyword arguments of each call, after the batch."""
 
     @property
     def is_class(self) -> bool:
-        """Return whether the callable is a class, by its name (PEP 8), because the module cannot
-        always be imported where the plan is made."""
+        """Return whether the callable is a class. The name decides (PEP 8), because the module
+        cannot always be imported where the plan is made."""
         return re.search(CLASS, self.callable) is not None
 
     @property
@@ -83,7 +84,9 @@ class PythonStep(StepSettings):
 
     def _check_predict_batch(self) -> None:
         if self.method != "mapBatches":
-            raise invalid(f"'predictBatch' takes batches, not method {self.method}. Remove method")
+            raise invalid(
+                f"'predictBatch' needs method mapBatches, not {self.method}. Remove method"
+            )
         if not self.is_class:
             raise invalid(
                 f"'predictBatch' is for a class, and '{self.callable}' is a function (a class has "

@@ -46,18 +46,20 @@ ResourceName = Annotated[
 
 
 OF_PODS = {"ephemeral_storage"}
-"""Fields that only the operator reads."""
+"""Fields that local runs ignore: they only apply to pods."""
 _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory": "memory"}
 """Built-in resources of Ray, and the fields that request them."""
 _NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
-_NO_DEVICE = "'acceleratorType' is the type of the devices. Request devices with gpu or custom"
+_NO_DEVICE = (
+    "'acceleratorType' is set, but no devices are requested. Request them with gpu or custom"
+)
 
 
 _NAME = Field(pattern=ACCELERATOR, max_length=63)
 
 
-def _leave_type_open(schema: dict[str, Any]) -> None:
-    schema.clear()  # Kubernetes has no type for a text or a list of texts
+def _allow_text_or_list(schema: dict[str, Any]) -> None:
+    schema.clear()  # a value is a text or a list, and a CRD has no type that allows both
     schema.update({"type": ["string", "array"], "pattern": ACCELERATOR, "maxLength": 63})
 
 
@@ -66,7 +68,7 @@ AcceleratorTypes = Annotated[
     Unique,
     BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
-    Field(min_length=1, max_length=8, json_schema_extra=_leave_type_open),
+    Field(min_length=1, max_length=8, json_schema_extra=_allow_text_or_list),
 ]
 """A name, or a list of names. The CRD leaves the type open, as for quantities."""
 
@@ -90,7 +92,8 @@ class Resources(SpecModel):
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
     local machine uses the devices that it has. With a list such as `[H100, A100]`, each attempt
-    uses one type: the next one if there is no capacity for the first (`cluster.fallback`)."""
+    uses one type: the first, or the next one after an attempt that got no capacity
+    (`cluster.fallback`)."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]], Field(max_length=8)
     ] = {}

@@ -37,7 +37,7 @@ class StepFacts:
     fixed_names: Collection[str] = ()
     """Columns that the step adds with fixed names, which must not be names of other columns."""
     replaces_input: bool = False
-    """Whether `fixed_names` may replace columns of the input, but not those of steps."""
+    """Whether `fixed_names` may be names of input columns, which the step then replaces."""
     renames: Mapping[str, str] = field(default_factory=dict)
     drops: Collection[str] = ()
     selects: Sequence[str] | None = None
@@ -50,8 +50,8 @@ class StepFacts:
     displayed."""
     user_code: bool = False
     """Whether the step passes rows to code of the user, which may read and return any columns."""
-    fix_of_when: str = "Remove it: it is for steps that compute columns of single rows"
-    """The fix if the step has `when` or `cascade`; empty if the step may have one of them."""
+    fix_of_when: str = "Remove it: only steps that compute columns row by row may have it"
+    """The fix in the message that the step must not have `when` or `cascade`; empty if it may."""
     tunable: bool = False
     """Whether the step may have the fields about batches, replicas and resources."""
     in_actors: bool = False

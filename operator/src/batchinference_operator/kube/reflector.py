@@ -1,7 +1,7 @@
 """Lists and watches the objects of one kind in one namespace, or in all namespaces.
 
-After each list, the reflector reports objects that are not in the list as deleted, because no watch
-may have reported this. Failed watches are retried with backoff, independently of each other.
+After each list, the reflector reports cached objects that are not in the list as deleted, because
+watches may have missed their deletion. Failed watches are retried with backoff, each by itself.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from batchinference_operator.status.ray_job import Object
 
 KINDS = (KIND, SCHEDULE_KIND, RAY_JOB, POD)
 PATIENCE = 3
-"""A watch is dead if it has no response for this number of its periods."""
+"""A watch is dead if it has no answer for this number of times its duration."""
 
 
 class WatchHealth:
-    """Records the last response to each watch: its acceptance, or a page of the list before it."""
+    """Records when the server last accepted each watch, or sent a page of the list before it."""
 
     def __init__(
         self, namespaces: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
@@ -66,10 +66,10 @@ class WatchHealth:
 
     @property
     def lost(self) -> set[str]:
-        """Namespaces in which at least one kind cannot be watched, while others are healthy.
+        """The namespaces in which at least one kind cannot be watched.
 
-        If all namespaces are refused, the set is empty, because the operator's permissions are
-        wrong, and the health checks must fail.
+        Empty if these are all namespaces: the permissions of the operator are then wrong, and the
+        health checks must fail.
         """
         refused = {name for name in self._namespaces if self.is_refused(name)}
         return refused if refused != self._namespaces else set()
@@ -86,7 +86,7 @@ class WatchHealth:
         return self._without_lost([path for path, answered in answers if answered < limit])
 
     def _without_lost(self, paths: list[str]) -> list[str]:
-        """Return the paths that are not in a lost namespace, which must not fail health checks."""
+        """Return the paths outside of lost namespaces, which must not fail health checks."""
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
@@ -115,11 +115,11 @@ class Store:
     """Called with a deleted object. The object may have only a name, a namespace, a uid and
     labels."""
     known: Callable[[str], list[Object]]
-    """Returns stubs of the cached objects of a namespace ("" for all), with only these fields."""
+    """Returns the cached objects of a namespace ("" for all), with the fields named above."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
     requeue: Callable[[str], None]
-    """Called with the namespace after the first complete list, and when that list is refused."""
+    """Called with the namespace when its first list is complete, and when that is refused."""
 
 
 class Reflector:
@@ -163,7 +163,7 @@ class Reflector:
     async def _back_off(self, problem: str) -> None:
         seconds = min(FIRST_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF)
         if not self._failures:
-            logger.info("%s is watched again in %.1f s: %s", self._path, seconds, problem)
+            logger.info("%s: the watch is retried in %.1f s: %s", self._path, seconds, problem)
         elif self._failures == WARNED_FAILURES and self._refused_since is None:
             effect = "the status of its jobs may be outdated"
             logger.warning("%s: the watch keeps failing (%s): %s", self._path, problem, effect)
@@ -198,15 +198,15 @@ class Reflector:
             async for event in events:
                 self._handle(event["type"], event["object"])
 
-    def _handle(self, kind: str, body: Object) -> None:
+    def _handle(self, type_: str, body: Object) -> None:
         """Update the store with a watch event."""
-        if kind == "ERROR":
+        if type_ == "ERROR":
             raise Expired(str(body.get("message", "")))
         self._version = body["metadata"]["resourceVersion"]
-        if kind == "BOOKMARK":
+        if type_ == "BOOKMARK":
             return
-        self._update(self._store.put, body)  # for DELETED, this is the last state
-        if kind == "DELETED":
+        self._update(self._store.put, body)  # DELETED, too, has a last state to store
+        if type_ == "DELETED":
             self._update(self._store.delete, body)
 
     async def _list(self) -> None:

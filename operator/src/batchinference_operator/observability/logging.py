@@ -17,7 +17,7 @@ _current_job: ContextVar[tuple[str, int]] = ContextVar("current_job", default=("
 _KOPF_ATTRIBUTES = ("k8s_ref", "k8s_skip", "settings")
 """Attributes that kopf adds to log records for its own use."""
 _SUPPRESSED = {
-    # kopf does not close the nested generators of a watch at exit, which has no effect
+    # asyncio complains at exit that kopf leaves generators of a watch open, which is harmless
     "asyncio": "closing of asynchronous generator <async_generator object infinite_watch ",
     # `WatchHealth` in reflector.py logs a refused watch once; kopf logs it at each retry
     "kopf._cogs.clients.watching": "APIForbiddenError(",

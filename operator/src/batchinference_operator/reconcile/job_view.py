@@ -85,7 +85,7 @@ class JobView(ResourceView):
 
     kind: ClassVar[str] = KIND
     cancelled: bool = False
-    """Whether the batch service has cancelled the job, which stays suspended."""
+    """Whether the batch service has cancelled the job. A cancelled job stays suspended."""
 
     @classmethod
     def of(cls, body: Object) -> Self:
@@ -140,7 +140,7 @@ class JobView(ResourceView):
         return self.names(attempt_number(self.status) + 1)
 
     def ray_job_names(self, last: int) -> set[str]:
-        """Return the names of the RayJobs of the first `last` attempts."""
+        """Return the names of the RayJobs of attempts 1 to `last`."""
         return {self.names(number).ray_job for number in range(1, last + 1)}
 
 
@@ -149,7 +149,8 @@ Model = TypeVar("Model", bound=SpecModel)
 
 @dataclass(frozen=True)
 class MutableSpec:
-    """The fields of the spec that also take effect after the start, with the platform's values."""
+    """The fields of the spec whose changes also take effect after the start. The defaults and
+    limits of the platform are applied."""
 
     suspend: bool
     retry: Retry
@@ -204,6 +205,6 @@ def stub_of(key: JobKey, name: str, uid: str = "", **labels: str) -> Object:
 
 
 def parent_of(body: Object) -> JobKey:
-    """Return the key of the job that the label of a RayJob or a pod names."""
+    """Return the key of the job that is named in the label of a RayJob or pod."""
     metadata = body["metadata"]
     return metadata["namespace"], metadata["labels"][NAME_LABEL]

@@ -1,7 +1,7 @@
-"""Determines which outputs a run of a job writes: the first output, or additions of new files.
+"""Determines which outputs a run of a job writes: the first output, or additions to it.
 
 An addition is a separate output inside the first output. It has its own passes, its own
-completion marker, and its own input snapshot, which lists only the new files."""
+completion marker, and its own input snapshot, which lists only input files that are new."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class OutputTarget:
 
     layout: Layout
     others: tuple[Layout, ...] = ()
-    """The other outputs of the same work."""
+    """The first output and its additions, without this output."""
     complete: tuple[Layout, ...] = ()
-    """The outputs of the work that are complete. They may include this output."""
+    """The complete ones among the first output and its additions, maybe also this output."""
     reader: CachedReader = field(default_factory=CachedReader, compare=False, repr=False)
     recompute: bool = False
     """Whether to replace the rows of input files that have changed or are gone."""
 
     @property
     def processed(self) -> list[Location]:
-        """The input snapshots of the other outputs, whose files are not read again. Empty if this
-        output is complete, because its own input snapshot lists its files."""
+        """The input snapshots of the other outputs. This output skips the files that they list.
+        Empty if this output is complete: its own snapshot then lists its input files."""
         others = () if self.layout in self.complete else self.others
         return [layout.input for layout in others if layout.input.exists()]
 
@@ -78,20 +78,20 @@ def output_targets(
         yield OutputTarget(first, reader=reader)
         return
     reopened = 0
-    resumes = _adds_new_files(spec) and spec.resume
+    resumes = _reads_new_files(spec) and spec.resume
     replaces = resumes and isinstance(spec.read, ReadFiles) and spec.read.replaces_rows is not None
     reopens = spec.errors.retry_failed_rows or replaces
     changed = has_changes if replaces else lambda _: False
     for target in _reopened_targets(spec, layout, changed) if reopens else ():
         reopened += 1
         yield target
-    if not reopened or _adds_new_files(spec):
+    if not reopened or _reads_new_files(spec):
         with storage_errors_as_bad_output(spec.write):
             target = _next_target(spec, layout, CachedReader())
         yield target
 
 
-def _adds_new_files(spec: BatchInferenceSpec) -> bool:
+def _reads_new_files(spec: BatchInferenceSpec) -> bool:
     # a job with a limit or a version never reads new files after it is complete
     read = spec.read
     limited = isinstance(read, ReadFiles | ReadVersioned) and read.options.limit is not None
@@ -100,7 +100,7 @@ def _adds_new_files(spec: BatchInferenceSpec) -> bool:
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> Layout:
-    """Return the first output of the work, to which additions are made. It may have been begun with
+    """Return the first output, to which additions are made. It may have been begun with
     another write mode than that of the job."""
     candidates: tuple[Layout, ...] = (layout,)
     if spec.write.mode != "overwrite":
@@ -109,7 +109,7 @@ def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader
 
 
 def _was_complete(reader: CachedReader, layout: Layout) -> bool:
-    """Return whether an output is complete, or was before an unfinished retry of failed rows."""
+    """Return whether an output is complete, or was until a retry of failed rows began to run."""
     if not reader.is_of_work(layout):
         return False
     return reader.has_success_marker(layout) or layout.final_snapshot.exists()
@@ -141,15 +141,15 @@ def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader)
     first = _first_output(spec, layout, reader)
     target = _target(layout, first, first, reader)
     unfinished = [output for output in target.others if output not in target.complete]
-    # without resume, an unfinished addition starts over, and no new addition begins
-    if not (first in target.complete and _adds_new_files(spec) and (spec.resume or unfinished)):
+    # without resume, the target is an unfinished addition, which starts over, or the first one
+    if not (first in target.complete and _reads_new_files(spec) and (spec.resume or unfinished)):
         return target
     chosen = next(iter(unfinished), layout.addition(len(target.others) + 1))
     return _target(layout, chosen, first, reader)
 
 
 def _target(layout: Layout, chosen: Layout, first: Layout, reader: CachedReader) -> OutputTarget:
-    """Return the target for the output `chosen` of the work, whose first output is `first`."""
+    """Return the target for `chosen`, which is the first output `first` or an addition to it."""
     outputs = (first, *reader.own_additions(layout))
     complete = tuple(output for output in outputs if reader.is_complete(output))
     others = tuple(output for output in outputs if output != chosen)

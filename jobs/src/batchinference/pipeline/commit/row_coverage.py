@@ -27,9 +27,9 @@ SHOWN = 3
 
 
 def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the valid manifest entries. An entry is invalid if it has a row of an earlier valid
-    entry. Entries with parts of a row are only valid if all parts of the row are there. The rows
-    of invalid entries are processed again.
+    """Return the valid manifest entries. An entry is invalid if it has a row twice, or a row of an
+    earlier valid entry. Entries with parts of a row are only valid if all parts of the row are
+    there. The rows of invalid entries are processed again.
 
         rows 0 to 9, rows 5 to 14, rows 10 to 14 -> the first and the third entry are valid"""
     valid = _drop_overlapping([entry for entry in entries if not entry.shares])
@@ -38,14 +38,14 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the entries without those that hold a row of an earlier returned entry."""
+    """Return the entries without those that hold a row twice, or hold one of an earlier entry."""
     overlapping = _overlapping(entries)
     if not overlapping:
         return entries
     id_ranges = [edges([entries[index]])[:2] for index in overlapping]
     points = np.unique(np.concatenate([NO_IDS, *(ids for pair in id_ranges for ids in pair)]))
     is_covered = np.zeros(len(points), dtype=bool)
-    """For each point, whether a returned entry has the rows from it to the next point."""
+    """For each point, whether an entry that stays has the rows from this point to the next."""
     dropped = set()
     for index, pair in zip(overlapping, id_ranges, strict=True):
         positions = zip(*(np.searchsorted(points, ids).tolist() for ids in pair), strict=True)
@@ -72,7 +72,8 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
     last, and the index of the entry."""
     counts = [len(entry.row_ranges) for entry in entries]
     flat = np.array(
-        [edge for entry in entries for edges in entry.row_ranges for edge in edges], dtype=np.int64
+        [edge for entry in entries for range_ in entry.row_ranges for edge in range_],
+        dtype=np.int64,
     ).reshape(-1, 3)
     base = flat[:, 0] << ROW_BITS
     return base | flat[:, 1], base + flat[:, 2], np.repeat(np.arange(len(entries)), counts)
@@ -80,7 +81,7 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
 
 def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[ManifestEntry]:
     """Return the entries of which all split rows are complete and are not in `others`."""
-    while True:  # without an entry, split rows of other entries may become incomplete
+    while True:  # dropping an entry may make split rows of other entries incomplete
         rows, shares = summed_shares(entries)
         invalid = set(rows[(shares != FULL_SHARE) | others.contains(rows)].tolist())
         remaining = [entry for entry in entries if invalid.isdisjoint(_split_rows(entry))]
@@ -134,7 +135,7 @@ class RowSet:
     def contains(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the ids (int64) that are in the set."""
         ranges = np.searchsorted(self.starts, ids, side="right") - 1
-        stops = np.append(self.stops, 0)  # for ids before the first range, whose index is -1
+        stops = np.append(self.stops, 0)  # an id before the first range gets index -1: this 0
         return np.asarray(ids < stops[ranges])
 
     def has_rows_from(self, file: int, row: int) -> bool:
@@ -143,7 +144,8 @@ class RowSet:
         return bool(index < len(self.starts) and self.starts[index] < pack_id(file + 1, 0))
 
     def possible_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return the ends (numbers of rows by file) after which the set has no rows of the file."""
+        """Return the possible ones of `ends`, the numbers of rows of files: those after which the
+        set has no row of their file."""
         files = self.starts >> ROW_BITS
         last = np.flatnonzero(np.diff(files, append=-1))
         stops = dict(zip(files[last].tolist(), (self.stops[last] & ROW_MASK).tolist(), strict=True))
@@ -152,9 +154,9 @@ class RowSet:
     def missing(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None
     ) -> MissingRows:
-        """Return the rows of an input of `files` files that are not in the set. `ends` has the
-        number of rows of each file that was read to its end. `rows_each` is the number of rows of
-        every file, if that is known in advance."""
+        """Return the rows that are not in the set, of an input with this number of files. `ends`
+        has the number of rows of each file that was read to its end. `rows_each` is the number of
+        rows of every file, if that is known in advance."""
         edges = np.searchsorted(self.starts >> ROW_BITS, np.arange(files + 1))
         missing: MissingRows = {}
         for file in self._unfinished(edges, ends, rows_each).tolist():
@@ -185,8 +187,8 @@ class RowSet:
 
 
 def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> int:
-    """Return the number of rows of an input of `files` files. `ends` has the number of rows of each
-    file for which it is not `rows_each`. Files whose rows were removed have 0 rows."""
+    """Return the number of rows of an input with this number of files. `ends` has the rows of each
+    file that has not `rows_each` rows (0 if they were removed), or of all files without one."""
     if rows_each is None:
         return sum(ends.values())
     return files * rows_each + sum(rows - rows_each for rows in ends.values())
@@ -209,7 +211,7 @@ def _gaps_between(ranges: list[tuple[int, int]], end: int | None) -> list[RowRan
 
 
 def common_rows(missing: MissingRows | None, wanted: MissingRows) -> MissingRows:
-    """Return the rows in `missing` and `wanted`. If `missing` is None, all rows are missing."""
+    """Return the rows that are in both arguments. If `missing` is None, all rows are missing."""
     common: MissingRows = {}
     for file, ranges in wanted.items():
         gaps = [(0, None)] if missing is None else missing.get(file, [])
@@ -226,7 +228,7 @@ def common_rows(missing: MissingRows | None, wanted: MissingRows) -> MissingRows
 def format_missing_rows(gaps: MissingRows) -> str:
     """Return a description of the first missing row ranges."""
     shown = [
-        f"rows of file {file} from {first} on, as far as is known"
+        f"all rows of file {file} from {first} on"
         if after is None
         else f"rows {first} to {after - 1} of file {file}"
         for file, ranges in gaps.items()

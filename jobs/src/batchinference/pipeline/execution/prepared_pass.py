@@ -1,6 +1,6 @@
 """A pass that is ready to run, how it ended, and whether another pass follows. Needs no Ray.
 
-An attempt consists of passes, each over the rows that are missing then."""
+An attempt consists of passes. Each computes the rows that are missing when it begins."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 MAX_PASSES, MAX_STALLED = 50, 4
-"""Maximum number of passes, and of consecutive passes that make no progress: they commit nothing,
-and no process dies while it computes rows. If rows are still missing then, the job fails."""
+"""Maximum number of passes, and of consecutive passes without progress. A pass makes progress if
+it commits rows, or if a process dies while it computes rows: the next pass isolates these rows."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class PreparedPass:
     isolation: Isolation = NO_DEATHS
     """The rows on which processes died in earlier passes."""
     kind: str = ""
-    """What the run does with the output, as a word of the run history."""
+    """The word of the run history for what the run does with the output."""
     is_sample: bool = False
-    """Whether `missing` is limited to the first rows for the gate and the cascades. `count` and
-    `sizing` are then those of these rows."""
+    """Whether this pass only computes a sample, for the gate and the cascades. If so, `missing`,
+    `count` and `sizing` are those of the sample."""
 
     @property
     def share(self) -> float:
-        """The missing fraction of the `count` rows."""
+        """The fraction of the rows in `count` that the output lacks; 1.0 for a sample."""
         return 1.0 if self.is_sample else self.input.share(self.missing)
 
     def counts(self) -> Counts:
@@ -137,8 +137,8 @@ class Passes:
         excluded: bool = False,
     ) -> PreparedPass:
         """Begin the next pass after one that has left rows missing, and return it. `deaths` are
-        those of processes that computed rows, and `losses` are the causes of lost tasks. With
-        `excluded`, the next pass avoids further faulty nodes.
+        those of processes that computed rows, and `losses` are the causes of lost tasks.
+        `excluded` is whether the next pass avoids more faulty nodes than this one.
 
         Raises the last loss, or Incomplete, if another pass would not help."""
         advanced = bool(deaths) or len(end.snapshot.entries) > len(run.start.entries)
@@ -148,7 +148,7 @@ class Passes:
             raise losses[-1]
         if exhausted or not run.input.repeatable:
             raise Incomplete(
-                "the output does not contain each input row once. Missing: "
-                f"{format_missing_rows(end.missing)}. Run the job again to compute them"
+                f"input rows are missing in the output: {format_missing_rows(end.missing)}. "
+                "Run the job again to compute them"
             )
         return run.begin_next_pass(end, deaths)

@@ -44,7 +44,9 @@ def check_gate(gate: Gate, rows: Sequence[Row]) -> str:
 def _count(values: pa.ChunkedArray) -> int:
     """Return the number of true values. Raises TypeError if the values are not booleans."""
     if not (pa.types.is_boolean(values.type) or pa.types.is_null(values.type)):
-        raise TypeError(f"count and fraction take a condition, and this is {values.type}")
+        raise TypeError(
+            f"count and fraction take a condition, not an expression of type {values.type}"
+        )
     return pc.sum(values.cast(pa.bool_())).as_py() or 0
 
 

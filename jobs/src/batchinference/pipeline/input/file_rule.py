@@ -55,7 +55,7 @@ def reads_heif() -> bool:
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
 """EXAMINED_SAMPLE files of each extension are opened first. If the decision is the same for all of
-them, it also holds for the other files. At most MAX_EXAMINED files are opened per path."""
+them, it also holds for the other files. At most MAX_EXAMINED files of a directory are opened."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
@@ -77,8 +77,8 @@ ByName: TypeAlias = Decision | Literal["examine"]
 @dataclass(frozen=True)
 class FileRule:
     """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`
-    (all files if `endings` is empty). With `by_content`, also files with an unknown extension that
-    the reader `recognizes` by their first bytes."""
+    (all files if `endings` is empty). With `by_content`, also files with an unknown or ambiguous
+    extension that the reader `recognizes` by their first bytes."""
 
     endings: tuple[str, ...]
     kind: type[ReadFiles] = ReadFiles
@@ -137,9 +137,9 @@ class FileRule:
         undecided: list[Location] = []
         for same in by_extension.values():
             others = [file for file in same if file not in decisions]
-            kinds = {decisions[file] for file in same if file in decisions}
-            if len(kinds) == 1:
-                decisions |= dict.fromkeys(others, kinds.pop())
+            of_sample = {decisions[file] for file in same if file in decisions}
+            if len(of_sample) == 1:
+                decisions |= dict.fromkeys(others, of_sample.pop())
             else:
                 undecided += others
         decisions |= self._examined(undecided[: self.max_examined - len(sampled)])
@@ -164,7 +164,7 @@ class FileRule:
 
 
 def _is_marker(parts: Sequence[str]) -> bool:
-    """Return whether a hidden file with these parts of its path is known to be no data."""
+    """Return whether a hidden file is known to hold no data. `parts` are the names in its path."""
     return bool(_MARKER_FILE.fullmatch(parts[-1])) or any(
         _MARKER.fullmatch(part) for part in parts if is_hidden(part)
     )

@@ -57,7 +57,7 @@ def _described(name: str, column: pa.ChunkedArray) -> Any:
         return MASK
     try:
         return _short(values_of(column)[0])
-    except Exception:  # noqa: BLE001 - a second error would hide the one to record
+    except Exception:  # noqa: BLE001 - an error here would hide that of the row
         return f"<unreadable {column.type}>"
 
 

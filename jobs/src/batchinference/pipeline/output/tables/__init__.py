@@ -1,14 +1,14 @@
 """Table outputs, one module per format. The library of a format is imported only if a job needs it.
 
-First, tasks commit Parquet files, as for an output of files. They are not in the table yet, so
-retried tasks, failed passes and further passes add no rows to it. When no row is missing, the
-driver unifies the schemas of the files, and `Table.stage` copies each file to where the table has
-its files. `Table.register` makes all rows visible in one commit of the table. A staged file is
-never deleted, because it may be registered.
+First, tasks commit Parquet files, just as in a job that writes files. They are not in the table
+yet, so retried tasks, failed passes and further passes add no rows to it. When no row is missing,
+the driver unifies the schemas of the files, and `Table.stage` copies each file to where the table
+has its files. `Table.register` makes all rows visible in one commit of the table. A staged file is
+never deleted, because the table may already refer to it.
 
 The commit stores two marks. The ID of the pass shows that the commit was made, even if the
-driver died right after it. The table accepts the ID that all passes over these rows share only
-once, so that a delayed driver cannot commit them again."""
+driver died right after it. The second ID is that of all passes over these rows. The table accepts
+it only once, so that a delayed driver cannot commit the rows again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Table(Writer, CommittedTable):
 
     def open(self, planned: pa.Schema) -> None:
         """Read the columns of the table if it exists. Raises BadOutput if rows with the columns
-        `planned`, those that are certain before any row is computed, do not fit the table.
+        `planned` do not fit the table. These columns are certain before any row is computed.
 
         Runs on the driver before the first task, and changes nothing."""
         with table_errors_as_bad_output():
@@ -77,7 +77,7 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
-        """Return rows with types of the format. Raises BadOutput if it cannot hold a value."""
+        """Return rows with types that the format has. Raises BadOutput for values without one."""
 
     def converted(self, table: pa.Table) -> pa.Table:
         """Return rows with the columns of the table in their order and types, followed by the
@@ -97,7 +97,8 @@ class Table(Writer, CommittedTable):
             ) from None
 
     def expected(self, names: Sequence[str]) -> pa.Schema:
-        """Return the columns of the table that rows with the columns `names` must have."""
+        """Return the columns to which `converted` casts rows with the columns `names`: by default,
+        all columns of the existing table."""
         return self.types or pa.schema([])
 
     @property
@@ -119,8 +120,8 @@ class Table(Writer, CommittedTable):
             yield ".parquet", self.parquet.write([partition])
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:
-        """Raise BadOutput if no type can hold the values of a column in this file and earlier ones
-        of the task. Files of different tasks are only compared at the end of the job."""
+        """Raise BadOutput if no type can hold the values of a column in this file and in earlier
+        files of the task. Files of different tasks are only compared at the end of the job."""
         for field in schema:
             earlier = self._seen.get(field.name, field)
             if (both := unify_field([earlier, field])) is None:
@@ -129,7 +130,7 @@ class Table(Writer, CommittedTable):
 
     @cached_property
     def _seen(self) -> dict[str, pa.Field]:
-        """For each column, the field for the values of all earlier files of this task."""
+        """For each column, a field whose type holds the values in all earlier files of the task."""
         return {}
 
     @staticmethod
@@ -213,8 +214,8 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
 
 
 def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
-    """Return the first of these schemas, which are texts of `schema_text`. Return an empty schema
-    if there is none, or if a type in it is unknown."""
+    """Return the schema of an output without rows: the first of `schemas`, which are texts from
+    `schema_text`. Return an empty schema if there is none, or if a type in it is unknown."""
     complete = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
     return complete[0] if complete else pa.schema([])
 
@@ -237,8 +238,8 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 
 
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
-    """Return the schema without columns of type null, which readers see as null anyway. Elements of
-    type null in lists and structs, and such partition columns, become text."""
+    """Return the schema without columns of type null: readers return null for a missing column.
+    Partition columns of type null are kept and become text, as do nulls in lists and structs."""
     typed = [
         field for field in schema if not pa.types.is_null(field.type) or field.name in partition_by
     ]
@@ -298,8 +299,8 @@ def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         return column.cast(field.type)
     except pa.ArrowInvalid as error:
         raise BadOutput(
-            f"write: a value of column '{field.name}' ({column.type}) does not fit the table's "
-            f"type {field.type} ({error}). Round the column in a step, or make it text"
+            f"write: a value of column '{field.name}' ({column.type}) does not fit its type in "
+            f"tables, {field.type} ({error}). Round the column in a step, or make it text"
         ) from None
 
 

@@ -67,16 +67,16 @@ class Vectors:
 
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
-    """Return the vectors that a job writes to the table `name`; None if it writes none. `existing`
-    describes the vectors of an existing table. Raises BadOutput if the job requests another length,
-    or none for a new table."""
+    """Return the description of the vectors that a job writes to the table `name`; None without
+    vectors. `existing` describes those of an existing table. Raises BadOutput if the job requests
+    another length or distance than these have, or no length for a new table."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")
     if existing is None:
         if dimensions is None:
             raise BadOutput(
-                f"write.dimensions: '{name}' does not have the length of its vectors yet. Set it"
+                f"write.dimensions: the length of the vectors in '{name}' is unknown. Set it"
             )
         return Vectors(column, dimensions, "cosine" if distance is None else distance)
     wanted = (dimensions or existing.dimensions, distance or existing.distance)

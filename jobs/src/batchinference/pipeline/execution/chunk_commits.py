@@ -19,20 +19,20 @@ from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
 
 MAX_FILE_SIZE = 4
-"""A task waits for `rowsPerFile` rows only until they have this multiple of `file_bytes`."""
+"""A task waits for `rowsPerFile` rows only until its chunk has this multiple of `file_bytes`."""
 COMMIT_SECONDS = 30.0
 """A task with enough rows for a file commits at least this often."""
 SMALL_COMMIT_SHARE = 0.25
-"""A task commits too few rows for a file only after this share of its duration so far. So a long
-task makes few small commits."""
+"""A chunk with too few rows for a file is committed only after this share of the time since its
+task began. So a long task makes few small commits."""
 
 
 @dataclass(frozen=True)
 class CommitRules:
-    """When a task commits. `rows` is the number of input rows that are enough for a file: a chunk
-    with as many rows is committed after `commit_seconds`, a smaller one after
-    `small_commit_seconds`. A chunk of `file_bytes` is committed at once, but a chunk with fewer
-    than `rows_per_file` rows (0 if not configured) only at MAX_FILE_SIZE times that size."""
+    """When a task commits a chunk. A chunk with at least `rows` input rows, which are enough for a
+    file, is committed after `commit_seconds`, and a smaller chunk after `small_commit_seconds`. A
+    chunk of `file_bytes` is committed at once, but a chunk with fewer than `rows_per_file` rows (0
+    if not configured) only at MAX_FILE_SIZE times `file_bytes`."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
@@ -45,9 +45,9 @@ class ChunkCommits:
     """Collects the rows of a task and commits them in chunks. A thread commits a chunk while the
     next rows are computed.
 
-    `task` is the number of the task. `notes` returns the notes of the process since the last chunk.
-    If the `with` block raises an error, the rows that were added before are still committed, unless
-    another run has taken over the output."""
+    `task` is the number of the task. `notes` returns the notes of the process for the report, since
+    the last chunk. If the `with` block raises an error, the rows that were added before are still
+    committed, unless another run has taken over the output."""
 
     def __init__(
         self,
@@ -77,8 +77,8 @@ class ChunkCommits:
         retried: bool,
         isolated: bool,
     ) -> None:
-        """Commit the results that `run` yields for rows. If the task is `retried`, without the rows
-        that it has committed before. If `isolated`, the next row may kill the process."""
+        """Commit the results that `run` yields for `rows`, except rows that a `retried` task has
+        committed before. If `isolated`, commit each batch: the next row may kill the process."""
         earlier = self._committer.job_pass.manifests(self._task) if retried else []
         self._number = max((manifest.number + 1 for manifest in earlier), default=0)
         for batch in run(_without_committed(rows, earlier)):
@@ -141,9 +141,9 @@ class ChunkCommits:
 
 
 def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
-    """Yield the rows that no earlier commit of the task contains. A commit has all rows that a task
-    made from an input row, or none of them. So if it has a share of an input row, it has all that
-    this task can make of the row."""
+    """Yield the rows that no earlier commit of the task contains. A commit has all or none of the
+    rows that a task made from an input row. So if a commit has some rows of an input row, it has
+    all rows that this task can make from it."""
     if not earlier:
         yield from read
         return

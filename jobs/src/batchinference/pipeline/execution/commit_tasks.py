@@ -71,8 +71,8 @@ class CommitTasks:
     """Runs tasks on Ray. `at_once` returns how many tasks may be submitted, given the seconds since
     the start.
 
-    Ray Data could run them as read tasks without results, but it takes longer to start, does not
-    limit the first tasks to the running workers, and does not say why a task was lost."""
+    Ray Data could run the tasks as read tasks without results, but it takes longer to start, does
+    not limit the first tasks to the running workers, and does not say why a task was lost."""
 
     tasks: list[CommitTask]
     arguments: dict[str, Any]

@@ -1,9 +1,9 @@
 """Computes several batches at the same time in one actor whose model accepts rows at any time.
 
 While the slowest row of a batch is computed, the model already computes rows of the next batches: a
-batch begins as soon as few enough rows of the actor wait for an answer. Ray Data runs several calls
-of an actor at the same time, but the batches of one call one after the other. So each call gets a
-whole block, and this module cuts the block into batches."""
+batch begins as soon as few enough rows of the actor wait for an answer. Ray Data can run several
+calls of an actor at the same time, but runs the batches of a call one by one. So each call gets a
+complete block, and this module cuts the block into batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batchinference.plan import Stage
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
-"""Runs the steps of a stage over a block. Measurements are part of it, so each thread needs one."""
+"""Runs the steps of a stage over a block, and measures them. Each thread needs its own."""
 _Cut = Callable[[], pa.Table]
 """Cuts one batch out of a block."""
 _Batch = Future[list[pa.Table]]
@@ -47,7 +47,7 @@ call ends within twice this time, which leaves time to commit the last part."""
 
 def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, Any]:
     """Return the concurrency arguments of Ray's actor pool for a stage. An actor may take `blocks`
-    blocks. All of them are in calls, so that none waits while another actor is idle."""
+    blocks, each in a concurrent call, so that no block waits while another actor is idle."""
     if stage.model is None:
         return {}
     calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
@@ -115,8 +115,8 @@ class ConcurrentBatches:
             running = [batch for batch in running if batch not in done]
 
     def _cuts(self, block: pa.Table, order: pa.Array | None) -> Iterator[tuple[_Cut, int]]:
-        """Yield a function that cuts out each batch, and its number of rows. So rows are copied
-        only when their batch begins."""
+        """Yield, for each batch, a function that cuts it out of the block, and its number of rows.
+        So rows are copied only when their batch begins."""
         for start in range(0, block.num_rows, self._rows):
             rows = min(self._rows, block.num_rows - start)
             if order is None:

@@ -23,7 +23,7 @@ def cost_so_far(prices: PodPrices | None) -> RunCost | None:
 
 
 def cost_of(prices: PodPrices, nodes: Iterable[NodeLifetime], now: float) -> RunCost:
-    """Return the cost of nodes until `now`, in seconds since 1970. Unknown groups cost nothing."""
+    """Return the cost of nodes until `now` (seconds since 1970). Unknown groups cost nothing."""
     amount = sum(
         prices.per_hour.get(node.labels.get(GROUP_LABEL, ""), 0.0) * node.seconds(now) / 3600
         for node in nodes

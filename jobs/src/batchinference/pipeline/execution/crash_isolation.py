@@ -1,15 +1,15 @@
 """Finds rows that kill their process, so that they become failed rows.
 
-A process that replaces a dead one stores a note before a step computes rows, and removes it
+A process that replaces a dead one stores a note before a step computes rows, and removes the note
 afterwards (see `crash_notes`). A remaining note names the rows on which a process died. From then
-on these rows are suspects: they are computed apart from others, in parts that become smaller with
-each death.
+on these rows are suspects: they are computed apart from other rows, in parts that become smaller
+with each death.
 
     a process dies on 1,024 rows -> they are computed in 32 parts of 32 rows
     a process dies on 32 rows    -> they are computed one by one
-    a process dies on one row, and again -> the row becomes a failed row
+    two processes die on one row -> the row becomes a failed row
 
-Tasks and actors follow the same rules. A process that replaces another one applies them to the
+Tasks and actors follow the same rules. A process that replaces another one applies the rules to the
 deaths of its predecessors, and the driver applies them to all deaths when it plans the next pass.
 If a process is lost with its node, its rows do not become suspects."""
 
@@ -28,7 +28,7 @@ from batchinference.pipeline.commit.row_coverage import RowSet
 from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 
 PARTS = 32
-"""Number of parts into which the rows of a note are divided, at least one row each."""
+"""Number of parts into which the rows of a note are divided. Each part has at least one row."""
 DEATHS_ALONE = 2
 """Number of deaths on a single row after which the row becomes a failed row."""
 ADJACENT_ROWS = 4
@@ -131,8 +131,8 @@ class Isolation:
         return bool(pairs.all(axis=1).any())
 
     def divided(self, batch: RowBatch) -> tuple[list[RowBatch], RowBatch]:
-        """Return the suspects in a batch, in small parts, and the rest of the batch with everything
-        else. All rows of an input row are in the same part."""
+        """Return small parts with the suspects of a batch, and the rest of the batch, which keeps
+        its ends and notes. All rows of an input row are in the same part."""
         parts: list[RowBatch] = []
         for note in self.suspects:
             ids = np.unique(batch.ids)

@@ -1,4 +1,4 @@
-"""Stores notes of the rows that processes are computing, in the control store of the Ray cluster.
+"""Stores notes in the control store of the Ray cluster: which rows each process is computing.
 
 A note that was not removed shows on which rows its process died (see `crash_isolation`). Only
 processes that replace a dead one store notes, because a note costs two requests per batch."""
@@ -34,7 +34,7 @@ class _Call(local):
     """The call that the current thread runs."""
 
     note: str | None = None
-    """The name of the note of the call; None if it stores no notes."""
+    """The name of the note of the call; None if the call stores no notes."""
 
 
 _call = _Call()
@@ -49,7 +49,7 @@ def _process() -> str:
 
 
 def _prefix(run: str, owner: str = "") -> str:
-    """Return the beginning of the names of the notes of a run, or only of those of one owner."""
+    """Return the prefix of the names of all notes of a run, or only of the notes of one owner."""
     return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
 
 
@@ -66,8 +66,8 @@ def noted(run: str) -> Iterator[None]:
 
 @contextmanager
 def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
-    """Keep a note of these rows (int64 IDs) while the block runs, if it is inside `noted`. Ignores
-    errors of Ray, whose head may not answer."""
+    """Keep a note of these rows (int64 IDs) while the block runs, but only within a block of
+    `noted`. Ignores errors of Ray, because its head may not answer."""
     name = _call.note
     if name is None:
         yield
@@ -78,7 +78,7 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
     try:
         yield
     except EngineDied:
-        raise  # keep the note, because this process ends as well
+        raise  # the note remains, because this process ends after its engine
     except Exception:
         _remove(name)
         raise
@@ -87,14 +87,14 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReadNotes:
-    """Keeps a note of the rows that a process reads, if it replaces a dead one. The note only adds
-    the location of a crash to a message. Rows are not isolated, because their number is unknown."""
+    """Keeps a note while a process that replaces a dead one reads rows. The note only adds the
+    location of a crash to a message. The rows are not isolated, because their number is unknown."""
 
     run: str
 
     @contextmanager
     def __call__(self, row: int) -> Iterator[None]:
-        """Keep the note while the block reads rows. `row` is the ID of the first one."""
+        """Keep the note while the block reads rows. `row` is the ID of the first row."""
         if not replaces_dead_process():
             yield
             return
@@ -113,23 +113,23 @@ def _remove(name: str) -> None:
 
 
 def predecessor_deaths(run: str) -> list[Death]:
-    """Return the deaths of the processes that this process replaces. They are fetched once per
-    process. The result is empty if the head of Ray does not answer."""
+    """Return the deaths of the processes that this process replaces. The deaths are fetched once
+    per process. The result is empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _known_deaths(_prefix(run, owner_of_this_process()), _process())
     return []
 
 
 def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
-    """Return all deaths of a run in steps, or with `reading` while rows were read. No process of
-    the run may be computing meanwhile. The result is empty if the head of Ray does not answer."""
+    """Return the deaths in steps of a run, or with `reading` the deaths while rows were read. No
+    process of the run may be computing. The result is empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _deaths(_prefix(run), _process(), reading=reading)
     return []
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return the deaths of a run in steps, and remove their notes. No process may be computing."""
+    """Return the deaths in steps of a run, and remove their notes. No process may be computing."""
     deaths = deaths_of(run)
     with suppress(Exception):
         for name, text in notes_below(_prefix(run)).items():
@@ -139,7 +139,7 @@ def take_deaths(run: str) -> list[Death]:
 
 
 def forget_notes() -> None:
-    """Remove the notes of this process, which exits for another reason than its rows."""
+    """Remove the notes of this process, which exits, but not because of its rows."""
     for name in list(_notes):
         _remove(name)
 
@@ -149,8 +149,8 @@ def _is_of_reading(note: CrashNote) -> bool:
 
 
 def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps, or with `reading` while rows were read, except on lost nodes.
-    Raises an error if the head of Ray does not answer."""
+    """Return the deaths in steps, or with `reading` the deaths while rows were read. Notes of lost
+    nodes and of `own_process` are left out. Raises an error if the head of Ray does not answer."""
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)

@@ -1,4 +1,4 @@
-"""Runs the segments of a job with actor pools as operators of Ray Data.
+"""Runs the segments (adjacent steps) of a job with actor pools as operators of Ray Data.
 
 A job with one pool has three segments: tasks read and run the steps before the pool, actors run the
 model, and tasks run the steps after it and commit. Segments exchange rows as blocks."""
@@ -73,12 +73,11 @@ from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations, writers
 
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
-"""An argument that keeps operators apart. Its value is Ray's default for tasks, but Ray Data fuses
-only operators with equal arguments, and actors and write tasks do not have this argument. So read
-tasks and task stages are fused with each other, but not with an actor pool or a write task, which
-would run them sequentially."""
+"""An argument of read tasks and task stages. Ray Data fuses only operators with equal arguments. So
+it fuses read tasks and task stages with each other, but not with an actor pool or a write task,
+which lack this argument and would run them sequentially. The value is Ray's default for tasks."""
 ROWS_PER_ACTOR = 4096
-"""Number of rows in the calls of an actor at one time, if the rows take very different times."""
+"""Number of rows in the concurrent calls of an actor, if the rows take very different times."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 """Maximum rows and bytes of the blocks of read tasks."""
 
@@ -88,7 +87,7 @@ class DatasetExecution:
     """The operators of one pass. `blocks` is the number of blocks into which the input is cut.
 
     Steps before the first pool run in the read tasks, and steps after the last pool in the tasks
-    that commit. Without `reads_run_steps`, the read tasks are too few to run steps."""
+    that commit. If `reads_run_steps` is False, the read tasks are too few to run steps."""
 
     plan: Plan
     tasks: list[ReadRows]
@@ -99,14 +98,14 @@ class DatasetExecution:
     rules: CommitRules
     control: ExecutionControl
     windows: WindowLimits | None = None
-    """The limits of the windows in which pools compute texts; None if the number of input rows is
-    unknown. There are no windows then."""
+    """The limits of the windows, within which pools sort texts by length. None (no windows) if the
+    number of input rows is unknown."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
 
     def run(self) -> None:
-        """Run the operators until all rows are committed, except those of lost tasks."""
-        # Ray's own tasks, such as those that split blocks, have no selector otherwise
+        """Run the operators until all rows are committed, except the rows of lost tasks."""
+        # otherwise Ray's own tasks, such as those that split blocks, would have no selector
         context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
@@ -130,15 +129,15 @@ class DatasetExecution:
 
     @property
     def _block_rows(self) -> int | None:
-        """The rows of a block of the read tasks; None if the number of input rows is unknown, in
-        which case Ray Data determines the blocks."""
+        """The maximum rows of a block of the read tasks; None if Ray Data determines the blocks,
+        because the number of input rows is unknown."""
         if self.blocks == len(self.tasks):
             return MAX_BLOCK_ROWS
         return max(1, math.ceil(self.windows.rows / self.blocks)) if self.windows else None
 
     def _divided_stages(self) -> tuple[list[Stage], list[Stage], list[Stage]]:
-        """Return the stages that run in the read tasks, those that are operators, and those that
-        run in the tasks that commit."""
+        """Return three lists of stages: those in the read tasks, those that are operators, and
+        those in the tasks that commit."""
         stages = list(with_preparations(self.plan.stages))
         first = list(takewhile(_runs_with_reading, stages)) if self.reads_run_steps else []
         rest = stages[len(first) :]
@@ -194,7 +193,7 @@ class DatasetExecution:
             "label_selector": selector(plan, plan.group_of(stage) if plan.groups else ""),
         }
         if stage.replicas is None:
-            # if few tasks read, one retry more prevents Ray from fusing the step with them
+            # if few tasks read, an extra retry keeps Ray from fusing the step with the read tasks
             common |= {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
             # a call for each block: larger calls would wait for the rows of a slow input
             task = _task(stage.name, self._segment([stage]))
@@ -233,9 +232,9 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the batch size that Ray Data passes to an actor in one call: a window if the step
-        pads texts, or else all rows of a call. A call has at least a batch, or a window if the step
-        skips rows. A call of a stage that batches itself is a block."""
+        """Return the batch size for Ray Data: a window if the step pads texts, and otherwise all
+        rows of a call. In that case, a call has at least the rows of a batch, or of a window if the
+        step skips rows, and exactly one block if the stage batches itself."""
         if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
@@ -244,8 +243,8 @@ class DatasetExecution:
         return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
-        """Return the number of blocks that an actor should have at the same time. They have about
-        ROWS_PER_ACTOR rows, but are so few that each actor gets some."""
+        """Return the number of blocks that an actor should have at the same time. These blocks have
+        about ROWS_PER_ACTOR rows, but leave enough blocks for the other actors."""
         if self.windows is None:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
@@ -311,9 +310,9 @@ class BlockReader:
 def sized_blocks(
     blocks: Iterable[pa.Table], rows: int, expected: int, max_bytes: int = READ_BYTES
 ) -> Iterator[pa.Table]:
-    """Yield the rows of blocks as blocks of about `rows` rows, or of fewer rows with about
-    `max_bytes`. Some rows wait for the next block, so that the last one is not small. `rows` was
-    computed from an estimate of the input, so it doubles after each `expected` blocks."""
+    """Yield the rows of blocks in new blocks of about `rows` rows, or of fewer rows with about
+    `max_bytes`. Some rows wait for the next block, so that the last block is not small. `rows` was
+    computed from an estimate of the input, so `rows` doubles after each `expected` blocks."""
     waiting, waiting_rows, size, made = list[pa.Table](), 0, 0, 0
     for block in blocks:
         waiting.append(block)
@@ -387,8 +386,8 @@ class CommitDatasink(Datasink[None]):
 def _actor(stage: Stage, segment: Segment) -> type:
     """Return a class for an actor pool.
 
-    The segment is part of the class. Constructor arguments would be in Ray's object store and could
-    be lost, and Ray could not restart the actor then."""
+    The segment is part of the class. A constructor argument would be in Ray's object store, and if
+    it was lost there, Ray could not restart the actor."""
 
     class SegmentActor:
         def __init__(self) -> None:
@@ -429,7 +428,7 @@ def load_in_pool(segment: Segment) -> None:
 
 def exit_process(error: EngineDied) -> None:
     """End this process, so that Ray restarts the actor with a new engine. If the call only raised
-    an error, Ray would send its retries to the same actor."""
+    an error, Ray would retry the call in the same actor."""
     sys.stderr.write(f"{error.message}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -439,7 +438,7 @@ def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table
     def run(block: pa.Table) -> Iterator[pa.Table]:
         with StopRequest(segment.run_id).watched() as stopping:
             yield from BlockCalls(name, segment, stopping)(block)
-            # this may be the last task of its process. An actor has too many calls for such notes
+            # this task may be the last one of its process. An actor has too many calls to do this
             if notes := tuple(segment.take_notes()):
                 yield encode(RowBatch(notes=notes))
 
@@ -465,8 +464,8 @@ class BlockCalls:
 
 
 def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str, Any]:
-    """Return the arguments of `dataset.map_batches` with which each actor gets a placement group
-    that has the GPUs of its replica on several pods. Empty if a replica fits into one pod.
+    """Return the arguments of `dataset.map_batches` that give each actor a placement group. The
+    group has the GPUs of a replica on several pods. Empty if a replica fits into one pod.
 
     The actor runs in the group, with the CPUs of its first bundle and no GPU, because the library
     that runs the model starts a process for each GPU of the group."""
@@ -481,7 +480,7 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
 
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
-    """Return the arguments of a placement group with one device and all that its replicas need."""
+    """Return the arguments of a placement group with one device and what its replicas need."""
     nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
     number = replicas_per_device(stage)
     needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}

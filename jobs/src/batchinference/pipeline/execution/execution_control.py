@@ -63,7 +63,7 @@ class ExecutionControl:
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
     measured: str | None = None
-    """The step whose replicas per device are measured. The pass ends soon after first results."""
+    """The step whose replicas per device are measured. Its first results soon end the pass."""
     measured_since: float | None = None
     """The monotonic time of the first results of the measured step."""
     draining: bool = False
@@ -76,7 +76,7 @@ class ExecutionControl:
     failure: Failure | None = None
     stage: str | None = None
     """The last stage of the pipeline that was busy at the last scheduling step. A job without
-    progress waits for this stage, while earlier stages may only wait for later ones."""
+    progress waits for this stage: earlier stages may be busy because they wait for it."""
 
     def drain(self) -> None:
         """Start no further tasks, and request the processes of this pass to stop."""
@@ -90,7 +90,7 @@ class ExecutionControl:
 
         The pass drains after a device failure, so that the next pass can avoid the node. It also
         drains if MAX_LOST tasks are lost before any row is committed, so that the next pass can
-        isolate the rows of dead processes. If no such rows are known, the error is raised."""
+        isolate the rows of dead processes. If these rows are unknown, the error is raised."""
         cause = root_cause(error)
         if not (self.recovers and isinstance(cause, _LOST)):
             raise error
@@ -123,8 +123,8 @@ class ExecutionControl:
             raise self.failure.error
 
     def on_step(self, busy: Sequence[str]) -> None:
-        """Update the stage, and drain or end the execution if this is due. `busy` are the busy
-        stages. Raises JobFailure if the execution was given up."""
+        """Update `stage` from the `busy` stages. Drain after a failure or a measurement, and raise
+        the failure after ABORT_SECONDS. Raises JobFailure if the execution was given up."""
         if self.given_up:
             raise JobFailure("given up")
         if self.failure is not None:
@@ -158,7 +158,7 @@ class ControlCallback(ExecutionCallback):
     """Connects an execution of Ray Data to its ExecutionControl. Ray makes the instances."""
 
     execution: ClassVar[ObservedExecution] = ObservedExecution(ExecutionControl())
-    """The newest execution. An instance keeps the one that it was created for."""
+    """The newest execution. An instance keeps the execution that was the newest at its creation."""
 
     def __init__(self) -> None:
         self._execution = ControlCallback.execution
@@ -173,7 +173,7 @@ class ControlCallback(ExecutionCallback):
         bundle_in_time(last, observed.rows, observed.seconds)
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:
-        """Update the control, and drain the execution if it asks for this. Ray calls this often."""
+        """Update the control, and drop waiting rows if it drains. Ray calls this often."""
         states = list((executor._topology or {}).values())
         observed = self._execution
         if observed.control.measured and observed.control.measured_since is None:
@@ -188,7 +188,7 @@ class ControlCallback(ExecutionCallback):
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:
-    """Return the names of the busy stages, in order. Waiting for a batch to fill is not busy."""
+    """Return the names of the busy stages, in order, without stages that wait for a full batch."""
     busy = (state for state in states if state.op.num_active_tasks() or state.has_pending_bundles())
     return [name for state in busy if (name := _name(state.op.name, read, write))]
 

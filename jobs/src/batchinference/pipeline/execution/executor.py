@@ -95,7 +95,7 @@ class Executor:
     def run(self) -> None:
         """Run the pass until all rows are committed.
 
-        Without actor pools, it is a single segment, unless rows must move between tasks: because
+        A pass without actor pools is a single segment, unless rows must move between tasks: because
         few tasks can read but all CPUs should compute, or because tasks share output files."""
         configure()
         prepared = self._prepared
@@ -116,8 +116,8 @@ class Executor:
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fills_files(self, tasks: int, share: float) -> bool:
-        """Return whether most files of this number of tasks have `rowsPerFile` rows, if that is
-        set. If not, Ray Data collects the rows of several tasks for each file."""
+        """Return whether most files of this number of tasks have `rowsPerFile` rows (True if not
+        set). If False, Ray Data collects rows of several tasks for each file."""
         per_file, count = self._layout.rows_per_file, self._prepared.count
         if per_file is None:
             return True
@@ -141,8 +141,8 @@ class Executor:
 
     @property
     def _merges(self) -> bool:
-        """Whether small files are merged at the end of the job. They are not if the spec or the
-        table determines how rows are divided into files."""
+        """Whether small files are merged at the end of the job: if the format allows this, and
+        neither the spec nor the table determines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
         partitions = table.file_partitions if table else layout.partition_by
@@ -235,8 +235,8 @@ class Executor:
     def rewrite_files(self, end: Snapshot) -> Snapshot:
         """Rewrite the files of a finished output, and return the new snapshot.
 
-        An output without rows gets a file with its columns. Otherwise, schemas are unified, and
-        small files of this run are merged, unless the spec determines the rows of a file."""
+        An output without rows gets a file with its columns. Otherwise, schemas are unified and, if
+        `_merges` is true, small files of this run are merged."""
         write, job_pass = self._spec.write, self._prepared.job_pass
         end = self._without_removed(end)
         if not end.has_rows:
@@ -294,7 +294,7 @@ class Executor:
         if not in_tasks:
             return [function() for function in functions]
         arguments = write_task_arguments(self._plan)
-        if not self._plan.groups:  # more tasks than CPUs would only start more processes
+        if not self._plan.groups:  # a CPU each: more tasks would only start more processes
             arguments["num_cpus"] = TASK_CPUS
         task: Any = ray.remote(**arguments)(_run)
         results: list[Result] = ray.get([task.remote(function) for function in functions])
@@ -306,11 +306,11 @@ class Executor:
         return capacity_of(self._plan)
 
     def drain(self) -> None:
-        """Make `run`, in another thread, return soon, after running tasks have committed."""
+        """Make `run` return soon in its thread, after running tasks have committed."""
         self.control.drain()
 
     def give_up(self) -> None:
-        """Make `run`, in another thread, cancel its tasks and raise an error."""
+        """Make `run` cancel its tasks and raise an error in its thread."""
         self.control.given_up = True
 
 

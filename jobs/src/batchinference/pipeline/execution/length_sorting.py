@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WINDOW_ROWS = 4096
 """Maximum rows of a window. Texts are sorted within a window."""
 WINDOW_BYTES = 128 << 20
-"""Maximum bytes of a sorted window: sorting copies its rows."""
+"""Maximum bytes of a window that is sorted. There is a limit because sorting copies the rows."""
 WINDOW_BATCHES = 16
 """Maximum batches of a window in an actor pool. Earlier steps may make rows much larger than the
 input rows, and a lost actor loses its window."""
@@ -30,7 +30,7 @@ _TEXT = (pa.string(), pa.large_string())
 
 @dataclass(frozen=True)
 class WindowLimits:
-    """The expected number of input rows, and the expected bytes of a row."""
+    """Limits windows by the expected number of input rows and the expected bytes of a row."""
 
     rows: int
     row_bytes: int
@@ -45,7 +45,7 @@ class WindowLimits:
 def longest_first(
     batch: RowBatch, columns: tuple[str, ...], max_bytes: int = WINDOW_BYTES
 ) -> RowBatch:
-    """Return a window of rows with its longest texts first. Rows of the same input row stay
+    """Return a window of rows with its longest texts first. Rows made from the same input row stay
     together and in order. A batch without texts, or of more than `max_bytes`, is unchanged."""
     lengths = text_lengths(batch.table, columns)
     if lengths is None or batch.nbytes > max_bytes:
@@ -63,8 +63,8 @@ def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the length of each row (int64): its tokens if a prepared column lists them, or else
-    the total length of its texts. None if the columns have no texts."""
+    """Return the length of each row (int64): its number of tokens if a prepared column lists the
+    tokens, or else the total length of its texts. None if the columns have no texts."""
     texts = text_columns(table, columns)
     if not texts:
         return None
@@ -80,7 +80,7 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
 
 
 def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
-    """Return those of the columns that have texts."""
+    """Return the columns among `columns` that have texts."""
     return [
         table.column(name)
         for name in columns

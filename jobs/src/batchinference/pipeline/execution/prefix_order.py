@@ -1,8 +1,8 @@
 """Orders rows so that prompts with the same beginning follow each other.
 
 Language models cache their state after the beginning of a prompt (prefix caching), and reuse it for
-following prompts with the same beginning. Apart from that, rows keep their input order, so that a
-commit has few row ranges."""
+following prompts with the same beginning. Rows with the same beginning form a group, and the groups
+are in the order of their first rows, so that a commit has few row ranges."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.execution.block_codec import ID
 
 BEGINNING = 256
-"""Number of characters that must be equal, after the characters that are equal in all rows. A model
+"""Number of characters that must be equal, not counting those that all rows begin with. A model
 computes a shorter beginning in almost no time."""
 _SEPARATOR = pa.scalar("\0", pa.large_string())
 
 
 def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
     """Return the row indexes of a block in the order of the prompts, which consist of `columns`.
-    None if the rows should keep their order, as always if an input row has several rows."""
+    None if no beginnings are equal or an input row has several rows: the rows keep their order."""
     names = [name for name in columns if name in block.column_names]
     columns_of_texts = [t for name in names if (t := _texts(block.column(name))) is not None]
     if not columns_of_texts or ID not in block.column_names:
@@ -42,7 +42,7 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return a column as texts that begin alike if its values do; None if not text or nested."""
+    """Return a text column, or a nested column converted to texts; None for any other column."""
     column = decoded(column)
     if pa.types.is_nested(column.type):
         return pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.large_string())])

@@ -1,6 +1,6 @@
-"""A pass that is ready to run, how it ended, and whether another pass follows. Needs no Ray.
+"""A pass before it runs, the end of a pass, and whether another pass follows. Needs no Ray.
 
-An attempt consists of passes. Each computes the rows that are missing when it begins."""
+An attempt consists of passes. Each pass computes the rows that are missing when it begins."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class PreparedPass:
     isolation: Isolation = NO_DEATHS
     """The rows on which processes died in earlier passes."""
     kind: str = ""
-    """The word of the run history for what the run does with the output."""
+    """What the run does with the output, in the words of the run history."""
     is_sample: bool = False
-    """Whether this pass only computes a sample, for the gate and the cascades. If so, `missing`,
-    `count` and `sizing` are those of the sample."""
+    """Whether this pass only computes a sample, for the gate and the cascades (see `first_rows`).
+    If so, `missing`, `count` and `sizing` are those of the sample."""
 
     @property
     def share(self) -> float:
@@ -108,8 +108,8 @@ class PreparedPass:
         return PassEnd(snapshot, missing, notes, files)
 
     def begin_next_pass(self, end: PassEnd, deaths: Iterable[Death] = ()) -> PreparedPass:
-        """Begin the next pass, over the rows that are still missing, and return it.
-        `deaths` are those in the last pass. Raises BadOutput if another run has begun."""
+        """Begin the next pass, over the rows that are still missing, and return it. `deaths` are
+        the deaths in the pass that has ended. Raises BadOutput if another run has begun."""
         layout, lease = self.job_pass.layout, self.job_pass.lease
         job_pass = JobPass.begin(layout, lease, end.snapshot, lease.job, end.files)
         isolation = self.isolation.after(deaths)
@@ -136,9 +136,9 @@ class Passes:
         *,
         excluded: bool = False,
     ) -> PreparedPass:
-        """Begin the next pass after one that has left rows missing, and return it. `deaths` are
-        those of processes that computed rows, and `losses` are the causes of lost tasks.
-        `excluded` is whether the next pass avoids more faulty nodes than this one.
+        """Begin and return the next pass, after the pass `run` has left rows missing. `deaths` are
+        the deaths in `run` while rows were computed, and `losses` are the causes of lost tasks.
+        `excluded` is whether the next pass avoids more faulty nodes than `run`.
 
         Raises the last loss, or Incomplete, if another pass would not help."""
         advanced = bool(deaths) or len(end.snapshot.entries) > len(run.start.entries)

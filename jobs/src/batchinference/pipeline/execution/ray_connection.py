@@ -46,21 +46,21 @@ CONNECT_SECONDS = 10.0
 START_TRIES = 3
 """How often starting Ray on this machine is tried if Ray does not start in time."""
 IDLE_SECONDS = 60
-"""Seconds after which Ray on this machine ends an idle process. By default Ray does so after one
-second, and a new process must import everything again."""
+"""Seconds after which Ray on this machine ends an idle process. Ray's default is one second, but
+each new process must import everything again."""
 _SYSTEM_CONFIG = {
-    "enable_metrics_collection": False,  # it listens everywhere
+    "enable_metrics_collection": False,  # metrics would listen on all interfaces
     "idle_worker_killing_time_threshold_ms": IDLE_SECONDS * 1000,
 }
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
-"""Maximum length of the path above Ray's files. A socket path has at most 104 characters."""
+"""The path above Ray's files must be shorter: a socket path has at most 104 characters."""
 
 
 @dataclass
 class RayFiles:
-    """The directory of sockets, logs and spilled objects of a Ray that this program starts."""
+    """The directory of sockets, logs and spilled objects of a Ray instance of this program."""
 
     path: str
     kept: bool = False
@@ -95,7 +95,7 @@ def ray_files() -> Iterator[RayFiles]:
 
 @contextmanager
 def random_token() -> Iterator[None]:
-    """Set a random token for Ray. Ray would otherwise use one in a file that all users can read."""
+    """Set a random token for Ray, whose default token is in a file that all users can read."""
     before = os.environ.get("RAY_AUTH_TOKEN")
     os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     AuthenticationTokenLoader.instance().reset_cache()
@@ -132,7 +132,7 @@ def local_ray(
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=not quiet,
-                # the stderr of a notebook is no file, and cannot be redirected to one
+                # only errors: the stderr of a notebook is no file, and cannot be redirected
                 logging_level=logging.ERROR if quiet else logging.INFO,
             )
         try:
@@ -245,7 +245,7 @@ def remote_ray(
     is_local = _probe_address(address)
     with _output_to_file() if quiet else nullcontext():
         if is_local or os.environ.keys() & _TOKENS:
-            # as Ray does for 'auto'. A token file is not used for other machines by default
+            # as Ray does for 'auto'. By default, a token file is used only on its own machine
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         environment = environment_with_modules(directory) if directory else None
         if directory and environment:

@@ -1,8 +1,8 @@
 """Measures how many replicas of a step are fastest on one device (`replicasPerDevice: auto`).
 
 The first pass has one replica per device and stops soon after the first results, the next pass has
-two, and so on. Their rows are committed as in any pass. The search ends when another replica gains
-less than GAIN, does not fit into the memory of the device, or has no CPUs."""
+two, and so on. All passes commit their rows. The search ends when one more replica gains less than
+the factor GAIN, does not fit into the memory of the device, or has no CPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad, OutOfMemory
 from batchinference.plan import Plan, Stage
 
 GAIN = 1.1
-"""Minimum speedup by one more replica."""
+"""The factor by which one more replica must at least speed up a step."""
 
 
 @dataclass
@@ -25,14 +25,14 @@ class ReplicaSearch:
     """The maximum number of replicas of each step that is not decided yet."""
     _replicas: dict[str, int] = field(default_factory=dict)
     _rate: float = 0.0
-    """The rows per second of the last measured number of replicas, which is one less than now."""
+    """The rows per second with one replica less than now; 0.0 if now is the first measurement."""
     _notes: list[tuple[str, str]] = field(default_factory=list)
     """The decisions that were not reported yet (step, JSON)."""
 
     @classmethod
     def of(cls, plan: Plan, *, repeatable: bool) -> ReplicaSearch:
         """Return the search for a plan. Without `repeatable`, the input can be read in only one
-        pass, and each step has one replica per device."""
+        pass, so each step has one replica per device."""
         searched = [stage for stage in plan.stages if stage.searches and stage.gpus]
         undecided = {stage.name: stage.per_pod for stage in searched}
         return cls(undecided if repeatable else {}, dict.fromkeys(undecided, 1))
@@ -51,7 +51,7 @@ class ReplicaSearch:
         return replace(stage, gpus=int(10_000 / number) / 10_000) if number else stage
 
     def record(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Update the search with the notes of a pass. Without results, the pass is repeated."""
+        """Update the search with the notes of a pass. A pass without results is repeated."""
         step = self.step
         rate_of_replica = _rate(notes, step)
         if step is None or not rate_of_replica:
@@ -67,7 +67,7 @@ class ReplicaSearch:
 
     def retries_with_fewer(self, failure: JobFailure) -> bool:
         """Return whether a pass may have failed because its replicas do not fit on their devices.
-        If so, the next pass has one replica less. With another cause, it fails as well."""
+        If so, the next pass has one replica less, and fails as well if the cause is another one."""
         step = self.step
         may_not_fit = type(failure) is JobFailure or isinstance(failure, ModelLoad | OutOfMemory)
         if step is None or self._replicas[step] == 1 or not may_not_fit:

@@ -45,7 +45,7 @@ def peak_memory(_run: str) -> PeakMemory:
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the notes. Notes of a step that only count, such as those per batch, are added up."""
+    """Return the notes. Notes of a step that have only counts are added up to one note."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)

@@ -70,7 +70,7 @@ class OutputFiles:
         return self._numbered(batch.reordered(np.argsort(batch.ids, kind="stable")))
 
     def _numbered(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch, with their row numbers if the layout has these."""
+        """Return the rows of a batch, with their row numbers if the layout has a number column."""
         if (name := self.layout.row_number) is None:
             return batch.table
         numbers = pa.array(numbers_of(batch.ids, self.first_file))

@@ -109,7 +109,7 @@ class Segment:
         return self._of_batches(read, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the rows of a block, like `of_read`, each result in block order."""
+        """Yield the results of a block like `of_read`, each result in the order of the block."""
         return self._of_batches(iter([batch]), stopping, self._of_blocks)
 
     def _of_batches(
@@ -131,7 +131,7 @@ class Segment:
             yield from stage.take_notes()
 
     def current_isolation(self) -> Isolation:
-        """Return the isolation of this pass with the deaths of the processes that this one
+        """Return the isolation of this pass after the deaths of the processes that this process
         replaces. It is false without deaths. Raises JobFailure if adjacent rows have crashed."""
         isolation = self.isolation
         if self.replaces_process():
@@ -155,8 +155,8 @@ class Segment:
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
-        """Yield the results of suspects, which are computed in small parts, then of the other rows.
-        Crashed rows become failed rows. Once `stopping` is set, no further part begins."""
+        """Yield the results of suspects, computed in small parts, then the results of the other
+        rows. Crashed rows become failed rows. Once `stopping` is set, no further part begins."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
         done: list[RowBatch] = []
         since = time.monotonic()
@@ -209,7 +209,7 @@ class Segment:
 
         If the first model reads texts, rows are computed in windows, longest texts first, so that
         each batch has texts of similar lengths and needs little padding. The results of a window
-        are in input order. If a window is yielded in parts, only each part is."""
+        are in input order. If a window is yielded in parts, each part is ordered by itself."""
         rows = BatchRows(self.batch_rows)
 
         def wanted() -> int:
@@ -222,7 +222,7 @@ class Segment:
                 yield results.in_order_of(window.ids)
 
     def _of_blocks(self, batches: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of blocks. A block has a suitable size, so each is a window."""
+        """Yield the results of blocks. Each block is a window, because its size is suitable."""
         self.load()
         rows = _batch_rows_of_process(self.pickled, self.batch_rows)
         for batch in batches:
@@ -323,7 +323,7 @@ class SharedLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait until no thread computes alone or waits to do so, then compute next to others."""
+        """Wait for threads that compute alone or want to, then compute next to other threads."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._alone or self._waiting))
             self._shared += 1
@@ -336,8 +336,8 @@ class SharedLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Wait until no other thread computes, then let none begin. So if the process dies, it
-        leaves no notes of other threads."""
+        """Wait until no other thread computes, and let none begin during the block. So if the
+        process dies, it leaves no notes of other threads."""
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: not (self._alone or self._shared))
@@ -355,8 +355,8 @@ _LOADED, _COMPUTING = LoadedStages(), SharedLock()
 
 
 def unload_stages() -> None:
-    """Drop the stages of this process, so that their models end, and with them the processes of
-    these models. Later, Ray would kill such processes, and the models would log an error."""
+    """Drop the stages of this process, so that their models end the processes that they have
+    started. Otherwise, Ray would kill these processes later, and the models would log an error."""
     _LOADED.clear()
 
 

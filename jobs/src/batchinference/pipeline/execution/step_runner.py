@@ -71,7 +71,7 @@ from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
 STOP_SECONDS = 2.0
-"""When a job stops, the rest of a batch is left out if it would take more seconds."""
+"""When a job stops, the rest of a batch is left out if the rest would take more seconds."""
 WAITS = (1.0, 4.0)
 """Seconds before the retries of a batch after an error that may be transient."""
 
@@ -82,9 +82,9 @@ class ErrorHandling:
 
     `tolerant` says whether failed rows are allowed. `input` is the location of the input snapshot,
     with which error messages name a row. With `values`, the error record keeps the values of the
-    row; it always keeps those of the column `key`. `failing` are the names of warnings that make
-    their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if any. The
-    values of `secrets` are masked in each process that handles errors."""
+    row; it always keeps the value of the column `key`. `failing` are the names of warnings that
+    make their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if any.
+    The values of `secrets` are masked in each process that handles errors."""
 
     tolerant: bool
     input: Location
@@ -116,7 +116,7 @@ class ErrorHandling:
     def failed_rows(
         self, step: str, batch: RowBatch, errors: Mapping[int, Exception]
     ) -> list[tuple[int, pa.Table]]:
-        """Return the index and the failed row of each row of a batch that has an error."""
+        """Return the batch index and the failed row of each row in `errors`."""
         return [
             (row, self.failed_row(step, int(batch.ids[row]), error, batch.table.slice(row, 1)))
             for row, error in sorted(errors.items())
@@ -124,7 +124,7 @@ class ErrorHandling:
 
 
 class StageRunner:
-    """Runs the steps of a stage. Each actor or worker process creates it once."""
+    """Runs the steps of a stage. Each actor or worker process creates one runner."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
         """Load the models and user code of the steps. Raises ModelLoad."""
@@ -166,7 +166,7 @@ class StageRunner:
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of a step with loaded model or code. Raises ModelLoad and DeviceFailed."""
+    """Return the runner of a step, with its model or code. Raises ModelLoad and DeviceFailed."""
     began = time.perf_counter()
     try:
         transform = load_step(step, device)
@@ -180,7 +180,7 @@ def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
 
 
 def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
-    """Return the runner of the preparation of a model step, which is measured separately."""
+    """Return the runner of the preparation of a model step, measured separately from the model."""
     began = time.perf_counter()
     preparation = Preparation.load(step.name, step.model, device)
     transform = with_condition(step, preparation, adds={})
@@ -204,7 +204,7 @@ class StepRunner:
     """Runs one step over the rows of a batch."""
 
     _sharing = Lock()
-    """Held while a thread changes the batch size, which all threads of the process share."""
+    """A lock for changes of the batch size, which all threads of the process share."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class StepRunner:
 
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or only of its first rows if the results are large or
-        the step fails later. Raises JobFailure without results, or if the process must end."""
+        the step fails later. Raises JobFailure if it has no results, or if the process must end."""
         results = StepResults()
         chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
         with self.time.measured(lambda: chosen.number(0, results.rows)), self._computing():
@@ -307,7 +307,7 @@ class StepRunner:
                     results.failure = failure
                     break
                 if not done:
-                    empty_caches()  # only now, because the error referenced tensors of the batch
+                    empty_caches()  # not earlier, because the error referenced tensors of the batch
                 elif self._must_end(len(batch.ids) - results.rows) or self._errors.has_too_many(
                     len(results.failed)
                 ):
@@ -345,7 +345,7 @@ class StepRunner:
         return True
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
-        """Return the results of rows, or only of the first ones if the results are large, too many
+        """Return the results of rows, or only of the first rows if the results are large, too many
         rows fail, or an error follows. `offset` is the index of the first row in the batch."""
         results = StepResults()
         for part in _before_error(bisect_failures(self._transform, rows, self._errors.failing)):
@@ -419,11 +419,11 @@ class StepResults:
     """Why the following rows have no results."""
 
     def rows_wanted(self, ids: np.ndarray, limit: int, chosen: ChosenRows = ALL_ROWS) -> int:
-        """Return how many of the next rows of the batch the step gets. It computes at most `limit`
-        of them, and skips the others. `ids` are the input row IDs of the batch.
+        """Return how many of the next batch rows the step gets: at most `limit` rows that are
+        `chosen`, and any rows that it skips. `ids` are the input row IDs of the batch.
 
-        If the results are large or full, only rows that complete an input row with results are
-        wanted, and rows of other input rows that Ray has put between them."""
+        If the results are large or full, only rows up to the last row of the input rows with
+        results are wanted. Ray may have put rows of other input rows between them."""
         rest = ids[self.rows :]
         limit = chosen.stop(self.rows, limit) - self.rows
         if self.nbytes < RESULT_BYTES and not self.is_full:
@@ -484,7 +484,7 @@ class StepResults:
 
 
 def _complete_rows(ids: np.ndarray, rows: int) -> int:
-    """Return the largest number, up to `rows`, of first rows such that no input row is divided.
+    """Return how many of the first `rows` rows can be used, at most, without dividing an input row.
     `ids` are the input row IDs of the batch."""
     _, inputs = np.unique(ids, return_inverse=True)
     last = np.zeros(len(ids), dtype=np.int64)
@@ -506,8 +506,8 @@ class Part:
 
 
 def _before_error(parts: Iterator[Part]) -> Iterator[Part]:
-    """Yield the parts before an error. Raises the error only if it comes first. If it persists, it
-    is raised again when the next rows are computed."""
+    """Yield the parts before an error. Raises the error only if no part comes before it. Otherwise,
+    an error that persists is raised again when the next rows are computed."""
     first = next(parts)
     yield first
     with suppress(Exception):
@@ -518,8 +518,8 @@ def bisect_failures(
     apply: Transform, batch: pa.Table, failing: Collection[str] = (), start: int = 0
 ) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
-    result covers fewer rows, the next part begins after them. `failing` are the names of warnings
-    that make their rows failed rows.
+    result covers only the first rows, the next part begins after these rows. `failing` are the
+    names of warnings that make their rows failed rows.
 
     Makes up to 2 x log2(rows) additional calls for each failed row. Raises errors that are not
     about a row (see `is_about_the_row`)."""

@@ -1,4 +1,4 @@
-"""Handles stop signals, and runs an execution in a thread that observation and signals can end."""
+"""Handles stop signals. Runs an execution in a thread, so that signals or observers can end it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 POLL_SECONDS = 2.0
 """Minimum seconds from the end of one observation of a running job to the next."""
 POLL_PAUSE = 10
-"""Minimum ratio of the time between two observations to the time of an observation, which lists all
-commits."""
+"""The pause between two observations takes at least this many times as long as an observation,
+which lists all commits."""
 ABORT_SECONDS = 10.0
-"""Seconds that an aborted execution has to end."""
+"""Seconds within which an aborted execution must end."""
 STOPPING = (
     f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
     "A second signal (Ctrl-C) stops at once"
@@ -94,7 +94,7 @@ class StoppableExecution(Protocol):
         """Run the operation to its end. Raises its error."""
 
     def drain(self) -> None:
-        """Make `run` return soon, after running tasks have committed. No others start."""
+        """Make `run` return soon, after running tasks have committed. No other tasks start."""
 
     def give_up(self) -> None:
         """Make `run` raise an error soon."""
@@ -143,8 +143,8 @@ def _drain(execution: StoppableExecution, done: threading.Event, stop: StopSigna
 
 
 def _start(execution: StoppableExecution) -> tuple[threading.Event, list[BaseException]]:
-    """Run the execution in a thread. Return an event that is set when it has ended, and a list that
-    then contains its failure, if any."""
+    """Run the execution in a thread. Return an event that is set when the execution has ended, and
+    a list to which its failure is added, if any."""
     done, errors = threading.Event(), list[BaseException]()
 
     def run() -> None:

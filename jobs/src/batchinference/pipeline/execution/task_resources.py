@@ -116,9 +116,9 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     Ray rounds the CPUs of a pod up. The replicas of a pod share these CPUs, so that no further
     replica fits into the remainder.
 
-    On a single machine, two kinds of replicas need 0 CPUs. Replicas with a device are limited by
-    the number of devices, and their CPUs are idle while they wait for rows. Pools that grow until
-    they use all CPUs must leave some for the tasks that feed them."""
+    On a single machine, two kinds of replicas need 0 CPUs: replicas with a device, because devices
+    limit their number and their CPUs are idle while they wait for rows; and replicas of growing
+    pools, which must leave CPUs for the tasks that feed them."""
     if stage.replicas and not plan.groups and (stage.resources or not stage.needs_pool):
         return 0
     in_own_pod = bool(plan.groups) and not is_cpu_stage(stage)
@@ -155,8 +155,8 @@ def replicas_per_device(stage: Stage) -> int:
 
 
 def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
-    """Return the number of nodes for pools and the CPUs of each: of the machine, or of the group
-    `cpu`. An autoscaling cluster can start as many nodes as the plan allows."""
+    """Return the number of nodes for pools and the CPUs of each node: the machine, or the nodes of
+    the group `cpu`. An autoscaling cluster can start as many nodes as the plan allows."""
     if not plan.groups:
         cpus = all_cpus(plan)
         return 1, cpus if plan.single_segment else cpus - writers(cpus) * WRITE_CPUS
@@ -169,8 +169,8 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
 
 
 def _reserved_cpus(plan: Plan) -> list[float]:
-    """Return the CPUs that growing pools must leave free: those of each other actor and, on a
-    cluster, where every actor occupies CPUs, those of a task and a write task."""
+    """Return the CPUs that growing pools must leave free: the CPUs of each other actor and, on a
+    cluster, where every actor occupies CPUs, the CPUs of a task and a write task."""
     cpus: list[float] = []
     if plan.groups:
         tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
@@ -182,8 +182,8 @@ def _reserved_cpus(plan: Plan) -> list[float]:
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:
-    """Return the memory of an actor in bytes; None if it is not set or the pod of the actor limits
-    it. On a single machine, it limits the number of actors."""
+    """Return the memory of an actor in bytes; None if no memory is set, or on a cluster, where pods
+    limit it. On a single machine, the memory limits the number of actors."""
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 
@@ -201,8 +201,8 @@ def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
 
 
 def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise JobFailure with the missing nodes of a cluster, because Ray would wait for them
-    forever. `nodes` is the result of `ray.nodes()`."""
+    """Raise JobFailure if the cluster lacks nodes for the plan, because Ray would wait forever.
+    `nodes` is the result of `ray.nodes()`."""
     if problems := _groups_without_nodes(plan, nodes):
         raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
 

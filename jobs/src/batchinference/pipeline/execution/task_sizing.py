@@ -9,9 +9,9 @@ from batchinference.pipeline.input.planning import MAX_TASKS, MIN_BLOCK_ROWS, SM
 
 MIN_CPU_TASKS = 4
 """Minimum number of tasks for each task that the CPUs can run, so that all CPUs finish at about the
-same time. There are fewer if the input has few rows or cannot be divided."""
+same time. There are fewer tasks if the input has few rows or cannot be divided."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
-"""Rows of a large task, and the minimum number of them for each task that the CPUs can run."""
+"""Rows of a large task, and minimum number of large tasks for each task that the CPUs can run."""
 FULL_FILES = 4
 """Minimum number of files of `rowsPerFile` rows that a task writes before a smaller last one."""
 SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0

@@ -23,8 +23,8 @@ processes of a large cluster do not ask Ray's control store at the same time."""
 
 
 def until_stopped(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-    """Yield results. After `stopping` is set, yield no further one, because a reader could wait for
-    the answers to its requests."""
+    """Yield results. After `stopping` is set, yield no further result, because the reader could
+    wait for the answers to its requests."""
     for result in results:
         yield result
         if stopping.is_set():
@@ -41,7 +41,7 @@ class StopRequest:
     run: str
     poll_seconds: tuple[float, float] = POLL_SECONDS
     drain_seconds: float = DRAIN_SECONDS
-    """How long tasks may commit their results. After that, user code hangs."""
+    """How long tasks may commit their results. After that, user code is assumed to hang."""
 
     @property
     def _name(self) -> str:

@@ -1,9 +1,9 @@
 """Computes expressions over columns with Arrow.
 
 Values and operators behave as in Python, except that an operation on null returns null, as in SQL.
-Exceptions: `None in [None]` is true, `False and None` is false, `True or None` is true, and a null
-condition of `if` is false. A division by zero and an item beyond the end of a list return null.
-A column with only nulls in a block may have the null type there.
+But `None in [None]` is true, `False and None` is false, `True or None` is true, and a null
+condition of `if` is false. A division by zero and an item beyond the end of a list return null. A
+column with only nulls in a block may have the null type in that block.
 
 Integers are computed as int64, and decimals as float64. Comparisons and `a if b else c` do not
 round integers: with a column of floats, they fail for an integer that float64 cannot hold."""
@@ -93,7 +93,7 @@ class Operand:
         return bool(pa.types.is_null(self.kind))
 
     def cast(self, kind: pa.DataType) -> Operand:
-        """Return the operand cast to another type, rounded if the type cannot hold a value."""
+        """Return the operand cast to another type. Values that the type cannot hold are rounded."""
         return Operand(self._before_cast(kind).cast(kind, safe=False), kind)
 
     def exactly_cast(self, kind: pa.DataType) -> Operand:
@@ -101,7 +101,7 @@ class Operand:
         return Operand(self._before_cast(kind).cast(kind), kind)
 
     def _before_cast(self, kind: pa.DataType) -> pc.Expression:
-        """Return decimals that become fractions as text: Arrow casts 99.99 to a wrong float64."""
+        """Return the expression; decimals as text before float casts: Arrow casts 99.99 wrongly."""
         exact = pa.types.is_decimal(self.kind) and pa.types.is_floating(kind)
         return self.expression.cast(pa.string()) if exact else self.expression
 
@@ -121,7 +121,7 @@ NULL = constant(None)
 
 def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
     """Raise UnsuitableTypes if a column is known to hold other values than texts. `known` has the
-    columns of known type, and `reader` is what needs texts, for the message."""
+    columns of known type, and `reader` names what needs texts, for the message."""
     kind = known.schema.field(column).type if column in known.column_names else pa.null()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if is_text(kind) or pa.types.is_null(kind):
@@ -288,7 +288,7 @@ class _Translation:
         return self._apply(_OPERATORS[type(op)], *sides(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
-        """Return whether a list contains a value. For null: true if it contains None, else null."""
+        """Return whether a list contains a value. For null: true if None is listed, else null."""
         if value.is_null:
             return constant(True) if None in values else NULL
         value = _without_decimal(value)
@@ -318,7 +318,7 @@ class _Translation:
         condition = pc.coalesce(test.as_condition().expression, pc.scalar(False))
         body = constant(pa.scalar(None, orelse.kind)) if body.is_null else body
         orelse = constant(pa.scalar(None, body.kind)) if orelse.is_null else orelse
-        if body.kind != orelse.kind:  # the type need not hold a value that is not chosen
+        if body.kind != orelse.kind:  # a value that is not chosen need not fit the type
             body, orelse = _constant_as(body, orelse.kind), _constant_as(orelse, body.kind)
             body = _if(condition, body, constant(pa.scalar(None, body.kind)))
             orelse = _if(condition, constant(pa.scalar(None, orelse.kind)), orelse)
@@ -330,7 +330,7 @@ class _Translation:
 
     def _part(self, value: Operand, key: str | int) -> Operand:
         """Return a field of a struct, the value of a key of a map, or an item of a list; null if
-        there is no such key or item. Raises NoSuchPart if the type has none."""
+        there is no such key or item. Raises NoSuchPart if the type has no such parts."""
         if value.is_null:
             return NULL
         part = _item_of(value, key) if isinstance(key, int) else _field_of(value, key)
@@ -363,7 +363,7 @@ class _Translation:
         return nearest if digits is not None else _CASTS["int"](nearest)
 
     def _length(self, value: Operand) -> Operand:
-        """Return the number of characters of a text, of bytes, or of elements of a list or map."""
+        """Return the number of characters (text), bytes (binary) or elements (list or map)."""
         kind, length = value.kind, pc.utf8_length
         if pa.types.is_map(kind):
             pairs = pa.struct([kind.key_field, kind.item_field])
@@ -437,8 +437,8 @@ def _to_integer(value: Operand) -> Operand:
 
 
 def _without_hexadecimal(value: Operand) -> Operand:
-    """Return texts, with a remark added to those such as 0xFF. Without the remark, Arrow would cast
-    such a text to an integer; with it, the cast fails."""
+    """Return texts, with a remark added to texts such as 0xFF. Without the remark, Arrow would cast
+    such a text to an integer; with the remark, the cast fails."""
     text, kind = value.expression, value.kind
     remark, empty = (pc.scalar(pa.scalar(part, kind)) for part in (" in hexadecimal digits", ""))
     marked = pc.binary_join_element_wise(text, remark, empty)
@@ -495,14 +495,14 @@ _CASTS: dict[str, Callable[[Operand], Operand]] = {
     "int": _to_integer,
     "float": lambda value: value.cast(pa.float64()),
     "str": _to_text,
-    "lower": partial(_changed_text, str.lower),  # Arrow changes single letters, and so no ß
+    "lower": partial(_changed_text, str.lower),  # Arrow maps letter to letter, and keeps ß
     "upper": partial(_changed_text, str.upper),
 }
 
 
 def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in a common type. Raises TypeError if there is none. Computing them
-    raises ArrowInvalid if that type cannot hold a value."""
+    """Return both operands in a common type. Raises TypeError if there is none. Computing the
+    results raises ArrowInvalid if that type cannot hold a value."""
     kind = unify_types(left.kind, right.kind)
     if kind is None:
         raise TypeError(f"{left.kind} and {right.kind} have no common type")
@@ -569,8 +569,8 @@ def _fits_integer(value: float) -> bool:
 
 
 def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
-    """Return integers that are compared with floating-point numbers as float64. Computing them
-    raises ArrowInvalid for an integer that float64 cannot hold."""
+    """Return integers as float64 for a comparison with floats, and other operands unchanged.
+    Computing the result raises ArrowInvalid for an integer that float64 cannot hold."""
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
         return operand.exactly_cast(pa.float64())
     return operand
@@ -605,7 +605,7 @@ def _without_decimal(operand: Operand) -> Operand:
 
 def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
-    InvalidTime if `kind` is that of a date or time and a text cannot be converted."""
+    InvalidTime if `kind` is a date or time type and a text cannot be converted."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if pa.types.is_integer(kind):
@@ -623,8 +623,8 @@ def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
-    """Return the date or time of a text in ISO 8601. A text without a time zone has that of the
-    type. Raises InvalidTime if the text is invalid."""
+    """Return the date or time of a text in ISO 8601. A text without a time zone gets the time zone
+    of the type. Raises InvalidTime if the text is invalid."""
     try:
         if pa.types.is_time(kind):
             return pa.scalar(dt.time.fromisoformat(text), kind)

@@ -102,7 +102,7 @@ def _replaced(tree: ast.expr, old: ast.expr, new: str) -> str:
 
 def _replacement(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
     """Return the node or one of its parts, and the text that replaces the node or part; None if
-    there is no such text. The functions `_for_...` return the same for one kind of problem."""
+    there is no such text. Each function `_for_...` returns this for one kind of problem."""
     is_search = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     if (is_search or isinstance(node, ast.Call)) and any(is_list(kind) for _, kind in parts):
         return None  # the first item alone is not what was meant
@@ -172,9 +172,9 @@ def _is_exact(value: object) -> bool:
 def part_of(
     written: str, kind: pa.DataType, others: Sequence[pa.DataType], *, only: bool = False
 ) -> str:
-    """Return the expression of a field or item of the value `written`, such as `a.b` for `a`. A
-    field is preferred if it has one of the types `others`, those of the values beside this value.
-    Return an empty text for no struct or list or, with `only`, if several fields may be meant."""
+    """Return the expression of a field or item of the value `written`, such as `a.b` for `a`.
+    Fields with one of the types `others`, of the values beside this value, are preferred. Return an
+    empty text if the value is no struct or list, or with `only` if several fields may be meant."""
     if is_list(kind):
         item = f"{written}[0]"
         return part_of(item, kind.value_type, others, only=only) or item

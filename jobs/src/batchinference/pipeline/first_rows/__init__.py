@@ -1,7 +1,7 @@
-"""Computes the first rows of a job before all others, for its gate and its cascades.
+"""Computes the first rows of a job before all other rows, for its gate and its cascades.
 
-The first rows run as a separate pass. When they are committed, the gate decides whether the job
-goes on (`gate`), and the thresholds of the cascades are learned (`cascade`)."""
+The first rows run as a separate pass. When they are committed, the gate (an expectation) decides
+whether the job goes on (`gate`), and the thresholds of the cascades are learned (`cascade`)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from batchinference.spec.job import BatchInferenceSpec
 
 
 def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedPass) -> PreparedPass:
-    """Return the run, limited to its missing first rows if the gate or a cascade still needs these.
-    Raises BadInput if it is unknown which rows are the first ones."""
+    """Return the run, limited to its missing first rows if the gate or a cascade still needs them.
+    Raises BadInput if it is unknown which rows are the first."""
     if not _needs_first_rows(spec, run.start):
         return run
     missing = common_rows(run.missing, _first_rows(spec, run, run.start.ends))
@@ -63,7 +63,7 @@ def _first_rows(
 
 
 def with_findings(spec: BatchInferenceSpec, run: PreparedPass, end: PassEnd) -> PassEnd:
-    """Return the end of a pass. If it completes the first rows, they are checked now, and the
+    """Return the end of a pass. If the pass completes the first rows, they are checked now, and the
     findings and thresholds are added to the snapshot. Raises GateFailed if the first rows do not
     meet the expectation of the gate."""
     if not _needs_first_rows(spec, run.start):

@@ -1,7 +1,7 @@
 """Learns the score threshold of a cascade from the first rows.
 
-A step with a cascade skips rows whose earlier, cheaper result scores at least this threshold. It is
-the lowest score from which enough earlier results equal those of the step."""
+A step with a cascade skips rows whose earlier, cheaper result scores at least this threshold. The
+threshold is the lowest score from which enough earlier results equal the results of the step."""
 
 from __future__ import annotations
 

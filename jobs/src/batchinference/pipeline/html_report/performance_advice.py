@@ -1,6 +1,6 @@
 """Says what limits a job and what to change, from the times that its report has measured.
 
-There is no advice if the measured times do not prove it. Divisors are rounded to microseconds,
+The page gives no advice that the measured times do not prove. Divisors are rounded to microseconds,
 because division by a shorter time may overflow."""
 
 import math
@@ -17,7 +17,7 @@ from batchinference.text import counted
 BUSY = 0.7
 """CPUs or writers limit the job if they are busy for at least this share of the time."""
 STARVED = 0.3
-"""Something else limits the job if replicas wait for at least this share of the time."""
+"""Replicas do not limit the job if they wait for at least this share of the time."""
 FED = 0.2
 """Replicas can only limit the job if they wait for at most this share of the time."""
 ACTIVE = 0.5
@@ -150,8 +150,8 @@ def measured_load(report: Report, spec: BatchInferenceSpec) -> Load | None:
 
 
 def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, float]]:
-    """Yield the CPU seconds of reading and of each step that runs in tasks. A task has as many CPUs
-    as the step in it that needs most."""
+    """Yield the CPU seconds of reading and of each step that runs in tasks. A task has the CPUs
+    that its largest step needs."""
     tasks = [step for step in spec.steps if not _has_pool(step, report)]
     wide = [_cpus(step) for step in tasks if step.facts.in_actors]
     width = max([1.0, *wide])
@@ -169,7 +169,7 @@ def _cpus(step: Step) -> float:
 
 
 def _has_pool(step: Step, report: Report) -> bool:
-    """Return whether a step has actors of its own, as far as the spec and the report show it."""
+    """Return whether a step has actors of its own, judging by the spec and the report."""
     asked = step.resources
     needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
     times = report.steps.get(step.name)

@@ -24,7 +24,7 @@ from batchinference.spec.write import Write, WriteFiles, WriteTable
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 """Maximum numbers of rows and columns of the sample."""
 MAX_TEXT, MAX_ITEMS = 160, 4
-"""Maximum characters of a value, and maximum items of a list in it."""
+"""Maximum characters of a value, and maximum items of a list in a value."""
 THUMBNAIL, SMALLEST = 96, 8
 """The pixels of the longer side of a thumbnail, and the minimum pixels of the shorter side of an
 array that is shown as an image."""
@@ -36,7 +36,7 @@ MAX_FILE = 64 * 1024**2
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as text. If it is an image, `image` is the data URI of its thumbnail."""
+    """A value as text. If the value is an image, `image` is the data URI of its thumbnail."""
 
     text: str
     image: str = ""

@@ -77,13 +77,13 @@ class JobInput(Protocol):
 
     def first_rows(self, count: int, ends: Mapping[int, int]) -> MissingRows:
         """Return the ranges of the first `count` rows. `ends` is as in `self.count`. A part that is
-        not in `ends` is assumed to have enough rows. If it has fewer, call this method again."""
+        not in `ends` is assumed to have enough rows. If it has fewer, call again."""
 
     def serialized(self) -> bytes:
         """Return the input snapshot: a Parquet file whose column `path` identifies each part."""
 
     def path_inside(self, directory: Location) -> str | None:
-        """Return the path of an input file that is in this directory; None if there is none."""
+        """Return the path of an input file that is in this directory; None without such a file."""
 
     def has_ids_of(self, before: str) -> bool:
         """Return whether rows have the same ids as in the snapshot with the digest `before`."""
@@ -92,7 +92,7 @@ class JobInput(Protocol):
         self, tasks: int, gaps: MissingRows | None = None, note: ReadNote = nullcontext
     ) -> list[ReadRows]:
         """Return about `tasks` read tasks, or fewer if the input cannot be split further. `gaps`
-        are the rows to read; it must be None (all rows) if the input is not repeatable."""
+        are the rows to read. It must be None (all rows) if the input is not repeatable."""
 
 
 def batch_of(

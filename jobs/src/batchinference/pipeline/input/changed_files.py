@@ -41,8 +41,8 @@ class ReplacementRule:
     possible: bool = False
 
     def fix(self, setting: str, other: str) -> str:
-        """Return the fix for a message: `other`, after the advice to set `setting` of `read` if the
-        job could use it."""
+        """Return the fix for a message: `other`, and before it the advice to set `setting` of
+        `read`, if the job could use this setting."""
         return f"set read.{setting}, or {other}" if self.possible else other
 
 
@@ -81,8 +81,8 @@ class FileChanges:
         return bool(self.changed or self.removed)
 
     def applied(self, snapshot: InputSnapshot) -> InputSnapshot:
-        """Return the snapshot with the current versions of its files (REMOVED for
-        `self.removed`)."""
+        """Return the snapshot with the current versions of its files. The version of the files in
+        `self.removed` is REMOVED."""
         versions = {**self.changed, **dict.fromkeys(self.removed, REMOVED)}
         return snapshot.with_versions(versions) if versions else snapshot
 
@@ -95,8 +95,8 @@ class ResumedInput:
     """The input snapshot of a job that resumes.
 
     `unfinished` returns the numbers of the files with missing rows in the output. Its argument is
-    the number of rows of every file, if known before reading. `relisted` tells whether `snapshot`
-    was stored by a pass that died before it replaced the snapshot of the output."""
+    the rows per file (None if unknown before reading). `relisted` tells whether `snapshot` was
+    stored by a pass that died before it replaced the snapshot of the output."""
 
     snapshot: InputSnapshot
     unfinished: Callable[[int | None], Collection[int]]
@@ -106,8 +106,8 @@ class ResumedInput:
     def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
         """Return the differences between the snapshot and the current files `now`, without new
         files. `rows_each` is the argument of `unfinished`. Raises BadInput with the path of a
-        changed file, and of a file that was deleted before all its rows were read, unless `rule`
-        replaces their rows."""
+        changed file, or of a file that was deleted before all its rows were read, unless `rule`
+        recomputes or removes such rows."""
         changes = FileChanges.between(self.snapshot, now)
         unfinished = self.unfinished(rows_each)
         uris, versions = self.snapshot.uris, self.snapshot.versions
@@ -123,7 +123,7 @@ class ResumedInput:
 
 
 class NoNewFiles(Exception):
-    """Raised if earlier runs have processed all input files. `ignored` are files never read."""
+    """Raised if earlier runs have read all input files. `ignored` are files that no run reads."""
 
     def __init__(self, ignored: IgnoredFiles) -> None:
         text = f" ({ignored.text})" if ignored.text else ""
@@ -170,7 +170,7 @@ def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> Ba
 def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:
     """Return a remark if the input differs from the input of a complete output, else empty text.
 
-    `complete` are the layouts of the output and its additions. The remark ends with `restart`,
+    `complete` are the layouts of the output and of appends to it. The remark ends with `restart`,
     which says how to compute all rows again."""
     stored = (layout.input.read_if_exists() for layout in complete)
     contents = [content for content in stored if content is not None]
@@ -219,7 +219,7 @@ def _describe_part(
 
 def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
     """Raise BadOutput if one of the outputs `previous`, which the same job wrote before its spec
-    changed, has rows of the same files or the same table."""
+    changed, has rows of a file or table of this input."""
     known = {identity for identity, _ in _origins(source.serialized())} if previous else set()
     for layout in previous:
         origins = _origins(layout.input.read())

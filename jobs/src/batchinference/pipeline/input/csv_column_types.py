@@ -43,7 +43,7 @@ class CsvTypes:
     fix: str = ""
     """The advice if a text is invalid in the encoding."""
     escaped: bool = False
-    """Whether the files have an escape character, so that a value may be NULL of csv_dialect."""
+    """Whether the files have an escape character. If so, null values are `csv_dialect.NULL`."""
     _slow: set[str] = field(default_factory=set, compare=False)
     """The columns for which the quick conversion has failed, and is not tried again."""
 
@@ -112,7 +112,7 @@ class CsvTypes:
     def _quickly_converted(
         self, column: pa.ChunkedArray, kind: ColumnType, sampled: str | None
     ) -> pa.ChunkedArray | None:
-        """Return the converted column; None if a value may not fit, so each must be checked."""
+        """Return the converted column; None if a value may not fit: each must be checked."""
         is_quick = kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
         if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None
@@ -146,7 +146,7 @@ def _without_missing(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _with_points(texts: pa.ChunkedArray, kind: ColumnType, decimal: str) -> pa.ChunkedArray:
-    """Return numbers with a decimal point for the comma. A text with a point becomes invalid."""
+    """Return numbers with a point instead of a comma. A text with a point becomes invalid."""
     if decimal == "." or not str(kind).startswith(("float", "decimal")):
         return texts
     return pc.replace_substring(pc.replace_substring(texts, ".", "?"), ",", ".")

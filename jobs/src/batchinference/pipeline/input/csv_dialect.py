@@ -2,7 +2,7 @@
 
 pyarrow removes an escape character and keeps the next character, so `\\n` would become `n`. Exports
 without quotes (MySQL, PostgreSQL, Hive) mean a line feed by `\\n`. Exports with quotes (Spark) mean
-a backslash and an `n`, because they escape only special characters. In all, a field `\\N` is null.
+a backslash and an `n`, because they escape only special characters. In both, a field `\\N` is null.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NULL = b"\xffN"
 """The value that replaces a null field. It is invalid UTF-8, so no other field has this value."""
 _MEANINGS = np.arange(256, dtype=np.uint8)
 _MEANINGS[list(b"0bnrtZ")] = list(b"\0\b\n\r\t\x1a")
-"""The byte that an escaped byte means in text without quotes, by the escaped byte."""
+"""Maps an escaped byte to the byte that it means in text without quotes."""
 _LF, _CR = b"\n\r"
 DELIMITER_LINE = re.compile(rb'"?sep=([\t -~])"?(?=[\r\n]|\Z)', re.IGNORECASE)
 """Matches a first line that names the delimiter for Excel, such as `sep=;`."""
@@ -52,7 +52,7 @@ def without_escapes(text: bytes, dialect: Dialect) -> bytes:
 
 
 def for_parser(text: bytes, dialect: Dialect) -> bytes:
-    """Return text with escapes as pyarrow reads them, and NULL in place of null fields."""
+    """Return text with the escapes that pyarrow understands, and NULL instead of null fields."""
     if not dialect.escape:
         return text
     values = np.frombuffer(text, np.uint8).copy()

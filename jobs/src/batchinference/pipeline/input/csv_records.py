@@ -71,9 +71,9 @@ class Block(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """The first records of a text, which end before the position `stop`. `removed` are the lines to
-    replace: start, end, and damage (None for a comment). If there is a `fault`, it is unknown where
-    the next record begins."""
+    """The records at the beginning of a text, before the position `stop`. `removed` are the lines
+    to replace: start, end, and damage (None for a comment). If there is a `fault`, it is unknown
+    where the next record begins."""
 
     stop: int
     removed: list[tuple[int, int, Damage | None]]
@@ -119,8 +119,8 @@ def _patterns(dialect: Dialect) -> _Patterns:
 
 
 def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: bool) -> _Records:
-    """Return the records at the beginning of a text without escapes; with `one`, only the first.
-    `ended`: whether the text extends to the end of the file. `columns`: the fields per record."""
+    """Return the records at the beginning of a text without escapes; with `one`, just one. `ended`:
+    whether the text extends to the end of the file. `columns`: the fields per record."""
     if not one and (stop := _regular_end(text, dialect, ended=ended)):
         return _Records(stop, [])
     size, at = len(text), 0
@@ -154,8 +154,8 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
 def _irregular_line(
     text: bytes, at: int, size: int, dialect: Dialect, *, ended: bool
 ) -> tuple[int, Fault | None] | None:
-    """Return the end of the line from `at` on, which is no valid record, and its fault (None for a
-    comment). Return None if the line may continue after the text."""
+    """Return the end of the line from `at` on, which is no valid record, and the fault of the line
+    (None for a comment). Return None if the line may continue after the text."""
     patterns = _patterns(dialect)
     comment = dialect.comment and text.startswith(dialect.comment, at)
     if not (ended or comment) and patterns.part.match(text, at):
@@ -282,8 +282,8 @@ class CsvText:
             self._skip_line()
 
     def header(self) -> bytes | Damage:
-        """Remove the header line, and return it as `for_parser` does; empty if there is no text. If
-        it is damaged, return the rest of the file as damage."""
+        """Remove the header line, and return it in the form of `for_parser`; empty if there is no
+        text. If the header is damaged, return the rest of the file as damage."""
         size = self._block_bytes
         while self._load(size):
             text = self._unread(size)
@@ -344,8 +344,8 @@ class CsvText:
 
     def _drop(self, *, all_text: bool) -> tuple[int, int]:
         """Remove a record that cannot be read, or all text. The record ends at the first line end
-        after an even number of quotes, or at the first line end if values have none. Return the
-        numbers of removed lines and bytes."""
+        after an even number of quotes, or at the first line end if values cannot contain line ends.
+        Return the numbers of removed lines and bytes."""
         lines = size = quotes = 0
         complete, quote = True, self.dialect.quote if self.dialect.newlines_in_values else b""
         while self._load(self._block_bytes):
@@ -405,9 +405,9 @@ class Rows(NamedTuple):
 
 
 def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
-    """Return the column names in the header, which is removed from the text, or the damage of the
-    file. A column without a name gets a name from its position. `fix` is the advice if the header
-    is invalid in `encoding`."""
+    """Remove the header from the text, and return its column names, or the damage of the file. A
+    column without a name gets a name from its position. `fix` is the advice if the header is
+    invalid in `encoding`."""
     header = text.header()
     if isinstance(header, Damage) or not header:
         return header or []
@@ -472,7 +472,7 @@ def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False)
         escape_char=dialect.escape.decode() or False,
         invalid_row_handler=reject,
     )
-    # as text, an invalid value would fail its block
+    # bytes, because as text an invalid value would make its block fail
     as_bytes = pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
     content = pa.BufferReader(block.content)
     return Rows(pac.read_csv(content, reading, parsing, as_bytes), rejected)

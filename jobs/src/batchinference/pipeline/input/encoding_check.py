@@ -21,14 +21,14 @@ _MARKS = {
 }
 """Encodings by byte order mark. UTF-32 is first, because its mark begins with that of UTF-16."""
 _HEAD_BYTES, _LINES_BYTES = 1 << 12, 1 << 20
-"""Numbers of first bytes in which zeros are counted, and in which lines are decoded."""
+"""Bytes at the beginning of a file in which zeros are counted, and in which lines are decoded."""
 _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _HANDLER = "batchinference.invalid"
 _SURE_LINES = 2
-"""At least so many lines that are not UTF-8 mean another encoding. Fewer may be damaged lines."""
+"""At least this many lines that are not UTF-8 mean another encoding. Fewer may be damaged."""
 _SURE_BYTES = 2
-"""Valid UTF-8 with at least so many continuation bytes is no text in a single-byte encoding."""
+"""Valid UTF-8 with at least this many continuation bytes is no text in a single-byte encoding."""
 
 
 def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool = True) -> None:

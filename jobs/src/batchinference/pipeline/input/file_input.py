@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from batchinference.pipeline.commit.pass_plan import PassPlan
 
 REREAD_BYTES = 4 << 20
-"""Maximum size of an input, in files and in memory, that is divided into read tasks although each
-read task must read its file from the beginning, also the rows of other read tasks."""
+"""Maximum size, in files and in memory, of an input that is divided into read tasks although each
+read task must read its file from the beginning, including the rows of other read tasks."""
 MAX_DELAY = 0.5
-"""How much longer unequal read tasks may take than equal ones, as a fraction of the time of equal
-ones. Unequal read tasks take longer because CPUs are idle while the largest one is read."""
+"""How much longer read tasks of unequal size may take than read tasks of equal size, as a fraction
+of the time of the latter. Unequal tasks take longer: CPUs are idle while the largest task runs."""
 
 
 def open_input(
@@ -107,7 +107,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         snapshot, relisted = read_own_snapshot(job_pass, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif processed := target.processed:  # each use reads the storage
+    elif processed := target.processed:  # each access reads the storage
         snapshots = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
@@ -136,7 +136,7 @@ def rule_of(spec: BatchInferenceSpec) -> ReplacementRule:
 
 def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
     """Return a function that tells whether rows of a complete output must be replaced, because
-    their files have changed. The function lists the input once. Raises BadInput if it cannot."""
+    their files have changed. The function lists the input once. Raises BadInput if this fails."""
     read, rule = spec.read, rule_of(spec)
     if not isinstance(read, ReadFiles) or read.replaces_rows is None:
         return lambda _: False
@@ -151,7 +151,7 @@ def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
 
 def _list_now(read: ReadFiles) -> InputSnapshot:
     """Return the current files. If `read.onDelete` removes rows of deleted files, a missing path
-    raises BadInput, because it may be an error."""
+    raises BadInput, because the path may be wrong."""
     removes = read.on_delete == "removeRows"
     return list_input(read) if removes else list_existing(read, read.storage)
 
@@ -262,7 +262,7 @@ class FileInput(JobInput):
     """The size of the largest part of a file in the last call of `read_tasks`, as a fraction of the
     input. 0 if the parts were about equal, None if files were not divided."""
     _first: MissingRows | None = None
-    """The cached result of `first_rows`, which a job only calls with one `count`."""
+    """The cached result of `first_rows`. A job always calls this method with the same `count`."""
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -382,8 +382,8 @@ class FileInput(JobInput):
         return parts, max(sizes, default=0) / max(1, sum(sizes))
 
     def _small_file_stats(self, files: list[InputFile]) -> dict[int, FileStats] | None:
-        """Return the numbers of rows of the files; None if they have more than `reread_bytes`. The
-        files are read, because the header of a damaged file may state too many rows."""
+        """Return the numbers of rows of the files; None if the files have more than `reread_bytes`.
+        The files are read, because the header of a damaged file may state too many rows."""
         bytes_left = self.reread_bytes
         size = sum(file.size for file in files)
         if isinstance(self.rows.reader, WholeFileReader) or size > bytes_left:
@@ -427,7 +427,7 @@ def limited(snapshot: InputSnapshot, rows: FileRows, limit: int | None) -> Input
 
 
 def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> InputSnapshot:
-    """Return the snapshot with the statistics of as many first files as have `limit` rows."""
+    """Return the snapshot with the statistics of its first files: as many as have `limit` rows."""
     files = [file for file in snapshot.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < limit and start < len(files):

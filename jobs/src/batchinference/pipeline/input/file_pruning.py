@@ -52,7 +52,7 @@ def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
     known = pc.scalar(True)
     for name, bounds in file.items():
         kind = schema.field(name).type if name in schema.names else pa.null()
-        # NaN is not within the bounds of its column
+        # no bounds of floats, because NaN is not within the bounds of its column
         if not (pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
             try:
                 known = known & _within(name, kind, bounds)

@@ -53,7 +53,7 @@ from batchinference.pipeline.storage.retry import ATTEMPTS, STORAGE
 Item = TypeVar("Item")
 
 LOCAL_THREADS, REMOTE_THREADS = 1, 8
-"""Threads that fetch files at first, from a local directory and from an object store."""
+"""Initial number of threads that fetch files, from a local directory and from an object store."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
 """Limits for a table of files that are one row each: the number of files, and their bytes."""
 
@@ -87,13 +87,13 @@ class FileRows:
                     yield from self._batches_of(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
         if file.stop is None:
-            known = file.gaps[-1][0] if file.gaps else 0  # rows before the last gap were read
+            known = file.gaps[-1][0] if file.gaps else 0  # earlier reads reached the last gap
             check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
-        """Yield the chunks of a file. If the file is damaged, a BadRow stands for its other rows.
-        After a transient storage error, reading continues at the row of the error. Raises
+        """Yield the chunks of a file. If the file is damaged, a BadRow stands for its remaining
+        rows. After a transient storage error, reading continues at the row of the error. Raises
         JobFailure for another storage error, and if ATTEMPTS attempts fail at the same row."""
         done, failures = file.start, 0
         while True:
@@ -174,7 +174,7 @@ class FileRows:
     ) -> Iterator[list[Item]]:
         """Yield groups of items. A group ends when it has GROUP_FILES items or `group_bytes`."""
         groups = grouped(items, size_of, self.group_bytes, GROUP_FILES)
-        return cast("Iterator[list[Item]]", groups)  # there is no BadRow among them
+        return cast("Iterator[list[Item]]", groups)  # because no item is a BadRow
 
     def _decoded(
         self, reader: WholeFileReader, file: InputFile, content: bytes | BadRow

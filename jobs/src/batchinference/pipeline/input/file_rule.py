@@ -54,8 +54,8 @@ def reads_heif() -> bool:
 
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
-"""EXAMINED_SAMPLE files of each extension are opened first. If the decision is the same for all of
-them, it also holds for the other files. At most MAX_EXAMINED files of a directory are opened."""
+"""EXAMINED_SAMPLE files of each extension are opened first. A decision that is the same for all of
+them also holds for the other files. At most MAX_EXAMINED files of a directory are opened."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"

@@ -20,9 +20,9 @@ from batchinference.spec.warnings import WarningCount, WarningName, WarningPolic
 from batchinference.text import counted, in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
-"""Maximum number of groups that are stored separately, and that a message names."""
+"""Maximum numbers of groups that are stored separately, and of groups that a message names."""
 MAX_EXAMPLE = 512
-"""Maximum characters of an example: the end of a longer path."""
+"""Maximum characters of an example. Of a longer path, only the end is stored."""
 _REST = "*"
 """The extension of the group that sums up all further groups."""
 
@@ -37,7 +37,7 @@ class Reason(StrEnum):
     EMPTY = "empty"
     PACKAGE = f"needs the package {HEIF_PACKAGE} of the extra heic"
     HIDDEN = "hidden"
-    """Part of its path begins with a dot or an underscore. With another name it would be read."""
+    """Part of its path begins with a dot or an underscore. If renamed, the file could be read."""
     TEMPORARY = "unfinished, or a copy"
     SPECIAL = "no regular file"
     """It is a named pipe, a broken link, or a link to a directory that contains it."""
@@ -45,7 +45,7 @@ class Reason(StrEnum):
     UNEXAMINED = "not examined"
     """Its content would decide, but too many files would have to be opened."""
     MARKER = "marker"
-    """A program has added the file to its data, such as _SUCCESS. It causes no warning."""
+    """A program has added the file to its data, such as _SUCCESS. A marker causes no warning."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
 
 
 def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
-    """Yield the first MAX_GROUPS groups. Sum up the others: markers, and other files."""
+    """Yield the first MAX_GROUPS groups, then a group of other files and one of other markers."""
     yield from groups[:MAX_GROUPS]
     for markers in (False, True):
         rest = [

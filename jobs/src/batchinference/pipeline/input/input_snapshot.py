@@ -174,7 +174,7 @@ class InputSnapshot:
 
     def limited(self, rows: list[int], size: int) -> InputSnapshot:
         """Return a snapshot of the first `len(rows)` files. `rows` has the number of rows to read
-        from each of them, and `size` is the number of bytes to read from the last one."""
+        from each of them, and `size` is the number of bytes to read from the last file."""
         table = self.table.slice(0, len(rows))
         read = [*table.column("size").to_pylist()[:-1], size]
         table = table.append_column("rows", pa.array(rows, pa.int64()))
@@ -283,8 +283,8 @@ def read_own_snapshot(
     job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
     """Return the input snapshot with the digest `wanted`, and False if it is stored with the
-    output. True means that only the last pass has stored it: this pass died before it replaced the
-    snapshot of the output. Raises BadOutput if the snapshot is missing or damaged."""
+    output. True means that only the last pass has stored the snapshot: this pass died before it
+    replaced the snapshot of the output. Raises BadOutput if the snapshot is missing or damaged."""
     try:
         return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:

@@ -44,7 +44,7 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
     frozenset({int, float}): "float64",
 }
 MAX_LEVELS = 100
-"""Lists and structs in more levels are read as text, because Python limits recursion."""
+"""Lists and structs at deeper levels are read as text, because Python limits recursion."""
 _DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
 """Ends of values that may have so many levels that pyarrow crashes."""
 
@@ -135,7 +135,7 @@ class Shape:
 
     def element_type(self) -> ColumnType:
         """Return the type of the elements of a list. Raises SeveralShapes if the elements, or their
-        fields, have several shapes. The list is then read as text."""
+        fields, have several shapes. If so, the list is read as text."""
         several: list[str] = []
         kind = self.type("", several)
         if several:
@@ -218,7 +218,7 @@ class JsonRows:
     def parse(self, chunk: bytes) -> pa.Table:
         """Return the rows in lines of JSON. Raises ValueError for invalid JSON, a value that does
         not fit its type, and a null row, which pyarrow would read as an object without fields."""
-        chunk.decode()  # pyarrow accepts invalid UTF-8
+        chunk.decode()  # fails for invalid UTF-8, which pyarrow would accept
         if _NULL_FIRST.match(chunk):  # pyarrow would crash
             raise ValueError(NULL_ROW)
         if any(ends in chunk for ends in _DEEP):
@@ -236,7 +236,7 @@ class JsonRows:
         return table
 
     def _table(self, chunk: bytes) -> pa.Table:
-        """Return the rows, with times and decimals as text. Fields whose values have no common type
+        """Return the rows, with times and decimals as text. Values of fields without a common type
         are quoted, so that pyarrow reads them as text."""
         types, quotes = self._read_types, self._always_quotes
         for _ in range(MAX_ATTEMPTS):
@@ -341,7 +341,7 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
 
 def _as_read(kind: ColumnType) -> ColumnType:
     """Return the type with which pyarrow reads values: text for times and decimals, which are cast
-    later. As decimals, pyarrow would check the digits before it adds zeros for the scale."""
+    later, because pyarrow would check the digits of decimals before it adds zeros for the scale."""
     if isinstance(kind, dict):
         return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):
@@ -409,7 +409,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats of an array, also nested ones, above which their type skips integers."""
+    """Yield the floats of an array, also nested ones, so large that their type skips integers."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():
@@ -417,7 +417,7 @@ def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
     elif is_list(kind):
         yield from _large_floats(array.flatten())
     elif pa.types.is_floating(kind) and len(array):
-        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # also below nulls
+        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # including nulls
         numbers = stored[array.offset : array.offset + len(array)]
         large = numbers[np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]]
         if len(large):

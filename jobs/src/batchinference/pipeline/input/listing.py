@@ -210,7 +210,7 @@ class PathFiles:
         self._add_tables(glob.listed, glob.start)
 
     def _add_below(self, directory: str, infos: Iterable[pafs.FileInfo]) -> None:
-        """Add files below a directory. Only names below the directory can make them hidden."""
+        """Add files below a directory. Only names below the directory can make a file hidden."""
         start = len(directory.rstrip("/")) + 1
         for info in infos:
             if info.type == pafs.FileType.Directory:
@@ -228,7 +228,7 @@ class PathFiles:
             self.tables += [*tables_in(infos, directory), *tables_above(directory)]
 
     def _examine(self) -> None:
-        """Decide by its content about each file in `_to_examine`."""
+        """Decide about each file in `_to_examine` by the content of the file."""
         files = {self.address.at(info.path): info for info in self._to_examine}
         for file, decision in self.rule.examine(list(files)):
             if decision == "read":
@@ -265,7 +265,7 @@ def snapshot_input(
     The files of a repeated path are repeated. `extensions` selects files in directories (see
     `FileRule`); a path of a file is always read. Raises BadInput for a path that does not exist,
     has no files to read, or belongs to a table. With `ignore_missing`, a path may be missing or
-    empty if another one has files. With `allow_empty`, directories and globs may be empty."""
+    empty if another path has files. With `allow_empty`, directories and globs may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
     by_path: dict[str, list[pafs.FileInfo]] = {}

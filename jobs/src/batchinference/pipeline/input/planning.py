@@ -35,12 +35,12 @@ TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 """Limits for the number of read tasks. There are fewer than MIN_TASKS if there are fewer files."""
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
-"""There are at least MIN_BLOCKS blocks, unless blocks would then have less than MIN_BLOCK_ROWS."""
+"""There are at least MIN_BLOCKS blocks, unless a block would have less than MIN_BLOCK_ROWS."""
 MIN_COMMITS = 32
 """Minimum number of commits, because progress is shown per commit."""
 MIN_FILES, SMALL_FILE_ROWS = 8, 100
-"""If small output files are not merged at the end of the job, there are only MIN_FILES commits
-while each has at most SMALL_FILE_ROWS rows."""
+"""If small output files are not merged at the end of the job, MIN_FILES replaces MIN_COMMITS as
+long as commits have at most SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 FILE_COST = 1 << 16
@@ -138,8 +138,8 @@ def _inspect(
     threads: int,
     damaged: Result,
 ) -> dict[int, Result]:
-    """Return the result of `inspect` (for reader, address and size) of each file, by file number.
-    The result for a damaged file, which becomes a failed row, is `damaged`."""
+    """Return the result of `inspect` (called with reader, address and size) for each file, by
+    number. The result for a damaged file, which becomes a failed row, is `damaged`."""
     sizes = snapshot.file_sizes
 
     def result(file: InputFile) -> tuple[int, Result]:
@@ -176,8 +176,8 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats:
 def prepare_reader(
     snapshot: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of `samples`, but of `changed` if it already has
-    some. Tells the reader the column types of the input."""
+    """Return the snapshot with the statistics of `samples`, or with those of `changed` if the
+    snapshot already has statistics. Tells the reader the column types of the input."""
     if not isinstance(reader, StatsReader):
         addresses = [snapshot.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))
@@ -194,7 +194,7 @@ def prepare_reader(
 def with_row_counts(
     snapshot: InputSnapshot, reader: Reader, files: Iterable[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of these files. Only unknown ones are read."""
+    """Return the snapshot with the statistics of these files. Only unknown statistics are read."""
     known = snapshot.stats
     new = read_stats(snapshot, reader, [file for file in files if file.number not in known])
     without_schemas = {number: replace(stats, schema=None) for number, stats in new.items()}
@@ -220,8 +220,8 @@ def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> l
 
 
 def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
-    """Return the parts, with parts of the same file that have gaps joined up to `max_rows` rows in
-    gaps, because each part with gaps is read from the beginning of its file. A gap without an end
+    """Return the parts, after joining neighbors of the same file that have gaps, up to `max_rows`
+    rows in gaps: each part with gaps is read from the beginning of its file. A gap without an end
     counts as `max_rows`."""
     joined: list[InputFile] = []
     for part in parts:

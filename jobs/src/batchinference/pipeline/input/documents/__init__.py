@@ -34,9 +34,9 @@ class Element(NamedTuple):
 
 @dataclass
 class Page:
-    """A page, a slide, or all of a document that has no pages, which has no `number`. `number`
-    counts from 1. `image` has the shape height x width x RGB (uint8). `left_out` is the number of
-    parts that are not read, such as annotations."""
+    """A page, a slide, or a complete document if it has no pages. `number` counts from 1, and is
+    None for a document without pages. `image` has the shape height x width x RGB (uint8).
+    `left_out` is the number of parts that are not read, such as annotations."""
 
     text: str
     elements: Sequence[Element] = ()

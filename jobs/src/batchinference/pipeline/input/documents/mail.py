@@ -66,8 +66,8 @@ def _is_blank(body: EmailMessage) -> bool:
 
 
 def _leaves(message: EmailMessage) -> Iterator[tuple[EmailMessage, bool]]:
-    """Yield the innermost parts of an e-mail in order, each with whether it is an alternative,
-    which has the same text in another format. An attached e-mail is one part."""
+    """Yield the innermost parts of an e-mail in order. True means that the part is one of several
+    alternatives: the same text in several formats. An attached e-mail is one part."""
     stack = [(message, False)]
     while stack:
         part, is_alternative = stack.pop()
@@ -85,7 +85,7 @@ def _is_text(part: EmailMessage) -> bool:
 
 def _body_of(body: EmailMessage, subject: str | None) -> Document:
     content = cast(bytes, body.get_payload(decode=True))
-    if body.defects:  # `get_payload` adds them
+    if body.defects:  # `get_payload` adds the defects
         raise ValueError("the text of the e-mail is damaged")
     is_html = body.get_content_subtype() == "html"
     encoding = body.get_content_charset() or (stated_encoding(content) if is_html else None)

@@ -26,11 +26,11 @@ class Markup:
         raise NotImplementedError
 
     def text(self, node: etree._Element, kind: str) -> str:
-        """Return the text before the first child of a node that is in an element of this kind."""
+        """Return a node's text before its first child. The node is in an element of this kind."""
         raise NotImplementedError
 
     def tail(self, node: etree._Element, kind: str) -> str:
-        """Return the text after the end of a node that is in an element of this kind."""
+        """Return the text after the end of a node. The node is in an element of this kind."""
         return ""
 
     def clean(self, text: str, kind: str) -> str:
@@ -38,8 +38,8 @@ class Markup:
         return text
 
     def elements(self, root: etree._Element, *, cells: bool = True) -> Iterator[Element]:
-        """Yield the elements below a node that have text, in document order. If `cells` is False,
-        `root` is a table, and only elements outside of its cells are yielded, such as a caption."""
+        """Yield the elements with text below a node, in document order. If `cells` is False, `root`
+        is a table, and only elements outside of its cells are yielded, such as a caption."""
         kinds, parts = ["paragraph"], list[str]()
         walk = etree.iterwalk(root, events=("start", "end"))
         for event, node in walk:
@@ -166,7 +166,7 @@ def html_document(text: str) -> Document:
 
 def stated_encoding(content: bytes) -> str | None:
     """Return the encoding that HTML states in its first bytes; None if it states none. UTF-16
-    becomes UTF-8, as in browsers: the statement was readable as ASCII."""
+    becomes UTF-8, as in browsers, because the statement was readable as ASCII."""
     head = content[:_META_BYTES]
     stated = _META_CHARSET.search(head) or _XML_ENCODING.match(head)
     encoding = stated[1].decode().lower() if stated else None

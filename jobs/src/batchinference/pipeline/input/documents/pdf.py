@@ -66,7 +66,7 @@ def _opened(content: bytes) -> PdfDocument:
 def _pages(pdf: PdfDocument, options: DocumentOptions) -> Iterator[Page | Exception]:
     try:
         with _LOCK:
-            pdf.init_forms()  # otherwise values of form fields are not drawn and counted
+            pdf.init_forms()  # otherwise values of form fields are neither drawn nor counted
         for index in range(len(pdf)):
             yield _page_or_error(pdf, index, options)
     finally:

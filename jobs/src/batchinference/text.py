@@ -78,5 +78,5 @@ def money(amount: float | str, currency: str) -> str:
 
 
 def decimal_text(amount: float | Decimal) -> str:
-    """Return an amount of money as reports and statuses hold it, such as `1234.5000`."""
+    """Return an amount of money in the form of reports and statuses, such as `1234.5000`."""
     return f"{amount:.4f}"

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def end_with_parent() -> None:
-    """Make this process end after its parent, unless it is the main process. vLLM calls this
+    """Make this process end when its parent ends, unless this is the main process. vLLM calls this
     function in all of its processes."""
     parent = multiprocessing.parent_process()
     if parent is not None:

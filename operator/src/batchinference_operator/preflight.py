@@ -1,8 +1,8 @@
 """Checks at the start that the API server has all required kinds, and the operator may list them.
 
 If a check fails, the operator logs the reason and exits, and Kubernetes restarts the operator. kopf
-does not report a missing kind, and if kopf may not watch CustomResourceDefinitions, it waits for
-the kind forever.
+does not report a missing kind. If kopf may not watch CustomResourceDefinitions, kopf waits for the
+kind forever.
 """
 
 import logging

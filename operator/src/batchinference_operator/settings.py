@@ -23,7 +23,7 @@ T = TypeVar("T")
 MIN_KEY_BYTES = 32
 MIN_KEY_BITS = 96.0
 """Minimum entropy of a key, estimated from the frequencies of its bytes. Users know the tokens of
-their jobs, from which they could find a weak key by trying keys."""
+their jobs, so they could find a weak key by trying keys."""
 DOMAIN = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 NAMESPACED_NAME = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?/[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
 
@@ -129,7 +129,7 @@ def _read_key(path: Path) -> bytes:
         raise ValueError(f"{path} holds fewer than {MIN_KEY_BYTES} bytes; {fix}")
     frequencies = [count / len(key) for count in Counter(key).values()]
     bits = -len(key) * sum(frequency * log2(frequency) for frequency in frequencies)
-    repeats = len(zlib.compress(key, 9)) < MIN_KEY_BYTES  # such as a word several times
+    repeats = len(zlib.compress(key, 9)) < MIN_KEY_BYTES  # such as a repeated word
     if bits < MIN_KEY_BITS or repeats:
         raise ValueError(f"{path} holds a key that is easy to guess; {fix}")
     return key

@@ -1,6 +1,6 @@
-"""Makes the fix in the message about an invalid value: what to write instead.
+"""Makes the fixes in messages about invalid values: what to write instead.
 
-The functions named `..._fix` return a sentence that begins with `. `, or an empty text.
+Functions named `..._fix` return the end of a message, beginning with `. ` or `: `, or no text.
 """
 
 from __future__ import annotations
@@ -80,18 +80,18 @@ _NUMBER = re.compile(r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*([%kM]?)\s*")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _FACTORS = {"k": 10**3, "M": 10**6}
 _PLAIN = re.compile(r"[^\W_][\w./-]*|\./[\w./-]*")
-"""Matches texts that need no quotes in YAML, also in brackets."""
+"""Matches texts that need no quotes in YAML, even within brackets."""
 _FLAGS = {
     **dict.fromkeys(("yes", "on", "y", "1", "true"), "true"),
     **dict.fromkeys(("no", "off", "n", "0", "false"), "false"),
 }
 MAX_ITEMS = 60
-"""Maximum length of a text that a fix shows as a list."""
+"""Maximum number of characters of a text that a fix shows as a list."""
 _MAX_NUMBER = 2**50
 
 
 def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidator:
-    """Return a validator of texts with a unit, for which a number is an error with a fix."""
+    """Return a validator for texts with a unit. It rejects numbers, with the fix from `fix`."""
 
     def check(value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -107,14 +107,14 @@ def example_fix(verb: str, field: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a value as text; empty for a list or mapping, whose text can be very long, because
+    """Return a value as text; empty for a list or mapping, because its text can be very long if
     aliases of YAML repeat items."""
     return "" if isinstance(value, list | dict) else str(value)
 
 
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
-    """Return the fix for a value in place of a mapping: the mapping with this value in the field
-    that users mean, or an example. With `is_item`, the mapping is an item of the list `field`."""
+    """Return the fix for a value that should be a mapping: a mapping with this value in one of its
+    fields, or an example. With `is_item`, the mapping is an item of the list `field`."""
     text = "" if isinstance(value, bool) else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
@@ -135,11 +135,11 @@ _FILLED = {
     "gate": ("mean(COLUMN) > 0.5", r"(?:mean|count|fraction|min|max)\(.*\) *[<>=]=? *[0-9.]+"),
     "cache": ("./cache", r"[\w./-]+"),
 }
-"""The part of the example of a field that a value replaces, and the pattern of such values."""
+"""By field, the part of its example that a value replaces, and the pattern of these values."""
 
 
 def _filled(example: str, field: str, text: str) -> str:
-    """Return the example of a field with the text in it, if the text fits a pattern in _FILLED."""
+    """Return the example of a field, with the text filled in if it fits the pattern in _FILLED."""
     old, pattern = _FILLED.get(field, ("", "(?!)"))
     return example.replace(old, text) if re.fullmatch(pattern, text) else example
 
@@ -151,7 +151,7 @@ _SHORT_FORMS = {
     "retry": ("[1-9][0-9]?", "maxAttempts: {}"),
     **dict.fromkeys(("replicas", "workers"), ("[1-9][0-9]{0,3}", "min: {0}, max: {0}")),
 }
-"""The pattern of values that users write in place of a mapping, and the fields that they mean."""
+"""By field, the pattern of a value that users write instead of a mapping, and its meaning."""
 
 
 def percent_fix(field: str, value: object) -> str:
@@ -172,28 +172,28 @@ def list_fix(field: str, value: object) -> str:
 
 
 def _in_brackets(text: str) -> str:
-    import yaml  # takes memory, and most values need no fix
+    import yaml  # imported here, because it takes memory and is rarely needed
 
     is_word = _PLAIN.fullmatch(text) and not isinstance(yaml.safe_load(text), bool | int | float)
     return text if is_word else repr(text)
 
 
 def flag_fix(value: object) -> str:
-    """Return the fix for another word for true or false; empty if the value is none."""
+    """Return the fix for a word that means true or false, such as yes; empty for another value."""
     flag = _FLAGS.get(_plain(value).lower(), "true" if value and isinstance(value, list) else "")
     return f". Write {flag}" if flag else ""
 
 
 def name_fix(value: object, sign: str) -> str:
     """Return the fix with a similar name of lower-case letters, digits and `sign`; empty if the
-    value is no name."""
+    value cannot become a name."""
     name = label_name(value, sign)
     is_digit = bool(re.match("[^A-Za-z]*[0-9]", _plain(value)))
     return f". {'Begin it with a letter: write' if is_digit else 'Write'} {name}" if name else ""
 
 
 def label_name(value: object, sign: str = "-") -> str:
-    """Return a value as a name of lower-case letters, digits and `sign`; empty if it is no name."""
+    """Return a value as a name of lower-case letters, digits and `sign`; empty if impossible."""
     text = _plain(value)
     if not re.fullmatch(r"[\w .@#%&*!/-]{1,40}", text, re.ASCII):
         return ""
@@ -204,7 +204,7 @@ def label_name(value: object, sign: str = "-") -> str:
 
 
 def memory_fix(value: object) -> str:
-    """Return the fix for a size of memory with another unit, or without a unit."""
+    """Return the fix for a size of memory with a unit such as GB, or without a unit."""
     if isinstance(value, str):
         match = _MEMORY.fullmatch(value)
         return _quoted(f"{match[1]}{match[2].upper()}i") if match else ""
@@ -215,7 +215,7 @@ def memory_fix(value: object) -> str:
 
 
 def duration_fix(value: object) -> str:
-    """Return the fix for a duration in words, or for a number, which is taken as seconds."""
+    """Return the fix for a duration in words, or for a number of seconds."""
     if isinstance(value, str):
         match = _DURATION.fullmatch(value)
         if match is None:
@@ -230,7 +230,7 @@ def duration_fix(value: object) -> str:
 
 
 def _compact_duration(text: str) -> str:
-    """Return the fix for weeks, for a duration with spaces or of ISO 8601, or for 01:30:00."""
+    """Return the fix for a duration in weeks, with spaces, in ISO 8601, or such as 01:30:00."""
     text = re.sub(r"(\d+):(\d+):(\d+)", r"\1h\2m\3s", text.lower())
     known = r"(\d{1,4})\s*([dhms]|w(?:eeks?)?)(?![a-su-z])"
     parts = ((int(number), unit) for number, unit in re.findall(known, text) if int(number))
@@ -242,7 +242,7 @@ def _compact_duration(text: str) -> str:
 
 
 def in_units(value: object) -> str:
-    """Return a number of seconds, rounded up, as a duration; empty for zero and other values."""
+    """Return a number of seconds, rounded up, as a duration; empty for zero and for texts."""
     number = None if isinstance(value, str) else _number_in(value)
     minutes, seconds = divmod(max(0, math.ceil(number or 0)), 60)
     parts = ((minutes // 60, "h"), (minutes % 60, "m"), (seconds, "s"))
@@ -353,7 +353,7 @@ def cron_fix(value: object) -> str:
     text = _plain(value).strip().lower().removeprefix("@")
     if every := re.fullmatch("every ([1-9][0-9]?) ?(h(?:(?:ou)?rs?)?|m(?:in(?:ute)?s?)?)", text):
         number, is_hours = int(every[1]), every[2][0] == "h"
-        if (24 if is_hours else 60) % number == 0:  # */45 would mean 45 and 15 minutes in turn
+        if (24 if is_hours else 60) % number == 0:  # */45 would pause for 45 and 15 minutes in turn
             return _quoted(f"0 */{number} * * *" if is_hours else f"*/{number} * * * *")
     if text in _CRON_WORDS:
         return _quoted(_CRON_WORDS[text])
@@ -376,7 +376,7 @@ _CRON_WORDS = {
 
 
 def module_fix(value: object) -> str:
-    """Return the fix for a callable that names a file, has no module, or a module with '-'."""
+    """Return the fix for a callable whose module is a file, is missing, or has '-' in its name."""
     text = value.strip() if isinstance(value, str) else ""
     if text.startswith("lambda"):
         return ". Put a function into a file such as steps.py, and write steps:NAME"

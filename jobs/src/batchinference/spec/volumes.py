@@ -40,16 +40,16 @@ class ClaimVolume(SpecModel):
 
 class KeyToPath(SpecModel):
     key: DataKey
-    """The key in the object."""
+    """The key in the ConfigMap or Secret."""
     path: RelativePath
     """The file in the volume."""
 
 
 class KeyFiles(SpecModel):
     items: Annotated[list[KeyToPath], Field(max_length=64)] = []
-    """The keys and their files. By default, each key is a file with its name."""
+    """The keys and their files. By default, each key becomes a file of this name."""
     optional: bool = False
-    """Whether pods start without the object."""
+    """Whether pods start if there is no such object."""
 
 
 class ConfigMapVolume(KeyFiles):
@@ -138,7 +138,7 @@ class HostPathVolume(SpecModel):
 
 
 class Volume(SpecModel):
-    """A volume of all pods, which `volumeMounts` mounts. It has exactly one source."""
+    """A volume of all pods, to be mounted in `volumeMounts`. A volume has exactly one source."""
 
     name: VolumeName
     """The name of the volume in the pods."""
@@ -163,7 +163,7 @@ class Volume(SpecModel):
 
     @property
     def kept(self) -> bool:
-        """Return whether pods can write to the volume, and the files outlive the pods."""
+        """Return whether pods can write files to the volume that outlive the pods."""
         writable = self.persistent_volume_claim or self.nfs or self.csi
         return self.host_path is not None or (writable is not None and not writable.read_only)
 
@@ -183,7 +183,7 @@ class VolumeMount(SpecModel):
     mount_path: Directory
     """The directory at which the volume is mounted."""
     sub_path: RelativePath | None = None
-    """The directory or file in the volume that is mounted, instead of the whole volume."""
+    """The directory or file of the volume to mount, instead of the volume itself."""
     read_only: bool = False
     """Whether the volume is mounted read-only."""
 
@@ -196,8 +196,8 @@ class VolumeMount(SpecModel):
 def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
     """Raise a validation error if a mount names a volume that is not in `volumes`.
 
-    The volumes of the platform are not in the settings of a job, so a job cannot mount one of them
-    again, for example to make a read-only one writable."""
+    The volumes of the platform are not in the settings of a job, so a job cannot mount them again,
+    for example to make a read-only volume writable."""
     known = {volume.name for volume in volumes}
     for mount in mounts:
         if mount.name not in known:

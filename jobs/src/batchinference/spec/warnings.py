@@ -1,7 +1,7 @@
 """The catalogue of warnings: differences between the input and what a job has made of it.
 
-After a warning, unlike an error, the row is in the output, or was left out as documented. Each
-warning is counted, and shown with one example and what to do about it.
+A row with a warning, unlike a failed row, is in the output, or was left out as documented. Each
+warning is counted, and is shown with one example and with what to do about it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Unit = Literal["row", "file"]
 class WarningName(StrEnum):
     """The name of a warning, what has happened, and what to do.
 
-    `unit` is what the warning counts. `amount` is what is also summed over its rows, such as
-    tokens; empty if nothing is."""
+    `unit` is what the warning counts. `amount` is the unit of a sum over the rows with the warning,
+    such as tokens; empty if there is no sum."""
 
     meaning: str
     fix: str
@@ -45,8 +45,8 @@ class WarningName(StrEnum):
 
     @property
     def about_file(self) -> bool:
-        """Return whether the warning is about lines or members around a row, so that the warning is
-        also counted if the row fails."""
+        """Return whether the warning is about a part of the file outside of the row. Such a warning
+        is also counted if the row fails."""
         return self in (
             WarningName.LINES_SKIPPED,
             WarningName.MEMBERS_IGNORED,
@@ -234,7 +234,7 @@ class WarningCount(SpecModel):
     amount: Annotated[int, Field(ge=0, le=2**53, json_schema_extra={"format": "int64"})] | None = (
         None
     )
-    """The sum over these rows of what was cut or left out, such as tokens or pages."""
+    """The sum over these rows of what the warning is about, such as tokens or pages."""
     example: Annotated[str, Field(max_length=1024)] | None = None
     """One of these rows or files."""
     message: Annotated[str, Field(max_length=1024)]
@@ -249,7 +249,7 @@ class WarningCount(SpecModel):
     @property
     def quantity(self) -> str:
         """Return the name and the numbers, such as `TextCut (embed) 3 rows (120 tokens)`."""
-        kind = _BY_VALUE.get(self.name)  # a newer version may know more
+        kind = _BY_VALUE.get(self.name)  # None for a warning of a newer version
         unit = kind.unit if kind else "row"
         step = f" ({self.step})" if self.step and self.step != "read" else ""
         amount = f" ({self.amount:,} {kind.amount})" if kind and self.amount else ""
@@ -262,9 +262,9 @@ class WarningCount(SpecModel):
 
 
 def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
-    """Return the sums by step and name with the first example, the most frequent first, but
-    warnings that count files before all others. For these, the sum is the highest count, because
-    each appending run counts all files again."""
+    """Return one count per step and name: the sum, with the first example. For warnings that count
+    files, it is the highest count, because each appending run counts all files again. Such warnings
+    come first, and the other warnings in the order of their counts, the highest first."""
     sums: dict[tuple[str | None, str], WarningCount] = {}
     for warning in warnings:
         key = warning.step, warning.name

@@ -28,7 +28,7 @@ _YAML_HINTS = {
     "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
     "expected ',' or": ". Add the ',' or the bracket that is missing before it",
 }
-"""Fixes that are added to PyYAML error messages, by a part of the message."""
+"""Fixes that are appended to PyYAML error messages, by a text that the message contains."""
 
 
 MAX_VALUES = 1_000_000
@@ -48,7 +48,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_document(node)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # before merge keys (<<) are expanded, because a key may override a merged key
+        # checked before merge keys (<<) are expanded, because a key may override a merged key
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
                     raise MarkedYAMLError(None, None, text, node.start_mark)
             return value
         except (ValueError, LookupError, AttributeError, ArithmeticError):
-            # PyYAML does not catch errors of Python, such as for the date 2020-13-45
+            # PyYAML does not catch errors of Python, such as the ValueError for the date 2020-13-45
             kind = node.tag.rsplit(":", 1)[-1]
             problem = f"cannot be read as {kind}. Put it in quotes if it is text"
             raise MarkedYAMLError(None, None, problem, node.start_mark) from None
@@ -123,12 +123,12 @@ def _documents_of(text: str) -> list[Any]:
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
     """Return the number of nested values in a value if all aliases are expanded. `known` has the
-    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because messages and
-    checks would take for ever."""
+    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because checking so
+    many values would take for ever."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
-        known[id(value)] = 0  # an alias may contain itself
+        known[id(value)] = 0  # a value may contain an alias of itself
         children = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_check_repetitions(child, known) for child in children)
         if known[id(value)] > MAX_VALUES:
@@ -137,7 +137,7 @@ def _check_repetitions(value: Any, known: dict[int, int]) -> int:
 
 
 def _reason(error: Exception, text: str) -> str:
-    """Return the problem and its position, without the line itself, which may have a password."""
+    """Return the problem and its position. The line is left out, because it may have a password."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if not isinstance(error, MarkedYAMLError):
@@ -167,7 +167,7 @@ def _indentation(error: MarkedYAMLError, text: str) -> str:
 
 
 def _is_syntax(error: MarkedYAMLError, text: str) -> bool:
-    """Return whether the error may be fixed by a change of the text of one line."""
+    """Return whether a change of one line may fix the error."""
     problem = error.problem or ""
     is_syntax = isinstance(error, ScannerError | ParserError)
     is_syntax = is_syntax or (problem == "found unhashable key" and "{{" in text)

@@ -1,5 +1,5 @@
-"""Repairs a line of a text that is not valid YAML, for messages. Repairs are tried one by one, and
-the first one that removes the error is shown."""
+"""Repairs one line of a text that is not valid YAML, to show the fix in the error message. Repairs
+are tried one by one, and the first repair that removes the error is shown."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from batchinference.spec.expression import columns_in, parse_expression
 from batchinference.spec.value_fixes import label_name
 
 MAX_TEXT = 8192
-"""Maximum number of characters of a text that is repaired, because each repair parses it again."""
+"""Maximum number of characters of a text to repair, because each repair parses the text again."""
 MAX_TRIES, MAX_PARSED = 20, 40_000
 """Maximum number of repairs that are tried, and of all characters that are parsed for them."""
 MAX_DEPTH = 30
@@ -33,7 +33,7 @@ _SECRET = re.compile(
     r"(?:key|token|secret|password|pwd|value|auth|Args|ur[il]|dsn|connection|cookie)\w*['\"]?:",
     re.IGNORECASE,
 )
-"""Matches the names of fields in a value that may hold passwords, so that it is not shown."""
+"""Matches names of fields that may hold passwords. A line with such a field is not shown."""
 _CLOSING = {"[": "]", "{": "}"}
 _SIGNS = "*@%>!&|`"
 """Signs with which a value without quotes cannot begin."""
@@ -41,7 +41,7 @@ _VALUE = re.compile(
     r"(?:(\w+): +)?"
     r"((?:\{\{.*?\}\}|\bin \[[^\[\]]*\]|\([^()]*\)|'[^']*'|\"[^\"]*\"|[^\[\]{},'\"(])+)"
 )
-"""Matches a value within brackets, and its name."""
+"""Matches a value within brackets, with the name before it, if any."""
 Load = Callable[[str], object]
 
 
@@ -146,7 +146,7 @@ def _repaired_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str
 
 
 def _fixed(name: str, value: str) -> str:
-    """Return a value in quotes, and corrected if possible; empty for an expression that cannot be
+    """Return a value that is in quotes or corrected; empty for an expression that cannot be
     corrected."""
     if name in ("filter", "when") or re.match("f?['\"]", value):
         expression = _corrected_expression(value)
@@ -172,7 +172,7 @@ def _corrected_expression(text: str) -> str:
 
 
 def _repaired_indentation(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield the problem, and the line with the indentation of a line near it."""
+    """Yield the problem, and the line with the indentation of another line nearby."""
     line = lines[number].lstrip(" ")
     begins, before = len(lines[number]) - len(line), "" if line.startswith("-") else "-"
     for other in (*range(number - 1, max(-1, number - 4), -1), number + 1):

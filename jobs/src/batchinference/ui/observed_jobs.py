@@ -1,4 +1,4 @@
-"""Observes the jobs that the page shows: outputs, and jobs on a cluster."""
+"""Observes the jobs that the pages show: jobs with a given output, and jobs on a cluster."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +27,8 @@ from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
-"""Seconds for which the progress of a job, and the rest of its page, are reused after they were
-read, so that many open pages cause few reads."""
+"""Seconds for which the progress of a job, and the rest of its page, are reused after a read, so
+that many open pages cause few reads."""
 LOG_CHARACTERS = 20_000
 """Maximum number of characters of a log that a page shows."""
 
@@ -98,7 +98,7 @@ class ObservedJob:
             return JobEntry(self.key, self.target.text, self._meter.measured(seen))
 
     def details(self) -> JobDetails:
-        """Return everything that the page of this job shows. What cannot be read is empty."""
+        """Return everything that the page of this job shows. Unreadable parts are empty."""
         with self._lock:
             entry = self.entry()
             if self._details is None or self._is_outdated(self._details, entry):
@@ -106,7 +106,7 @@ class ObservedJob:
             return replace(self._details[1], entry=entry, history=self._meter.history.over_time)
 
     def failed_row(self, key: str) -> list[Record]:
-        """Return the error records of the row with this key; maybe none. Raises Unreadable."""
+        """Return the error records of the row with this key, if any. Raises Unreadable."""
         with readable():
             return failed_row(self.output(), key)
 
@@ -159,7 +159,7 @@ class JobsOfNamespace:
     """All jobs of a namespace of a cluster."""
 
     def __init__(self, namespace: str | None, context: str | None) -> None:
-        """Connect to the cluster of a context. Raises ClusterError if there is none."""
+        """Connect to the cluster of a context. Raises ClusterError if that is impossible."""
         self._cluster = Kubernetes(namespace, context)
         self._context = context
         self._jobs: dict[str, ObservedJob] = {}

@@ -22,8 +22,8 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET requests whose path begins with a secret token. Other users of this machine and
-    websites in the user's browser do not know the token, although they can send requests too."""
+    """Answers GET requests whose path begins with a secret token. Other users of this machine, and
+    websites in the user's browser, can also send requests, but do not know the token."""
 
     server: _Server
 
@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def serving(ports: Sequence[int], token: str, site: Site) -> _Server:
     """Return a server, which is a context manager. It listens on the loopback address, on the first
-    of these ports that is free. Port 0 stands for any free port. Raises OSError if all are in use.
+    free port of `ports`. Port 0 means any free port. Raises OSError if all ports are in use.
     """
     *others, last = ports
     for port in others:

@@ -1,4 +1,4 @@
-"""Answers the requests of the page. `server` handles HTTP."""
+"""Answers the requests for pages. The module `server` handles HTTP."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -13,7 +13,7 @@ POLICY = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Stored reports are untrusted, so they may run no scripts, and have an origin of their own."""
+"""Stored reports are untrusted, so they cannot run scripts, and get an origin of their own."""
 
 
 @dataclass(frozen=True)

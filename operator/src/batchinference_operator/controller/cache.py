@@ -23,7 +23,7 @@ from batchinference_operator.status.ray_job import Object, RayJobView
 MAX_CRASHES = 1024
 """Maximum number of crashes that are kept for a cluster, separately for heads and workers."""
 RayJobOfCluster = Callable[[JobKey, str], RayJobView | None]
-"""Returns the RayJob of a job whose RayCluster has this name, or None."""
+"""Returns the RayJob of a job that uses the RayCluster with this name, or None."""
 
 
 class PodCache:
@@ -89,7 +89,7 @@ class PodCache:
             self.forget_cluster(key, pod.cluster)
 
     def stubs(self, namespace: str) -> list[Object]:
-        """Return stubs of the pods in a namespace ("" for all), as `stub_of` does."""
+        """Return a stub (`stub_of`) of each pod in a namespace ("" for all namespaces)."""
         pods_of_jobs = ((key, pod) for key, pods in self._pods.items() for pod in pods.values())
         return [
             stub_of(key, pod.name, **{CLUSTER_LABEL: pod.cluster})
@@ -118,7 +118,7 @@ class PodCache:
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
     def disruptions(self, key: JobKey, cluster: str) -> tuple[Disruption, ...]:
-        """Return the decisive disruption of the pods of a cluster, also of deleted pods, if any."""
+        """Return the decisive disruption of a cluster's pods, also after their deletion, if any."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 
@@ -130,14 +130,14 @@ class PodCache:
 def _replaces(pod: PodView, lost: Disruption) -> bool:
     """Return whether a pod is the head that replaces a lost head.
 
-    The new head may still wait for a node. KubeRay creates no other head while the pod of the lost
-    one cannot end.
+    The new head may still wait for a node. KubeRay creates no new head while the lost pod cannot
+    end.
     """
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
 def _decisive(former: Disruption | None, new: Disruption) -> Disruption:
-    """Return the disruption that takes precedence: that of a head, otherwise the newer one."""
+    """Return the disruption that takes precedence: one of a head, otherwise the newer one."""
     if former is None or former.pod == new.pod:
         return new if former is None else replace(new, replaced=former.replaced)
     return former if former.of_head and not new.of_head else new
@@ -145,7 +145,7 @@ def _decisive(former: Disruption | None, new: Disruption) -> Disruption:
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """A job as the cache keeps it: as JSON, which needs less memory than objects."""
+    """A job in the cache. It is stored as JSON, which needs less memory than objects."""
 
     uid: str
     created_at: str
@@ -156,7 +156,7 @@ class CompactJob:
     settled: bool
     """Whether nothing is left to do for the job except to delete it later (`_is_settled`)."""
     fields: str
-    """The fields of the JobView as JSON. Of a settled job, only those that are still read."""
+    """The fields of the JobView as JSON. A settled job has only the fields that are still read."""
 
     @classmethod
     def of(cls, job: JobView) -> CompactJob:
@@ -202,7 +202,7 @@ class Cache:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Called with the old and the new state when a job changes that was not settled."""
+        """Called with the old and the new state when a job that was not settled changes."""
         self._jobs: dict[JobKey, CompactJob] = {}
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
         self._parents: dict[tuple[str, str], JobKey] = {}
@@ -213,7 +213,7 @@ class Cache:
         self.pods = PodCache(self._ray_job_of_cluster)
 
     def set_job(self, body: Object) -> JobKey | None:
-        """Store a job, unless the cache has this version, a newer version or a newer job."""
+        """Store a job, unless its version is cached or older, or it was replaced by a newer job."""
         job = JobView.of(body)
         key = job.key
         cached = self._jobs.get(key)
@@ -293,9 +293,9 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
-        """Update whether a job has RayJobs that use the concurrency limit, and an active driver.
+        """Record whether a job uses the concurrency limit, and whether it has an active driver.
 
-        RayJobs that Kueue manages do not use the limit.
+        A live RayJob uses the limit, unless Kueue manages the RayJob.
         """
         ray_jobs = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
@@ -320,7 +320,7 @@ class Cache:
         self.pods.forget_cluster(key, ray_job.cluster)
 
     def ray_job_stubs(self, namespace: str) -> list[Object]:
-        """Return stubs of the RayJobs in a namespace ("" for all), as `stub_of` does."""
+        """Return a stub (`stub_of`) of each RayJob in a namespace ("" for all namespaces)."""
         return [
             stub_of(key, ray_job.name, ray_job.uid)
             for key, ray_jobs in self._ray_jobs.items()
@@ -372,9 +372,9 @@ class Cache:
 
 
 def _is_known(job: JobView, cached: CompactJob | None) -> bool:
-    """Return whether this version of a job or a newer one is in the cache.
+    """Return whether the cache has this version of a job or a newer version.
 
-    The operator stores the response of each write, before the watch reports it.
+    The cache may be ahead of the watch, because the operator stores the response of each write.
     """
     if cached is None or cached.uid != job.uid:
         return False

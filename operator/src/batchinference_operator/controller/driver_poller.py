@@ -1,8 +1,8 @@
 """Polls drivers for their reports, separately from the reconcile workers.
 
-Drivers answer through heads that users control, so answers may be slow, wrong or missing. A
-reconcile uses the last answer and never waits for one. Each new answer adds the job to the work
-queue.
+Drivers answer through the heads of Ray clusters, which users control, so answers may be slow, wrong
+or missing. A reconcile uses the last answer and never waits for one. Each new answer adds the job
+to the work queue.
 """
 
 import logging
@@ -37,10 +37,10 @@ _UNUSED: dict[str, Any] = {
     "rows_over_time": None,
     "notes": [],
 }
-"""Empty values for the fields of a report that no reconcile reads. Parsed fields may take 20 times
-the memory of their text."""
+"""Empty values that replace the fields of a report that no reconcile reads, because parsed fields
+may take 20 times the memory of their text."""
 NOT_REACHED = TimeoutError, aiohttp.ClientError, UnicodeError
-"""Errors of unreachable drivers. Lookups of host names raise UnicodeError."""
+"""Errors of unreachable drivers. The lookup of a host name may raise UnicodeError."""
 _FILE_NOT_FOUND = b"not found at"
 """A part of the dashboard's answer if the driver has not written its report yet."""
 _SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -52,8 +52,8 @@ address another host."""
 class Answer:
     """The result of polling a driver.
 
-    `reached` is whether the driver answered. `report` is None if there is none yet. `problem` is
-    why the driver did not answer. `age` is the age of this result in seconds.
+    `reached` is whether the driver answered. `report` is None if there is no report yet. `problem`
+    is why the driver did not answer. `age` is the age of this result in seconds.
     """
 
     reached: bool
@@ -73,8 +73,8 @@ class DashboardClient:
 
     def _address(self, namespace: str, ray_job: RayJobView) -> str:
         """Return the URL of the dashboard."""
-        # with a dot at the end, so that DNS tries no search domains: a Service in a namespace named
-        # `svc` could answer instead of any head
+        # the dot at the end prevents DNS search domains, with which a Service in a namespace named
+        # `svc` could answer instead of the head
         host = f"{ray_job.head_service}.{namespace}.svc.{self.cluster_domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
@@ -148,8 +148,8 @@ _WRONG_KEY = (
 
 MAX_POLLS = 256
 MAX_POLLS_PER_NAMESPACE = 4
-"""Maximum number of concurrent polls, in total and per namespace. The total is more than are needed
-for POLLS_PER_SECOND polls of SLOW_SECONDS and the polls of drivers with backoff."""
+"""Maximum number of concurrent polls, in total and per namespace. The total suffices for
+POLLS_PER_SECOND polls of SLOW_SECONDS each, and also for the polls of drivers with backoff."""
 SLOW_SECONDS = 1.0
 """A driver that takes longer than this to answer is polled with backoff."""
 FIRST_BACKOFF = 10.0
@@ -171,7 +171,7 @@ logger = logging.getLogger("batchinference.operator")
 class DriverKey(NamedTuple):
     """Identifies a driver to poll.
 
-    If the RayJob ends or its head changes, this is another key, so the driver is polled at once.
+    If the RayJob ends or its head changes, the key changes too, so the driver is polled at once.
     """
 
     job: JobKey
@@ -183,10 +183,10 @@ class DriverKey(NamedTuple):
 
 @dataclass
 class _Unread:
-    """The number of polls of a RayJob since a reconcile last got an answer, at the time `since`.
+    """The number of polls of a RayJob after `since`, the time when a reconcile last got an answer.
 
-    Unlike `_DriverState`, it is kept when the head's address changes. The address is untrusted: if
-    it changes before each answer, this must not hide that the driver is silent.
+    Unlike `_DriverState`, this is kept when the head's address changes. The address is untrusted:
+    an address that changes before each answer must not hide that the driver is silent.
     """
 
     since: float
@@ -200,7 +200,7 @@ class _DriverState:
     ray_job: RayJobView
     tokens: tuple[str, ...]
     heard_at: float
-    """When the driver last answered; before that, when the polls began."""
+    """When the driver last answered; before the first answer, when the polls began."""
     unread: _Unread
     token: str = ""
     """The last token that the driver accepted; empty if it is unknown."""
@@ -243,16 +243,16 @@ class DriverPoller:
 
     @property
     def slow(self) -> int:
-        """The number of drivers with backoff, which the poll interval must not count."""
+        """The number of drivers with backoff, which do not count for the poll interval."""
         return len(self._slow)
 
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> Answer | None:
-        """Return the last result, with its age; None before there is one.
+        """Return the last result, with its age; None before the first result.
 
-        If a driver misses a few polls, this is still its last answer. The driver is polled again
-        `interval` seconds after the last poll, or later with backoff.
+        If a driver has missed only a few polls, the result is still its last answer. The driver is
+        polled again `interval` seconds after the last poll, or later with backoff.
         """
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
@@ -304,7 +304,7 @@ class DriverPoller:
         return key, state
 
     def _release(self, key: DriverKey) -> None:
-        """Free a slot of the namespace and queue the next driver that waits for it."""
+        """Free a slot of the namespace, and queue the next driver that waits for a slot."""
         namespace = key.job[0]
         self._queue.done(key)
         self._busy[namespace] -= 1
@@ -341,7 +341,7 @@ class DriverPoller:
             logger.exception("the driver cannot be asked to stop")
 
     async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
-        """Poll with the last accepted token, or try each, because the key may have been rotated."""
+        """Poll with the last accepted token. If it is unknown, try all, as keys may be rotated."""
         answer = Answer(reached=False)
         for token in [state.token] if state.token else state.tokens:
             answer = await self._driver.poll(namespace, state.ray_job, token)
@@ -372,7 +372,7 @@ class DriverPoller:
         self._count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:
-        """Drop states that no reconcile uses. The least recently used states come first."""
+        """Drop states that no reconcile has used recently. The states are ordered by last use."""
         limit = self._clock() - FORGET_SECONDS
         for key, state in list(self._states.items()):
             if state.pending or state.used_at >= limit:

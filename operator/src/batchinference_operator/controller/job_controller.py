@@ -36,8 +36,8 @@ ORPHAN_SECONDS = 300.0
 """Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
 LARGE_WRITE_SECONDS = 5.0
 """Seconds by which the status write of a job with a very large spec is deferred while another such
-write is in progress. Each takes seconds of CPU time in the API server, so several concurrent ones
-would slow it down and occupy all workers."""
+write is in progress. Each such write takes seconds of CPU time in the API server. Several at once
+would slow the server down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -57,7 +57,7 @@ class JobController:
     now: Clock = utc_now
     telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
-    """Returns whether all RayJobs and pods of a namespace are known."""
+    """Returns whether the cache has all RayJobs and pods of a namespace."""
     is_refused: Callable[[str], bool] = lambda _: False
     """Returns whether the RayJobs or pods of a namespace cannot be listed."""
     jobs_waiting_for_list: set[JobKey] = field(default_factory=set)
@@ -82,8 +82,8 @@ class JobController:
     async def prime(self, namespaces: Sequence[str]) -> None:
         """If there is a concurrency limit, list all jobs and RayJobs before any job starts.
 
-        Otherwise the order of the first events would decide which jobs start. No namespaces means
-        all namespaces. Raises Refused.
+        Without these lists, the order of the first events would decide which jobs start. No
+        namespaces means all namespaces. Raises Refused.
         """
         if not self.config.concurrency.limited:
             return
@@ -187,7 +187,7 @@ class JobController:
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
         for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting or ray_job.owner_uid is None:  # users may set the label
+            if not ray_job.deleting or ray_job.owner_uid is None:  # a user may have set the label
                 continue
             if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
                 await self.api.delete_ray_job(key[0], ray_job)
@@ -196,8 +196,8 @@ class JobController:
     def _decide(self, observed: Observed) -> Actions:
         """Return the actions for a job.
 
-        If reconcile fails because of the driver's report, the report is ignored. Otherwise a driver
-        could disable the deadlines of its job.
+        If reconcile fails and there is a driver's report, reconcile is repeated without the report.
+        Otherwise a driver could disable the deadlines of its job.
         """
         try:
             return reconcile(observed, self.config, self.now())
@@ -218,8 +218,8 @@ class JobController:
             if not ray_job.deleting:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
-            # a job that is admitted has nothing to delete, so no request has been awaited since the
-            # decision, and no other job was admitted
+            # a job that is admitted has nothing to delete, so since the decision, no request was
+            # awaited and no other job was admitted
             if actions.admits:
                 self.cache.admission_queue.admit(job.key)
             ray_job_created = await self._create(actions.create)
@@ -238,7 +238,7 @@ class JobController:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
         for ray_job in actions.remove_workers:
-            # after a refusal, the cluster is kept for a shorter time
+            # if this is refused, the cluster with its workers is kept for a shorter time
             with _logged_errors(f"the workers of RayJob {ray_job.name} cannot be removed", Refused):
                 await self.api.remove_workers(job.namespace, ray_job)
         await self._update_deadlines(job, actions)
@@ -313,7 +313,7 @@ class JobController:
             await self._write(job, status)
 
     def _write_delay(self, job: JobView, actions: Actions, status: Status) -> float:
-        """Return the seconds by which to defer the status write; the next reconcile writes it."""
+        """Return the seconds by which to defer the status write to a later reconcile."""
         if not merge_patch(job.status, status):
             return 0.0
         if job.skipped_reason and self.large_status_lock.locked():

@@ -29,7 +29,7 @@ from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.notification import ended_job, unsent_notifications
 
 MAX_TRIES = 10
-"""Number of tries to send the notifications of a job. The backoff between them is three minutes."""
+"""Number of tries to send the notifications of a job. The backoffs add up to three minutes."""
 TIMEOUT_SECONDS = 10.0
 WORKERS = 8
 logger = logging.getLogger("batchinference.operator")
@@ -67,7 +67,7 @@ class Notifier:
     _deliveries: dict[JobKey, _Delivery] = field(default_factory=dict)
 
     def results(self, job: JobView) -> dict[str, str] | None:
-        """Return `_Delivery.results` about the end of a job; None until all have a result."""
+        """Return `_Delivery.results` of a job; None until each notification has a result."""
         delivery = self._deliveries.get(job.key)
         if delivery is None or not delivery.ended or delivery.job.id != ended_job(job).id:
             return None

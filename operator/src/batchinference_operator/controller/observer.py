@@ -57,8 +57,8 @@ class EventReader:
     """The last read of each object, by its namespace and name. The oldest read comes first."""
 
     async def messages(self, observed: Observed) -> dict[str, str]:
-        """Return messages by object name: of pods whose containers do not start, of a RayCluster
-        without pods, and of a RayJob that Kueue queues."""
+        """Return messages by object name: about pods whose containers do not start, about a
+        RayCluster without pods, and about a RayJob that Kueue queues."""
         namespace, api = observed.job.namespace, self.api
         ray_job = observed.ray_job
         since = self.now().timestamp() - POD_START_SECONDS
@@ -76,9 +76,9 @@ class EventReader:
         }
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the last warning about an object, from the last read if this was recent.
+        """Return the last warning about an object. The result of a recent read is used again.
 
-        Reads have a backoff, because each searches all Events of the namespace.
+        Reads have a backoff, because each read searches all Events of the namespace.
         """
         key, now = (namespace, name), self.now().timestamp()
         last = self.last_reads.get(key)

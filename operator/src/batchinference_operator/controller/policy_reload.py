@@ -10,7 +10,7 @@ from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.schedule_controller import ScheduleController
 
 RELOAD_SECONDS = 10.0
-"""Interval of reading the file. The kubelet updates it about a minute after its ConfigMap."""
+"""Seconds between reads. The kubelet updates the file about a minute after the ConfigMap."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -19,8 +19,8 @@ async def reload_policy(
 ) -> None:
     """Reload the policy every RELOAD_SECONDS until cancelled.
 
-    The policy applies to attempts that have not started, and to the templates of schedules. If it
-    cannot be read, the last policy remains in effect.
+    The policy applies to attempts that have not started, and to the templates of schedules. If the
+    file cannot be read, the last policy remains in effect.
     """
     failure = ""
     while True:

@@ -44,11 +44,11 @@ class ScheduleController:
     max_runs: int = MAX_RUNS
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
-    """The last state of schedules and runs that matters here, by kind and key. Events that do not
-    change it, such as about the progress of a run, need no reconcile."""
+    """The fields of schedules and runs that matter here, by kind and key. An event that does not
+    change these fields, such as one about the progress of a run, needs no reconcile."""
 
     def handle_event(self, body: Object, *, deleted: bool = False) -> None:
-        """Queue the schedule that an event of a schedule or a BatchInference affects."""
+        """Queue the schedule that an event about a schedule or a BatchInference affects."""
         metadata, key = body["metadata"], key_of(body)
         seen: object
         if body["kind"] == SCHEDULE_KIND:
@@ -137,9 +137,9 @@ class ScheduleController:
         return ObservedSchedule(schedule, in_order, refused=refused)
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
-        """Create a run and return `observed`; another observation if it was refused or exists.
+        """Create a run and return `observed`; a new observation if the run was refused or exists.
 
-        An interrupted reconcile or somebody else may have created an object of this name.
+        An interrupted reconcile or somebody else may have created an object of that name.
         """
         name = body["metadata"]["name"]
         try:

@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=Hashable)
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
 BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
-"""CPU seconds for one key above which its flow is paused, and seconds of pause per CPU second."""
+"""CPU seconds for one key above which its flow is paused, and pause seconds per CPU second."""
 
 
 class WorkQueue(Generic[Key]):
@@ -73,7 +73,7 @@ class WorkQueue(Generic[Key]):
         return key in self._dirty
 
     async def get(self) -> Key:
-        """Wait for the next key and return it. `done` must be called for it afterwards."""
+        """Wait for the next key and return it. Afterwards, `done` must be called for the key."""
         await self._ready.acquire()
         while not self._flows:  # the flow of the ready key was paused meanwhile
             await self._ready.acquire()

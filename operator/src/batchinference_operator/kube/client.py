@@ -35,7 +35,7 @@ class KubeClient(ObjectClient):
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
         """Return why a pod's containers do not start, or why a RayCluster has no pods.
 
-        The result is the message of the last Event about the object; empty if that is no warning.
+        The result is the message of the object's last Event; empty if this Event is no warning.
         """
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
@@ -91,7 +91,7 @@ class KubeClient(ObjectClient):
     async def post_event(self, body: Object) -> bool:
         """Post an Event, or increase the count of the existing Event with its name.
 
-        Returns whether it already existed. Raises Refused.
+        Returns whether the Event already existed. Raises Refused.
         """
         namespace = body["metadata"]["namespace"]
         status, answer = await self._request("POST", path_of(EVENT, namespace), body)
@@ -111,7 +111,7 @@ class KubeClient(ObjectClient):
     async def release_cluster(self, namespace: str, ray_job: RayJobView) -> None:
         """Delete the cluster of a finished RayJob, and set the RayJob's TTL to 0. Raises Conflict
         and Refused."""
-        # first, because a RayJob whose TTL is 0 is not released again if the deletion fails
+        # the cluster first: after a failed deletion, a RayJob whose TTL is 0 is not released again
         await self._delete_cluster(namespace, ray_job)
         await self._patch(namespace, ray_job, {"spec": {"ttlSecondsAfterFinished": 0}})
 
@@ -125,7 +125,7 @@ class KubeClient(ObjectClient):
         without_pods = [{**group, **_NO_REPLICAS} for group in groups]
         if cluster is None or groups == without_pods:
             return
-        # without this change, KubeRay would wait for the autoscaler to choose the pods to delete
+        # if autoscaling stays enabled, KubeRay waits until the autoscaler chooses pods to delete
         spec = {"enableInTreeAutoscaling": False, "workerGroupSpecs": without_pods}
         read = {name: cluster["metadata"][name] for name in ("uid", "resourceVersion")}
         path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
@@ -138,11 +138,11 @@ class KubeClient(ObjectClient):
         await self._patch(namespace, ray_job, {"spec": deadlines.fields})
 
     async def release_pods(self, namespace: str, ray_job: RayJobView, now: str) -> None:
-        """Change an annotation of a RayJob, so that Kueue looks at its gated pods."""
+        """Change an annotation of a RayJob, so that Kueue checks its gated pods again."""
         await self._patch(namespace, ray_job, {"metadata": {"annotations": {RELEASED: now}}})
 
     async def _patch(self, namespace: str, ray_job: RayJobView, patch: Object) -> None:
-        """Change a RayJob. A missing one is not an error. Raises Conflict and Refused."""
+        """Change a RayJob. A missing RayJob is not an error. Raises Conflict and Refused."""
         metadata = {**patch.get("metadata", {}), "uid": ray_job.uid}
         path = path_of(RAY_JOB, namespace, ray_job.name)
         await self._object("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
@@ -157,13 +157,13 @@ class KubeClient(ObjectClient):
         await self._delete_cluster(namespace, ray_job)
 
     async def _delete_cluster(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete the RayCluster of a RayJob. KubeRay normally does, but it may be unavailable."""
+        """Delete the RayCluster of a RayJob. KubeRay may be unavailable and not do this."""
         if (cluster := await self._own_cluster(namespace, ray_job)) is not None:
             path = path_of(RAY_CLUSTER, namespace, ray_job.cluster)
             await self._delete(path, cluster["metadata"]["uid"])
 
     async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
-        """Return the RayCluster in the status of a RayJob if the RayJob owns it, otherwise None.
+        """Return the RayCluster that the status of a RayJob names if the RayJob owns it, or None.
 
         The status is untrusted: it may name the cluster of another team.
         """

@@ -1,4 +1,4 @@
-"""The exceptions for errors of the API server, and the choice of one for an answer."""
+"""The exceptions for errors of the API server, and the function that raises them."""
 
 from http import HTTPStatus
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 TRANSIENT = {429, 500, 502, 503, 504}
 """Status codes of transient errors."""
 _TOO_LARGE = "etcdserver: request is too large"
-"""A part of the message if etcd refuses an object. The status is 500, but this is not transient."""
+"""A part of the message if etcd refuses an object. In this case, status 500 is not transient."""
 
 
 class Conflict(Exception):

@@ -128,8 +128,8 @@ class _Scanner:
             yield from_json(key[1])
 
     def values(self, opening: bytes, closing: bytes) -> Iterator[None]:
-        """Yield once for each element of the array or object that comes next between these
-        brackets. The caller must read it."""
+        """Yield once for each element of the next array or object, which has these brackets. The
+        caller must read or skip the element."""
         self._read_punctuation(opening)
         if self.next == closing:
             self._read_punctuation(closing)

@@ -62,8 +62,8 @@ class _LimitedStream:
 def _with_restart(line: bytes) -> bytes:
     """Return an event of a watch. An error event gets the code 410 Gone.
 
-    After 410, kopf starts the watch again. After any other code, it ends, for instance when the API
-    server sends an error to all watches because etcd has lost its leader for a moment.
+    Only after 410, kopf starts the watch again. The API server also sends other errors, for
+    instance to all watches when etcd has lost its leader for a moment.
     """
     if b'"ERROR"' not in line[:MAX_TYPE_BYTES]:
         return line
@@ -105,7 +105,7 @@ class KopfLogin:
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
         self._on_request, self._trace = on_request, _watch_trace(watches)
-        # the same session for the same credentials, or kopf would not know that they were refused
+        # the same credentials get the same session, so that kopf knows when these were refused
         self._session = lru_cache(maxsize=1)(self._new_session)
 
     async def login(self, **options: Any) -> kopf.AiohttpSession | None:

@@ -31,7 +31,7 @@ REQUEST_SECONDS = 2.0
 API_VERSION = "coordination.k8s.io/v1"
 Object = dict[str, Any]
 Send = Callable[[str, str, Any], Awaitable[tuple[int, Any, float]]]
-"""Sends a request with method, path and body. Returns the status, the answer and a delay."""
+"""Sends a request with method, path and body. Returns status, answer and Retry-After."""
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -61,7 +61,7 @@ class Leadership:
 
     @property
     def other_release(self) -> str | None:
-        """The release that holds the Lease, as NAMESPACE/NAME; None if it is this one or none."""
+        """The other release that holds the Lease, as NAMESPACE/NAME; None if there is no other."""
         release = _release_of(self.lease.holder)
         return release if release not in ("", _release_of(self.identity)) else None
 
@@ -87,7 +87,7 @@ class Leadership:
             await self.lease.release(self.identity)
 
     async def _acquire(self) -> None:
-        """Wait until this replica holds the Lease. Log each holder that it waits for once."""
+        """Wait until this replica holds the Lease. Log each other holder once."""
         reported = ""
         while not await self.lease.take(self.identity):
             if (holder := self.lease.holder) != reported:
@@ -147,7 +147,7 @@ class Lease:
         metadata = await self._read()
         if metadata is None:
             return False
-        # not from renewTime, because the clocks of nodes may differ
+        # computed without renewTime, because the clocks of nodes may differ
         expires = self._since + self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
         if self.holder not in ("", identity) and monotonic() < expires:
             return False
@@ -176,7 +176,7 @@ class Lease:
         if status == HTTPStatus.NOT_FOUND:
             self._spec = {}
             return {}
-        # after a successful read, this is no error: a server that has just started refuses requests
+        # after a successful read, this is no error: a server that has just started may refuse reads
         if status == HTTPStatus.FORBIDDEN and not self._spec:
             raise LeaseForbidden(
                 f"the right to read the Lease {self._namespace}/{self._name} is missing; the "
@@ -191,7 +191,7 @@ class Lease:
         return metadata
 
     async def _write(self, read: Object, spec: Object) -> bool:
-        """Create or replace the Lease, unless it has changed. `read` is the result of `_read`."""
+        """Create or replace the Lease, unless it has changed since `_read` returned `read`."""
         method, path = ("PUT", f"{self._collection}/{self._name}") if read else (
             "POST", self._collection)  # fmt: skip
         metadata = read or {"name": self._name, "namespace": self._namespace}

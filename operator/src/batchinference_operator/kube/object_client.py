@@ -30,7 +30,7 @@ from batchinference_operator.status.ray_job import Object, is_name
 POD = "Pod"
 PAGE = 10
 """Number of objects per page of a list. The API server does not limit the bytes of a page, and an
-object may have 1.5 MB. Lists do not set resourceVersion=0, with which the API server ignores the
+object may have 1.5 MB. Lists do not set resourceVersion=0, because the API server would ignore the
 page size. Since Kubernetes 1.34, it serves pages from its cache anyway."""
 EVENT = "events.k8s.io"
 """The API group for writing Events. Events are read through the core API."""
@@ -38,7 +38,7 @@ WATCH_GRACE_SECONDS = 10.0
 """Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096
 MAX_ERROR_CHARS = 200
-"""Maximum length of an unexpected response in an error message."""
+"""Maximum bytes of a watch's error that are read, and characters of an answer in a message."""
 MAX_LISTS = 4
 """Maximum number of list pages that are read at the same time. Objects of tenants can make a page
 15 MB large, which takes several times as much memory."""
@@ -46,7 +46,7 @@ WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 LOCAL_QUEUE = "LocalQueue"
 RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. If the last one fails, the work queue retries the job.
+"""Seconds before each retry of a request. If the last retry fails, the work queue retries the job.
 All requests can be repeated: an object that already exists, or is already gone, is no error."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
@@ -106,7 +106,7 @@ class ObjectClient:
         return status, answer
 
     async def create(self, body: Object) -> Object | None:
-        """Create an object and return it as stored; None if its name exists. Raises Refused."""
+        """Create an object and return it as stored; None if the name is in use. Raises Refused."""
         answer: Object
         # a field that the CRDs of an older KubeRay do not have must be an error, and not be dropped
         path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
@@ -118,7 +118,7 @@ class ObjectClient:
         return answer
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
-        """Yield every object of a kind in a namespace, or in all namespaces if it is empty."""
+        """Yield every object of a kind in a namespace; an empty namespace means all namespaces."""
         return self._list(path_of(kind, namespace), _selector(kind))
 
     async def _list(
@@ -175,7 +175,7 @@ class ObjectClient:
             raise Unreachable(str(problem) or "no answer") from problem
 
     async def get_object(self, kind: str, namespace: str, name: str) -> Object | None:
-        """Return an object as the API server has it now; None if it is gone or the name invalid."""
+        """Return an object from the API server; None if it is gone or `name` is invalid."""
         if not is_name(name):
             return None
         return await self._object("GET", path_of(kind, namespace, name))
@@ -208,7 +208,7 @@ def _selector(kind: str) -> str:
 
 
 def path_of(kind: str, namespace: str, *name: str) -> str:
-    """Return the API path of a kind in a namespace, of an object `name`, or of its subresource.
+    """Return the API path of a kind in a namespace; with `name`, of an object or its subresource.
 
     Raises ValueError for an invalid name. Names may come from untrusted fields, and a text such as
     `..` must not lead to another path.

@@ -1,7 +1,7 @@
 """Lists and watches the objects of one kind in one namespace, or in all namespaces.
 
 After each list, the reflector reports cached objects that are not in the list as deleted, because
-watches may have missed their deletion. Failed watches are retried with backoff, each by itself.
+watches may have missed their deletion. Each failed watch is retried with its own backoff.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from batchinference_operator.status.ray_job import Object
 
 KINDS = (KIND, SCHEDULE_KIND, RAY_JOB, POD)
 PATIENCE = 3
-"""A watch is dead if it has no answer for this number of times its duration."""
+"""A watch is dead if it has no answer for PATIENCE times its maximum duration."""
 
 
 class WatchHealth:
-    """Records when the server last accepted each watch, or sent a page of the list before it."""
+    """Records when the server last accepted each watch, or sent a page of the preceding list."""
 
     def __init__(
         self, namespaces: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
@@ -86,7 +86,7 @@ class WatchHealth:
         return self._without_lost([path for path, answered in answers if answered < limit])
 
     def _without_lost(self, paths: list[str]) -> list[str]:
-        """Return the paths outside of lost namespaces, which must not fail health checks."""
+        """Return the paths outside of lost namespaces. Health checks ignore lost namespaces."""
         lost = [f"/namespaces/{name}/" for name in self.lost]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
@@ -115,11 +115,11 @@ class Store:
     """Called with a deleted object. The object may have only a name, a namespace, a uid and
     labels."""
     known: Callable[[str], list[Object]]
-    """Returns the cached objects of a namespace ("" for all), with the fields named above."""
+    """Returns the cached objects of a namespace ("" for all), as `delete` needs them."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
     requeue: Callable[[str], None]
-    """Called with the namespace when its first list is complete, and when that is refused."""
+    """Called with the namespace when its first list is complete, and when the list is refused."""
 
 
 class Reflector:
@@ -138,7 +138,7 @@ class Reflector:
         self._store, self._health, self._seconds = store, health, seconds
         self._path = path_of(kind, namespace)
         self._version = ""
-        """The resource version from which the next watch starts; empty if a list must be first."""
+        """The resource version from which the next watch starts; empty if a list comes first."""
         self._failures = 0
         self._accepted_at = inf
         """When the current watch was accepted; infinity before."""
@@ -205,7 +205,7 @@ class Reflector:
         self._version = body["metadata"]["resourceVersion"]
         if type_ == "BOOKMARK":
             return
-        self._update(self._store.put, body)  # DELETED, too, has a last state to store
+        self._update(self._store.put, body)  # a DELETED event also has a state to store
         if type_ == "DELETED":
             self._update(self._store.delete, body)
 

@@ -33,7 +33,7 @@ def find_credentials(**options: Any) -> kopf.ConnectionInfo | None:
 
 
 class _CurrentToken:
-    """Sets the token that the pod has now."""
+    """Adds the current token of the pod to each request."""
 
     def __init__(self, seconds: float) -> None:
         self._headers: dict[str, str] = {}
@@ -56,7 +56,7 @@ def open_session(
     token_seconds: float = TOKEN_SECONDS,
     response_class: type[aiohttp.ClientResponse] = aiohttp.ClientResponse,
 ) -> kopf.AiohttpSession:
-    """Return a session with the API server. Its requests are reported to `on_request` and to more
+    """Return a session with the API server. Its requests are reported to `on_request` and to all
     `traces`."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
@@ -71,7 +71,7 @@ def open_session(
 
 
 def _trace(on_request: OnRequest) -> aiohttp.TraceConfig:
-    """Return a trace that reports each request when its response begins or it fails."""
+    """Return a trace that reports each request when the response begins or the request fails."""
 
     async def started(_: Any, context: SimpleNamespace, __: Any) -> None:
         context.since = time.monotonic()

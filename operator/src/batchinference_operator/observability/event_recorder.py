@@ -1,4 +1,4 @@
-"""Posts Events about jobs and schedules. Nothing waits for an Event or fails because of one."""
+"""Posts Events about jobs and schedules. Reconciles neither wait for Events nor fail with them."""
 
 import asyncio
 import hashlib
@@ -24,8 +24,8 @@ MAX_WAITING = 5000
 longest queue is dropped."""
 EVENT_QPS = 10.0
 EVENT_BURST = 50
-"""Rate limit of Events: a low one, so that reconciles can send most of the requests, for instance
-when a thousand jobs start at once."""
+"""The rate limit of Events. It is low, so that reconciles can send more requests, for instance when
+a thousand jobs start at once."""
 MAX_NOTE_BYTES = 1024
 """The API server's limit for the note of an Event."""
 logger = logging.getLogger("batchinference.operator")

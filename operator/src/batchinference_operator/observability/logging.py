@@ -27,7 +27,7 @@ _SUPPRESSED = {
 
 @contextmanager
 def log_context(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
-    """In the block, add a job and its attempt to each line of any logger."""
+    """Add a job and its attempt to each line that any logger writes in the block."""
     before = _current_job.set((f"{namespace}/{name}", attempt))
     try:
         yield
@@ -48,7 +48,7 @@ def configure(log_format: str, level: str) -> None:
 
 
 def _add_job(record: logging.LogRecord) -> bool:
-    """Add the current job and its attempt to a log record. Return True, so that it is logged.
+    """Add the current job and its attempt to a log record. Return True to log the record.
 
     Records of kopf name their object in `k8s_ref` instead.
     """

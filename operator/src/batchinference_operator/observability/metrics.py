@@ -74,7 +74,7 @@ def _waiting_since(job: JobView) -> str:
 
 
 OTHER = "_other"
-"""The label value that stands for all values above the limit. No namespace can have this name."""
+"""The label value for all values beyond the maximum number. No namespace can have this name."""
 MAX_NAMESPACES = 100
 MAX_REASONS = 100
 _TOKENS = ("input", "cached", "output")
@@ -87,7 +87,7 @@ _FIELDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("deviceSeconds",): ("batchinference_device_seconds", "Device seconds that jobs have used."),
     ("cpuSeconds",): ("batchinference_cpu_seconds", "CPU seconds that jobs have used."),
 }
-"""Name and description of the counters of fields of the status."""
+"""The name and description of the counter for each of these fields of a status."""
 _WARNING_NAMES = frozenset(name.value for name in WarningName)
 _OUTCOMES = [("Succeeded", ""), ("Suspended", "")]
 _OUTCOMES += [("Failed", cause.value) for cause in Cause]
@@ -177,7 +177,7 @@ class JobMetrics(Collector):
         return counters
 
     def _namespace_label(self, namespace: str) -> str:
-        """Return the label value of a namespace. Create its counters with the value 0 if it is new.
+        """Return the label value of a namespace. If it is new, create its counters with value 0.
 
         If a series began at 1 with the first failure, Prometheus would see no increase.
         """
@@ -248,7 +248,7 @@ def _gauge(
 def _warnings_by_name(status: Status) -> Counts[str]:
     """Return the number of rows or files with each warning.
 
-    The names are untrusted, so unknown ones are counted as OTHER.
+    The names are untrusted, so unknown names are counted as OTHER.
     """
     counts = Counts[str]()
     for warning in status.get("warnings", ()):

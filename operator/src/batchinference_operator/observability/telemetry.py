@@ -22,7 +22,7 @@ class Telemetry:
 
     @contextmanager
     def measure_reconcile(self) -> Iterator[None]:
-        """Measure the duration of the block as that of a reconcile, and count its error, if any."""
+        """Measure the reconcile in the block: record its duration, and count its error, if any."""
         start = time.monotonic()
         try:
             yield
@@ -40,7 +40,7 @@ class Telemetry:
     def changed(self, before: JobView, job: JobView) -> None:
         """Publish the changes between two statuses of a job as metrics and Events.
 
-        Both come from the cache, because the response to a write may be lost.
+        Both statuses come from the cache, because the response to a write may be lost.
         """
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
         if self.recorder is not None:

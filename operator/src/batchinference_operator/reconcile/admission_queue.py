@@ -1,10 +1,10 @@
 """The admission queue: decides which waiting job starts next if there is a concurrency limit.
 
 Namespaces share the limit. The next job comes from the namespace with the fewest running jobs. If
-several namespaces have equally few, the oldest of their first jobs is next. Within a namespace,
-jobs are ordered by priority and then by age, so a high priority has no effect on other namespaces.
-A changed job updates only its own position, so no reconcile iterates over all jobs. All state is
-derived from objects in the API server, so nothing is lost when the operator restarts."""
+several namespaces have equally few, the oldest of their first waiting jobs is next. Within a
+namespace, jobs are ordered by priority and then by age, so a high priority has no effect on other
+namespaces. A changed job updates only its own position, so no reconcile iterates over all jobs. All
+state is derived from objects in the API server, so nothing is lost when the operator restarts."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -40,7 +40,7 @@ class QueueEntry:
     waiting: bool = False
     queued: bool = False
     """Whether Kueue admits the next attempt of the job, so that the attempt needs no admission by
-    this queue. Whether Kueue manages the running attempt is in the label of its RayJob."""
+    this queue. The label of a RayJob says whether Kueue manages the running attempt."""
 
 
 def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
@@ -130,7 +130,7 @@ class AdmissionQueue:
         return self._decide(key)
 
     def admit(self, key: JobKey) -> None:
-        """Record that a job that `decide` has admitted starts."""
+        """Record the start of a job that `decide` has admitted."""
         if entry := self._entries.get(key):
             self._admitted[key] = entry.resource_version
             self._reindex(key)
@@ -201,8 +201,8 @@ class AdmissionQueue:
     def _jobs_ahead(self, namespace: str, position: Position) -> dict[str, int]:
         """Return how many waiting jobs of each namespace are ahead of a waiting job.
 
-        Jobs start in the order of their `share`: the number of running and of earlier waiting jobs
-        in their namespace. The older of two jobs with the same share comes first."""
+        Jobs start in the order of their `share`: the number of running jobs plus earlier waiting
+        jobs in their namespace. The older of two jobs with the same share comes first."""
         own = bisect_left(self._waiting[namespace], position)
         share, ahead = self._running_per_namespace[namespace] + own, {}
         for name, positions in self._waiting.items():
@@ -220,8 +220,8 @@ class AdmissionQueue:
             self.wake((namespace, name))
 
     def _candidates(self, namespace: str) -> Iterator[Position]:
-        """Yield the waiting jobs of a namespace up to its limit, each with its share in place of
-        its priority."""
+        """Yield the positions of the waiting jobs of a namespace, up to its limit. In each
+        position, the `share` of the job replaces the priority."""
         positions = islice(self._waiting[namespace], self._namespace_capacity(namespace))
         for share, position in enumerate(positions, self._running_per_namespace[namespace]):
             yield share, *position[1:]

@@ -31,7 +31,7 @@ def fail_attempt(
 ) -> Actions:
     """Return the actions that end the running attempt, and retry it or fail the job.
 
-    A later reconcile deletes its RayJob, when the status has recorded the end.
+    A later reconcile deletes the attempt's RayJob, after the end is recorded in the status.
     """
     no_capacity = cause == Cause.NO_CAPACITY  # such an end is not counted as a failure
     failures = failed_attempts(job.status) + (not no_capacity)

@@ -82,7 +82,7 @@ def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
 def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     """Return the actions that move a job from InvalidSpec back to Pending, if its spec has changed.
 
-    None for other jobs, and if the cause is that of an attempt that has run.
+    None for other jobs, and if an attempt that has run failed with InvalidSpec.
     """
     failed = find_condition(job.status, "Failed")
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value

@@ -41,7 +41,7 @@ def status_after_create_error(
     """Return the status that reports why the objects of an attempt could not be created.
 
     `unreachable_seconds` is for how long the API server has been unreachable; None if it rejected
-    an object. For less than UNREACHABLE_SECONDS, return None. `local_queues` is a sentence with the
+    an object. Below UNREACHABLE_SECONDS, the result is None. `local_queues` is a sentence with the
     LocalQueues of the namespace.
     """
     if unreachable_seconds is None:
@@ -65,8 +65,8 @@ CREATE_RETRY_SECONDS = 60.0
 SHORT_QUEUE_SECONDS = 30.0
 LONG_QUEUE_SECONDS = 300.0
 """Seconds between updates of the position in the status, for jobs with fewer than
-ROUND_FROM_POSITION jobs ahead and for others. These intervals do not delay the start, because the
-admission queue wakes the job."""
+ROUND_FROM_POSITION jobs ahead, and for all other jobs. These intervals do not delay the start,
+because the admission queue wakes the job."""
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
@@ -168,8 +168,8 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
     """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
 
     The driver of a suspended attempt may commit before the deletion. Pods are awaited for at most
-    POD_TERMINATION_SECONDS, because a healthy node ends them in this time, and a lost node does not
-    report their end.
+    POD_TERMINATION_SECONDS, because a healthy node ends pods in this time, and a lost node does not
+    report the end of its pods.
     """
     names = observed.job.ray_job_names(attempt_number(observed.job.status))
     previous = [one for one in observed.ray_jobs.values() if one.name in names]
@@ -194,7 +194,7 @@ def _pods_terminating(observed: Observed, now: datetime) -> bool:
 
 
 def find_unadopted(observed: Observed) -> RayJobView | None:
-    """Return the RayJob of the next attempt if it exists before the attempt is in the status."""
+    """Return the RayJob of the next attempt if it exists, but the status lacks this attempt."""
     job = observed.job
     ray_job = observed.ray_jobs.get(job.next_names.ray_job)
     created = ray_job is not None and ray_job.owner_uid == job.uid and not ray_job.deleting
@@ -205,6 +205,6 @@ def adopt(job: JobView, now: datetime) -> JobView:
     """Return the job with the next attempt, whose RayJob already exists, added to its status."""
     job = job.with_status(add_suspended_time(job, now))
     names = job.next_names
-    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):  # by an older operator
+    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):  # set by an older operator
         return job.with_status(add_attempt(job.status, names))
     return job.with_status(planning_status(job, names, now))

@@ -92,7 +92,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
 def _secret_missing(observed: Observed) -> bool:
     """Return whether a pod may miss the token Secret.
 
-    The Secret is gone if a user has deleted an earlier RayJob of the same name, which owned it.
+    The Secret is gone if a user has deleted the RayJob that owned it: an earlier one of this name.
     """
     problems = [pod.problem for pod in observed.pods_of_attempt if pod.problem is not None]
     return any(problem.cause == Cause.CONTAINER_CONFIG for problem in problems)
@@ -102,7 +102,7 @@ def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
     """Return the actions for an attempt without a RayJob: a user has deleted the RayJob, or it is
-    not created yet, for instance because `ray_job` of another owner has the same name."""
+    not created yet, for instance because `ray_job`, which has another owner, has this name."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
@@ -156,8 +156,8 @@ def _derive_status(
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return the phase in the status; empty for a driver that KubeRay has started again, because it
-    has no report yet."""
+    """Return the phase in the status; empty for a driver that KubeRay has started again, because
+    such a driver has no report yet."""
     restarting = observed.driver_reached and driver_starting(ray_job, now)
     return "" if restarting else str(observed.job.status.get("phase", ""))
 
@@ -165,7 +165,7 @@ def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str
 def _with_details(
     observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary, now: datetime
 ) -> tuple[Phase, Summary]:
-    """Return the phase and the summary, or more specific ones: if KubeRay does nothing, pods crash,
+    """Return the phase and the summary. They are more specific if KubeRay does nothing, pods crash,
     the driver is silent, or nodes are excluded."""
     if phase == Phase.STARTING and (missing := _missing_from_kuberay(observed, ray_job, now)):
         return phase, not_responding(missing, ray_job)
@@ -176,7 +176,7 @@ def _with_details(
 
 
 def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
-    """Return the summary; if it is Unschedulable, with the nodes that the attempt must not use."""
+    """Return the summary, with the nodes that the attempt must not use if it is Unschedulable."""
     earlier = {"attempts": job.status["attempts"][:-1]}
     if summary.reason != Cause.UNSCHEDULABLE or not (nodes := faulty_nodes(earlier)):
         return summary
@@ -229,9 +229,9 @@ def _why_no_row(update: StatusUpdate) -> str:
 
 
 def _cause_at_deadline(cause: Cause, ray_job: RayJobView, update: StatusUpdate) -> Cause:
-    """Return the cause of an attempt that ends at a deadline. `cause` is that of the deadline.
+    """Return the cause of an attempt that ends at a deadline. `cause` is the deadline's cause.
 
-    If the attempt is Pending because of a problem, the cause is that of the problem, for instance
+    If the attempt is Pending because of a problem, the result is the problem's cause, for instance
     ImagePull. If there is a next choice, NoCapacity replaces Unschedulable.
     """
     if update.phase == Phase.PENDING and cause != Cause.NO_CAPACITY:

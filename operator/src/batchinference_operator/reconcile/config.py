@@ -59,8 +59,8 @@ class Config:
         return _token(self.token_key, job, ray_job)
 
     def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:
-        """Return the tokens that the Ray cluster of a RayJob may have: of the current key, and of
-        the previous key if there is one, because the cluster may be older than the rotation."""
+        """Return the tokens that the Ray cluster of a RayJob may have, derived from the current key
+        and, if there is one, from the previous key. The cluster may be older than the rotation."""
         keys = filter(None, (self.token_key, self.previous_token_key))
         return tuple(_token(key, job, ray_job.name) for key in keys)
 

@@ -32,8 +32,8 @@ class Prices(BaseModel):
     def of(self, usage: Status | Attempt) -> Decimal:
         """Return the cost of the usage in the status of a job or in an attempt.
 
-        Device seconds of attempts with a price of their own are priced when they are counted
-        (`device_usage`); the status of a job has their sum and their cost.
+        If an attempt has its own price, its device seconds are priced when they are counted
+        (`device_usage`). The status of a job has the sum of these seconds and their cost.
         """
         cpu_seconds = Decimal(usage.get("cpuSeconds", 0))
         device_seconds = usage.get("deviceSeconds", 0)
@@ -69,14 +69,14 @@ def _remaining_cost(status: Status, prices: Prices) -> Decimal | None:
 
 
 def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
-    """Add an environment variable with the prices of the pods and the cost of earlier attempts to
-    the head of a RayJob. The driver computes the cost in its report from it."""
+    """Add an environment variable to the head of a RayJob, with the prices of the pods and the cost
+    of earlier attempts. From this variable, the driver computes the cost in its report."""
     if not prices.currency:
         return
     cluster = ray_job["spec"]["rayClusterSpec"]
     try:
         per_hour = {group: float(prices.of(one)) for group, one in _usage_per_hour(cluster)}
-    except (ValueError, AttributeError):  # the API server refuses this container of a patch by name
+    except (ValueError, AttributeError):  # the API server names this invalid container of a patch
         return
     before = float(round(prices.of(status), 4))
     of_pods = PodPrices(currency=prices.currency, perHour=per_hour, before=before)

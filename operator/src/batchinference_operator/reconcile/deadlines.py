@@ -89,7 +89,7 @@ def ray_deadlines(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeR
     attempt, queued = last_attempt(job.status), bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
-    # a job with finished rows was admitted; if pods are gated, an elastic job has asked for more
+    # a job with finished rows was admitted; gated pods are then additional pods of an elastic job
     admitted_for_good = not queued or "progressTime" in internal(job.status)
     counting = admitted_for_good and "queuedTime" not in attempt
     times = spec.deadlines, spec.ttl
@@ -97,14 +97,14 @@ def ray_deadlines(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeR
 
 
 GAP_SECONDS = 60.0
-"""Seconds for which a waiting group may have no waiting pod. Ray's autoscaler replaces pods that
-wait for long."""
+"""Seconds for which a waiting group may have no waiting pod, because Ray's autoscaler replaces pods
+that wait for long."""
 
 
 def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: datetime) -> Status:
     """Return the status with the worker group that waits for capacity, if any.
 
-    The group is kept until one of its pods has a node, or no pod of it waits for GAP_SECONDS.
+    The group is kept until one of its pods has a node, or it had no waiting pod for GAP_SECONDS.
     """
     attempt = last_attempt(status)
     if ray_job.choice is None:
@@ -131,8 +131,8 @@ def capacity_deadline(
 ) -> Iterator[Deadline]:
     """Yield the deadline after which the next attempt takes the next choice.
 
-    There is no deadline without a next choice, or if the attempt does not wait. `why` says why the
-    attempt waits.
+    There is no deadline if there is no next choice, or if the attempt does not wait. `why` says why
+    the attempt waits.
     """
     attempt = last_attempt(observed.job.status)
     choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)

@@ -18,8 +18,8 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
-    """Return the status with the current number of devices, and with the usage until now
-    added to that of the job and of the running attempt."""
+    """Return the status with the current number of devices. The usage since the last reconcile is
+    added to that of the job and to that of the running attempt."""
     status = without(observed.job.status, "devices")
     if devices := current_devices(observed):
         status["devices"] = devices
@@ -40,8 +40,8 @@ def add_usage(observed: Observed, now: datetime) -> Status:
 
 
 def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> Status:
-    """Return the sum and the cost of the device seconds of attempts with their own price, after the
-    running attempt has `used` more; empty if it has no price of its own."""
+    """Return the sum and the cost of the device seconds of attempts with their own price, including
+    what the running attempt has `used`; empty if the running attempt has no own price."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:
         return {}
     known, seconds = internal(status), used["deviceSeconds"]
@@ -68,8 +68,8 @@ def _usage_start(ray_job: RayJobView | None, attempt: Attempt) -> float:
 
 
 def _devices_of(pod: PodView, ray_job: RayJobView | None) -> int:
-    """Return the number of devices in the label of a pod, at most that of the largest planned
-    worker, because users may change the label."""
+    """Return the number of devices in the label of a pod, but not more than the largest planned pod
+    has, because users may change the label."""
     if ray_job is None or ray_job.max_devices is None:
         return pod.devices
     return min(pod.devices, ray_job.max_devices_per_pod)
@@ -90,7 +90,7 @@ def _max_device_seconds(
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
-    """Return the usage of pods with these amounts in an interval, in whole seconds.
+    """Return the sum of the amounts of pods times their seconds with a node in an interval.
 
     The result is the difference of two rounded sums, so that the rounding errors of short intervals
     do not add up.
@@ -106,7 +106,7 @@ def _incremented(counts: Status, used: dict[str, int]) -> dict[str, int]:
 
 
 def _seconds_with_node(pod: PodView, until: float) -> float:
-    """Return the seconds for which a pod had a node until a time in seconds since 1970."""
+    """Return the seconds for which a pod had a node before `until`, in seconds since 1970."""
     if pod.scheduled_at is None:
         return 0.0
     ended = until if pod.ended_at is None else pod.ended_at

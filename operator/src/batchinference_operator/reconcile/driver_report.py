@@ -29,8 +29,8 @@ def must_poll_driver(observed: Observed) -> bool:
 def driver_ended(observed: Observed) -> bool:
     """Return whether a report or a succeeded RayJob says that the driver has ended.
 
-    `suspend` then no longer has an effect. A failure while Kueue suspends the RayJob is not an end,
-    because Kueue may have caused the failure by deleting the pods.
+    After this end, `suspend` has no effect. A failure while Kueue suspends the RayJob is not an
+    end, because Kueue may have caused the failure by deleting the pods.
     """
     ray_job, report = observed.running_ray_job, observed.report
     if ray_job is not None and ray_job.succeeded:
@@ -50,7 +50,7 @@ def without_old_report(observed: Observed) -> Observed:
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether the final report of an ended RayJob may still arrive.
 
-    A silent driver is awaited until one poll, and until REPORT_GRACE_SECONDS after the end.
+    A silent driver is awaited until it was polled once and REPORT_GRACE_SECONDS are over.
     """
     if not driver_unreachable(observed, ray_job):
         return False

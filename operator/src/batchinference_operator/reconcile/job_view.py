@@ -47,7 +47,7 @@ class ResourceView:
     created_at: str = ""
     deleting: bool = False
     skipped_reason: str = ""
-    """Why fields of the spec were not read; empty if all were."""
+    """Why fields of the spec were not read; empty if all fields were read."""
 
     @classmethod
     def of(cls, body: Object) -> Self:

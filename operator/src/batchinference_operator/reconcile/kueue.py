@@ -1,8 +1,8 @@
 """Handles what Kueue does: it queues, admits, evicts or rejects the RayJob of an attempt.
 
 Being queued is not a failure. While the RayJob is queued, a failure in the driver's report is
-ignored, because Kueue deletes the pods. When Kueue admits it, the attempt starts over and its
-deadlines start.
+ignored, because Kueue deletes the pods. When Kueue admits the RayJob, the attempt starts over and
+its deadlines start. A gated pod is a pod that Kueue has not admitted yet.
 """
 
 from dataclasses import replace
@@ -19,8 +19,8 @@ from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 GATED_SECONDS = 10.0
 RELEASE_SECONDS = 60.0
-"""After a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to look at it,
-and then every RELEASE_SECONDS."""
+"""After a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to check the
+RayJob, and then again every RELEASE_SECONDS."""
 
 
 def is_gated(observed: Observed) -> bool:
@@ -33,7 +33,7 @@ def is_gated(observed: Observed) -> bool:
 
 
 def needs_release(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether to ask Kueue to look at an admitted RayJob with gated pods.
+    """Return whether to ask Kueue to check an admitted RayJob with gated pods.
 
     Kueue 0.17 removes the gates of an elastic job only when its RayJob changes. When KubeRay
     replaces a lost pod, the RayJob does not change.
@@ -63,11 +63,11 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
 
 
 def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
-    """Return how to fix that Kueue rejected a RayJob because of its autoscaler; otherwise empty.
+    """Return the fix if Kueue rejected a RayJob because of its autoscaler; otherwise empty.
 
-    Kueue may manage RayJobs without a queue, and puts them into the LocalQueue `default` if there
-    is one. Kueue accepts an autoscaler only with a feature gate and with an annotation that the
-    operator adds to RayJobs with a queue.
+    Kueue may be set up to manage RayJobs without a queue. It then puts them into the LocalQueue
+    `default`, if there is one. Kueue accepts an autoscaler only with a feature gate and with an
+    annotation that the operator adds to RayJobs with a queue.
     """
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""

@@ -55,7 +55,7 @@ def unsent_notifications(job: JobView) -> list[Notification]:
 
 
 def record_notifications(actions: Actions, observed: Observed, now: datetime) -> Actions:
-    """Return the actions, which now also send the notifications of a job or write their result."""
+    """Return the actions. If needed, they also send the job's notifications or write the result."""
     job, results = observed.job, observed.notified
     if not unsent_notifications(job):
         return actions

@@ -1,4 +1,4 @@
-"""Records the groups of pods that ran out of memory, and gives them more in the next attempt."""
+"""Records which groups of pods ran out of memory, and raises their memory in the next attempt."""
 
 from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.causes import Cause
@@ -15,8 +15,8 @@ from batchinference_operator.status.ray_job import RayJobView
 def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) -> JobView:
     """Return the job with the groups that ran out of memory recorded in its attempt.
 
-    For another cause, nothing is recorded. If no pod was killed, for instance because Ray
-    killed a process before, the group is unknown, and all worker groups are recorded.
+    For another cause, nothing is recorded. If no pod was killed, for instance because Ray killed a
+    process earlier, the group is unknown, and all worker groups are recorded.
     """
     job = observed.job
     if cause != Cause.OUT_OF_MEMORY or not ray_job.memory:

@@ -35,7 +35,7 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     if job.finished:
         if (corrected := retry_corrected_spec(job, now)) is not None:
             return corrected
-        if unsent_notifications(job):  # the job is not deleted before they are sent
+        if unsent_notifications(job):  # they must be sent before the job is deleted
             spec = replace(spec, ttl=spec.ttl.model_copy(update={"after_finished": None}))
         return record_notifications(enforce_ttl(observed, spec, now), observed, now)
     if is_running(job.status):
@@ -49,10 +49,10 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        # the disruptions and crashes are of the previous attempt
+        # without the disruptions and crashes, which are those of the previous attempt
         observed = replace(observed, job=adopt(observed.job, now), disruptions=(), crashes=())
         if unadopted.driver_started or unadopted.ended:
-            # write the status first, because only an attempt in it has its driver and pods observed
+            # write the status first: without the attempt in it, no driver and no pods are observed
             return Actions(status=observed.job.status, requeue_after=0)
     if spec.suspend and not driver_ended(observed):
         return suspend(observed, spec.ttl, now)

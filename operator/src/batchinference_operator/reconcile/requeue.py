@@ -16,7 +16,7 @@ POLL_SECONDS = 2.0
 POLLS_PER_SECOND = 100.0
 """Maximum rate of driver polls. With many drivers, each driver is polled less often."""
 IDLE_SECONDS = 30.0
-"""Interval of a job without events. Each answer of its driver is an event."""
+"""Interval between reconciles of a job without events. Each answer of its driver is an event."""
 QUEUED_SECONDS = 120.0
 """Interval of reading why Kueue queues a RayJob. Until there is a reason, the interval is the age
 of the RayJob, up to this maximum."""
@@ -53,7 +53,7 @@ def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
 
 
 def not_responding(done: str, ray_job: RayJobView) -> Summary:
-    """Return the summary of a job whose RayJob KubeRay should have `done`, such as accepted."""
+    """Return the summary of a job if KubeRay has not `done` its RayJob, such as "accepted"."""
     why = "it may be down, watch other namespaces or lack permissions. See its log"
     if ray_job.multikueue:
         why = "its queue is for MultiKueue, which does not copy its files. Use another queue"
@@ -72,8 +72,8 @@ def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary |
 
 
 def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds since KubeRay accepted a RayJob without creating a pod; -1 if KubeRay has
-    created a pod, or need not create one."""
+    """Return the seconds since KubeRay accepted a RayJob, if it has created no pod since; -1 if
+    KubeRay has created a pod, or need not create one."""
     had_pods = observed.pods_of_attempt or observed.crashes or observed.disruptions
     if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
         return -1.0
@@ -89,7 +89,7 @@ WRITE_SECONDS = 5.0
 """Minimum seconds between two status writes that change only progress and usage."""
 USAGE_SECONDS = 30.0
 """Minimum seconds between two status writes that change only usage, while no rows are processed.
-Pods may take minutes to start, and usage changes with each of them."""
+Pods may take minutes to start, and usage changes with each pod."""
 _DEFERRABLE_FIELDS = {
     *("progress", "stage", "counts", "warnings", "operator"),
     *("devices", "deviceSeconds", "cpuSeconds", "cost"),
@@ -106,7 +106,7 @@ def write_delay(before: Status, after: Status, since: float) -> float:
     in_progress = (
         before.get("phase") == after.get("phase") and after.get("phase") in PROCESSING_PHASES
     )
-    # while rows are processed, reasons are about single workers and change often
+    # while rows are processed, reasons can wait: they are about single workers and change often
     condition_fields = {"message", "reason"} if in_progress else {"message"}
     if _urgent_part(before, condition_fields) != _urgent_part(after, condition_fields):
         return 0.0

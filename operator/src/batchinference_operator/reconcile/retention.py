@@ -21,12 +21,12 @@ driver some seconds after the operator has read the final report."""
 
 
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
-    """Return the actions for a finished job, which delete what has been kept for its TTL.
+    """Return the actions for a finished job. They delete objects whose TTL has expired.
 
     Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
-    workers are removed. The workers of a RayJob that has not ended are not removed: KubeRay would
-    regard the cluster as complete, and start the driver. RayJobs that continue after the end of the
-    job are deleted.
+    workers are removed. If a RayJob has not ended, its workers are not removed, because KubeRay
+    would regard a cluster without workers as complete, and start the driver. RayJobs that continue
+    after the end of the job are deleted.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = observed.stuck_in_deletion, [], []
@@ -89,8 +89,8 @@ def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
 def _head_retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
     """Return the seconds after the end of its job for which the head of a cluster is kept.
 
-    If workers remain, because KubeRay does not remove them or the driver has not started, this is
-    at most KEEP_SECONDS.
+    If workers remain, because KubeRay does not remove them or the driver has not started, the
+    result is at most KEEP_SECONDS.
     """
     kept = seconds_of(ttl.cluster)
     return min(kept, KEEP_SECONDS) if _has_workers(observed, ray_job) else kept
@@ -104,7 +104,7 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
 
 
 def _end_time(job: JobView) -> str:
-    """Return when the operator wrote the end of the job. The driver's clock may be wrong."""
+    """Return when the operator wrote the end of the job, because a driver's clock may be wrong."""
     end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
     return str(find_condition(job.status, end).get("lastTransitionTime", ""))
 

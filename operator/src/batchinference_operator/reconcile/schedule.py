@@ -58,7 +58,7 @@ class Run:
 
     @classmethod
     def of(cls, body: Object) -> Self:
-        """Return the run that a BatchInference is."""
+        """Return a BatchInference as a run."""
         job = JobView.of(body)
         return cls(
             name=job.name,
@@ -94,12 +94,12 @@ class ObservedSchedule:
     name_in_use: str = ""
     """The name of the next run if a BatchInference that is no run has this name; else empty."""
     refused: str = ""
-    """Why no run can be created: the API server refused it, or there are too many; else empty."""
+    """Why no run can be created: the server refused it, or there are too many runs; else empty."""
 
 
 @dataclass(frozen=True)
 class ScheduleActions:
-    """The actions in the order of execution. Events are only posted with a status."""
+    """The actions in the order of execution. Events are posted only if there is a status."""
 
     create: Object | None = None
     replace: tuple[Run, ...] = ()
@@ -127,7 +127,7 @@ class _DueTime:
 
 @dataclass(frozen=True)
 class _DueTimeResult:
-    """What happens at the last due time: it runs, waits or is missed."""
+    """What happens at the last due time: its run starts, waits or is missed."""
 
     summary: Summary
     checked_until: datetime
@@ -213,7 +213,7 @@ def _check_due_time(due: _DueTime) -> _DueTimeResult:
 
 
 def _run_due_time(due: _DueTime, time: datetime) -> _DueTimeResult:
-    """Return whether the last due time runs, waits or is missed, and the actions for it."""
+    """Return whether the run of the last due time starts, waits or is missed, and the actions."""
     observed, count, body = due.observed, due.count, due.parsed.run(time)
     name = body["metadata"]["name"]
     others = tuple(run for run in observed.runs if run.active and run.name != name)
@@ -248,7 +248,7 @@ def _why_missed(due: _DueTime, name: str, late: float) -> str:
 
 
 def _why_waiting(due: _DueTime, others: tuple[Run, ...], time: datetime) -> Summary | None:
-    """Return why the run for the last due time must wait; None if it need not."""
+    """Return why the run for the last due time must wait; None if it need not wait."""
     if others and due.parsed.spec.concurrency_policy == "Forbid":
         message = f"{to_rfc3339(time)} waits for {others[0].name} (concurrencyPolicy Forbid)"
         return Summary(Waiting.RUN_ACTIVE, message)
@@ -307,7 +307,7 @@ def _invalid(observed: ObservedSchedule, message: str, now: datetime) -> Schedul
 
 
 def _runs_to_prune(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Iterator[Run]:
-    """Yield the oldest finished runs beyond the history limits, if they have notified."""
+    """Yield the oldest finished runs beyond the history limits, unless they must still notify."""
     complete = [run for run in runs if run.complete]
     failed = [run for run in runs if run.failed]
     for ended, limit in (
@@ -318,7 +318,7 @@ def _runs_to_prune(parsed: BatchInferenceSchedule, runs: tuple[Run, ...]) -> Ite
 
 
 def _problem_event(before: Status, after: Status) -> Iterator[Event]:
-    """Yield an Event if the condition Ready has a new reason or message that is not routine."""
+    """Yield an Event if Ready has a new reason or message, unless the reason is routine."""
     old, new = find_condition(before, "Ready"), find_condition(after, "Ready")
     changed = any(new[name] != old.get(name) for name in ("reason", "message"))
     if changed and new["reason"] not in _ROUTINE_REASONS:

@@ -22,7 +22,7 @@ class Observed:
     """The RayJobs that have the job's label, or the name of its last attempt's RayJob, by name."""
     pods: tuple[PodView, ...] = ()
     disruptions: tuple[Disruption, ...] = ()
-    """The decisive disruption of the last attempt's pods, also of deleted pods; empty if none."""
+    """The decisive disruption of the last attempt's pods, maybe of a deleted pod; empty if none."""
     report: Report | None = None
     """The report of the driver; None if it has written none or does not answer."""
     driver_reached: bool = False
@@ -33,7 +33,7 @@ class Observed:
     admission: AdmissionDecision | None = None
     """The decision of the admission queue; None if the job needs no admission."""
     crashes: tuple[Crash, ...] = ()
-    """The crashes of the last attempt's pods, also of deleted pods."""
+    """The crashes of the last attempt's pods, including deleted pods."""
     driver_polled: bool = True
     """Whether the driver was polled since the operator started."""
     report_age: float = 0.0
@@ -43,8 +43,8 @@ class Observed:
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
     notified: Mapping[str, str] | None = None
-    """By name of a notification about the end, why it could not be sent; empty for those that were
-    sent. None until all were sent or given up."""
+    """Why each notification about the end could not be sent, by its name; empty if it was sent.
+    None until all notifications were sent or given up."""
     driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""
 
@@ -112,10 +112,10 @@ class Actions:
     update_deadlines: tuple[RayJobView, KubeRayDeadlines] | None = None
     """The RayJob of the last attempt and KubeRay's new deadlines, if these have changed."""
     release_pods: RayJobView | None = None
-    """The RayJob of the running attempt if Kueue must look at its gated pods."""
+    """The RayJob of the running attempt if Kueue must check its gated pods again."""
     status: Status | None = None
     """The status to write; None leaves the status unchanged."""
     requeue_after: float | None = None
-    """Seconds until the next reconcile without an event; None if only an event needs one."""
+    """Seconds until the next reconcile without an event; None to wait for an event."""
     admits: bool = False
     """Whether the status starts an attempt that the admission queue has admitted."""

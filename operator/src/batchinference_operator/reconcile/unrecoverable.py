@@ -14,13 +14,13 @@ from batchinference_operator.status.ray_job import RayJobView
 
 MAX_LOST_HEADS = 3
 MAX_LOST_BY_MEMORY = 2
-"""Numbers of lost heads at which an attempt ends: without a finished row in between, and if the
-last head ran out of memory. In the second case, the next attempt may get more memory."""
+"""Numbers of lost heads at which an attempt ends: if no row was finished in between, and if the
+last lost head ran out of memory. In the second case, the next attempt may get more memory."""
 
 
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
     """Return the status with the head on which the driver runs, and the number of heads that the
-    attempt has lost. The number restarts at 1 after a finished row, unless memory ran out."""
+    attempt has lost. The number restarts at 1 after a finished row, except for OutOfMemory."""
     attempt, head = last_attempt(status), _running_head(observed)
     if head is None or not ray_job.driver_started:
         return status

@@ -63,7 +63,7 @@ def remove_attempt(status: Status) -> Status:
 
 
 def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
-    """Return the status with the start time, generation and memory of the running attempt.
+    """Return the status with the start time, generation, choice and memory of the attempt.
 
     Memory is only recorded for `raised`: the groups that have more than the spec requests, because
     they ran out of memory in an earlier attempt.
@@ -169,8 +169,8 @@ def record_rows(
 ) -> Status:
     """Return the status with the number of rows that the running attempt has finished.
 
-    `may_include_rows` is whether even the first report of an attempt may include rows of this
-    attempt, for instance because the operator was down. The final report always includes them.
+    `may_include_rows` is whether the first report that was read may already include rows of the
+    running attempt, for instance because the operator was down. A final report always does.
     `progressTime`, from which `deadlines.stall` is measured, changes only if the number increases.
     The number may decrease after a restart of the driver.
     """
@@ -192,8 +192,8 @@ def record_rows(
 def _rows_before(status: Status, last: Attempt, rows: int, *, includes_own: bool) -> int:
     """Return the number of rows that earlier attempts have finished.
 
-    The first report of a driver that resumes has this number, unless it `includes_own` rows: then
-    the number in the status is used. A driver that starts over reports fewer rows than the status.
+    The first report of a driver that resumes has this number. If it `includes_own` rows, the result
+    is the number in the status. A driver that starts over reports fewer rows than the status.
     """
     known = int(status.get("progress", {}).get("rows", 0))
     if last["number"] == 1 or rows < known:

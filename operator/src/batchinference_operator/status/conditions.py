@@ -2,7 +2,7 @@
 
 Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present only
 while they are true. A suspended job is Ready, as in Flux, so that tools that wait for several
-objects do not wait for this one.
+objects do not wait for a suspended job.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from typing import Any
 from batchinference.text import in_one_line
 
 MAX_MESSAGE = 4096
-"""Maximum number of characters of a message. The CRD rejects longer ones, and messages of KubeRay
-and drivers have any length."""
+"""Maximum number of characters of a message. The CRD rejects longer messages, but messages of
+KubeRay and drivers may have any length."""
 NOTIFIED = "Notified"
 """The condition that is added when the notifications about the end of a job were sent or failed."""
 _FALSE_REASONS = {
@@ -45,7 +45,7 @@ class Waiting(StrEnum):
 
 @dataclass(frozen=True)
 class Summary:
-    """Whether a job is complete, failed, suspended or (without any of them) active, and why."""
+    """Whether a job is complete, failed, suspended, or active (none of these), and why."""
 
     reason: str
     message: str
@@ -79,7 +79,7 @@ def conditions_of(
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
-    """Return a condition for each type in `is_true_by_type`, without false ones of _ONLY_TRUE."""
+    """Return a condition for each type in `is_true_by_type`, except false types of _ONLY_TRUE."""
     before = {condition["type"]: condition for condition in previous}
     why = summary.reason, summary.message
     conditions = []

@@ -1,4 +1,4 @@
-"""Finds the cause of the failure of an attempt: its report, KubeRay, or lost or crashed pods."""
+"""Finds the cause of a failed attempt in its report, from KubeRay, or in lost or crashed pods."""
 
 import re
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ _DRIVER_KILLED = re.compile(
     r"Job entrypoint command failed with exit code (?:137|-9)\b"
     r"|\d+ worker\(s\) were killed due to the node running low on memory"
 )
-"""Ray's messages if the driver was killed by the kernel, which may not kill the pod, or by Ray's
-memory monitor."""
+"""Ray's messages if Ray's memory monitor or the kernel has killed the driver. The kernel does not
+always end the pod."""
 _UNSPECIFIC = (Cause.APPLICATION, Cause.INTERRUPTED, Cause.NODE_LOST, Cause.WORKER_CRASHED)
-"""Causes that a driver may report although the reason is a lost pod, which it cannot see."""
+"""Causes that a driver may report if the reason is a lost pod, because drivers see no pods."""
 DISRUPTION_SECONDS = 300.0
 """Maximum time between the disruption of a pod and the failure of the attempt that it caused."""
 
@@ -38,9 +38,9 @@ def failure_cause(
 ) -> tuple[Cause, str]:
     """Return the cause and the message of a failed attempt.
 
-    The first that exists: a specific cause that the driver reported, a deadline of KubeRay, a
-    recent disruption of the head or else of a worker, an unspecific cause of the driver, and
-    KubeRay's cause.
+    It is the first of these that exists: a specific cause that the driver reported, a deadline of
+    KubeRay, a recent disruption of the head or else of a worker, an unspecific cause of the driver,
+    and KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
@@ -48,7 +48,7 @@ def failure_cause(
     if _KUBERAY_CAUSES.get(ray_job.reason) == Cause.DEADLINE_EXCEEDED:
         return _kuberay_cause(ray_job)
     ended = ended_at(ray_job, report)
-    # if a time is unknown, the disruption may have ended the attempt
+    # if a time is unknown, the disruption counts, because it may have ended the attempt
     earliest = unix_seconds(ended) - DISRUPTION_SECONDS if ended else -inf
     recent = [one for one in disruptions if one.at is None or one.at > earliest]
     if recent:
@@ -75,15 +75,15 @@ def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
 
 
 def head_ran_out_of_memory(ray_job: RayJobView, crashes: Sequence[Crash]) -> bool:
-    """Return whether a head was killed for its memory, or Ray's message says this of the driver."""
+    """Return whether a head was killed for its memory, or Ray's message says so of the driver."""
     killed = any(one.of_head and one.cause == Cause.OUT_OF_MEMORY for one in crashes)
     return killed or bool(_DRIVER_KILLED.search(ray_job.message))
 
 
 MAX_HEAD_CRASHES = 5
 MAX_WORKER_CRASHES = 20
-"""Numbers of crashes at which an attempt ends, if its driver has not started. KubeRay replaces a
-pod every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
+"""Numbers of crashes at which an attempt ends before its driver has started. KubeRay replaces a pod
+every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
 
 
 def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:

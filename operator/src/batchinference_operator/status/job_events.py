@@ -47,7 +47,7 @@ def events_between(before: Status, after: Status) -> list[Event]:
 
 def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
     if is_condition_true(after, "Failed"):
-        return  # the Event about the end of the job includes it
+        return  # the Event about the end of the job includes the end of the attempt
     for attempt in newly_ended(before, after):
         which = f"attempt {attempt['number']}"
         if attempt["outcome"] == "Failed":
@@ -87,7 +87,7 @@ def _describe_result(status: Status, message: str) -> str:
 def _blocked(before: Status, after: Status) -> Iterator[Event]:
     """Yield an Event if the job is blocked for a new reason.
 
-    A new message with the same reason yields none, because messages may change at each reconcile.
+    A new message with an old reason yields no Event, as messages may change at each reconcile.
     """
     now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
     reason = now.get("reason")

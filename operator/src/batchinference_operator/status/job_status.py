@@ -16,7 +16,7 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True)
 class StatusUpdate:
-    """What one reconcile found. `ray_job` and `report` are None if they were not observed."""
+    """What one reconcile observed. `ray_job` and `report` are None if they were not observed."""
 
     phase: Phase
     summary: Summary
@@ -24,7 +24,7 @@ class StatusUpdate:
     report: Report | None = None
 
     def after(self, former: StatusUpdate | None) -> StatusUpdate:
-        """Return the update with the observations of a former one."""
+        """Return the update with the RayJob and the report of a former update."""
         return self if former is None else replace(former, phase=self.phase, summary=self.summary)
 
 
@@ -48,7 +48,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         if "progress" in status:
             status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
-        status.pop("completionTime", None)  # the job failed, but its invalid spec was corrected
+        status.pop("completionTime", None)  # the job had failed, and its spec was corrected
     else:
         end = plausible_end(ended_at(ray_job, report), status.get("startTime"), now)
         status.setdefault("completionTime", end)
@@ -56,7 +56,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
             # without the driver's final report, the completed percentage is unknown
             status["progress"].pop("percent", None)
     if summary.complete and not (report and report.state.ended):
-        status = without(status, "counts", "warnings")  # of an earlier report, and out of date
+        status = without(status, "counts", "warnings")  # these are of an earlier report
     return status
 
 

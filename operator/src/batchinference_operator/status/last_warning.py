@@ -35,8 +35,8 @@ class EventSummary(NamedTuple):
         """Return the summary of an Event; None for a warning that does not explain why its object
         waits. A normal Event after a warning means that the problem is resolved.
 
-        Messages are untrusted, so they are truncated. `derive_phase` derives the failure cause from
-        the prefix of those in NODE_WARNINGS.
+        Messages are untrusted, so they are truncated. A reason in NODE_WARNINGS becomes a prefix,
+        from which `derive_phase` derives the failure cause.
         """
         warning = _is_warning(event, of_pod=of_pod)
         if not warning and event.get("type") != "Normal":
@@ -61,7 +61,7 @@ def _is_warning(event: Object, *, of_pod: bool) -> bool:
 def _last_seen(event: Object) -> str:
     """Return the time of an Event's last occurrence without fractions of a second.
 
-    Components store it in different fields.
+    Components store this time in different fields.
     """
     series = event.get("series") or {}
     times = [series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]

@@ -89,7 +89,7 @@ class Disruption:
     """The loss of a running pod, for instance by a preemption, a lost node or its memory limit.
 
     `at` is the time in seconds since 1970; None if unknown. `group` is the worker group of the pod,
-    or HEAD_GROUP. `pod` is its uid. `replaced` is whether another head has been created since.
+    or HEAD_GROUP. `pod` is the pod's uid. `replaced` is whether a new head was created since.
     """
 
     cause: Cause
@@ -151,7 +151,7 @@ def _out_of_resource(status: Object) -> _CauseMessageTime | None:
 
 
 def _oom_kill(container: Object) -> tuple[float | None, str] | None:
-    """Return when a container was killed because of its memory limit, and a message, or None."""
+    """Return the time and a message if a container was killed for its memory, otherwise None."""
     for state in ("state", "lastState"):
         ended = (container.get(state) or {}).get("terminated") or {}
         if ended.get("reason") == "OOMKilled":
@@ -265,7 +265,7 @@ class PodView:
     gated: bool
     """Whether it has a scheduling gate. Kueue removes the gate when there is quota."""
     waiting: bool
-    """Whether it has a node, but a container is not started. Often only Events explain this."""
+    """Whether it has a node, but a container has not started. Often only Events explain why."""
     problem: PodProblem | None
     disruption: Disruption | None
 

@@ -33,7 +33,7 @@ RAY_CONTAINERS = (RAY_CONTAINER, "ray-head", "ray-worker")
 """Names of the Ray container, including names from earlier versions. Other containers are
 sidecars."""
 _FAILED_DELETE = "FailedDelete"
-"""Prefix of KubeRay's reasons if it cannot delete a pod, usually because the pod is gone."""
+"""Prefix of KubeRay's reasons if KubeRay cannot delete a pod, usually as the pod is gone."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 MAX_DIGITS = 6
 MAX_CHOICE = 4096
@@ -165,7 +165,7 @@ class RayJobView:
     """When the driver started; if unknown, when KubeRay accepted the RayJob."""
     ended_at: str
     suspend: bool
-    """Whether `suspend` is set, for instance by Kueue, or the RayJob is not yet resumed."""
+    """Whether `suspend` is set, for instance by Kueue, or KubeRay has yet to resume the RayJob."""
     queue: str
     """Its LocalQueue; empty if Kueue does not manage it."""
     multikueue: bool
@@ -263,7 +263,7 @@ class RayJobView:
 
     @property
     def driver_running(self) -> bool:
-        """Whether its driver is running, as far as KubeRay knows."""
+        """Whether its driver is running according to KubeRay."""
         return self.job_status == "RUNNING" and not self.ended
 
     @property

@@ -15,7 +15,7 @@ def utc_now() -> datetime:
 
 
 def to_rfc3339(now: datetime) -> str:
-    """Return a time in UTC as Kubernetes writes it."""
+    """Return a time in UTC in the format of Kubernetes."""
     return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -18,11 +18,11 @@ class WriteModel(SpecModel):
     CASELESS: ClassVar[bool] = False
     """Whether the case of column names is ignored."""
     STORES_COLUMNS: ClassVar[bool] = True
-    """Whether a file without rows stores its columns."""
+    """Whether a file stores its columns even if it has no rows."""
     READ_IN_PARTS: ClassVar[bool] = False
-    """Whether the first rows of a file can be read without the others."""
+    """Whether the first rows of a file can be read without reading the rest of the file."""
     STORES_VALUES: ClassVar[bool] = True
-    """Whether the values of rows can be read from its files."""
+    """Whether the values of rows can be read from the written files."""
 
     MERGES_FILES: ClassVar[bool] = False
     """Whether small files of the output are merged."""
@@ -47,7 +47,7 @@ class WriteModel(SpecModel):
 
     @property
     def number_column(self) -> str | None:
-        """Return the first column of the files if it has the number of the input row, or None."""
+        """Return the name of the first column if it has the number of the input row, or None."""
         return None
 
     @property
@@ -58,7 +58,7 @@ class WriteModel(SpecModel):
 
     @property
     def connection(self) -> str:
-        """Return a text that identifies the catalog, database or server; empty without one."""
+        """Return a text that identifies the catalog, database or server; empty if there is none."""
         return ""
 
     @property
@@ -72,7 +72,7 @@ class WriteModel(SpecModel):
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
-        """Return the columns that fields name, by field. All of them must exist."""
+        """Return the columns that each field names, by field. All these columns must exist."""
         return {}
 
     @property
@@ -83,9 +83,9 @@ class WriteModel(SpecModel):
 
 class WritePartitioned(WriteModel):
     partition_by: KeyColumns | None = None
-    """Columns whose values become directories (`class=cat/`) and are left out of the files. Also
-    parts of columns such as `a.b` or `a[0]`, which the files keep. For delta and iceberg, the
-    partition columns of a new table, without parts."""
+    """Columns whose values become directories (`class=cat/`) and are left out of the files. Parts
+    of columns, such as `a.b` or `a[0]`, are allowed too, and stay in the files. For delta and
+    iceberg, the partition columns of a new table: no parts."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -110,10 +110,10 @@ class WriteKeyed(WriteModel):
 
     mode: Literal["error", "append", "overwrite", "merge"] = "error"  # type: ignore[assignment]
     """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
-    replace the content. merge: update the rows that have the key of a row of the job, and add the
-    other rows. If a job runs again on its own complete output, append and merge read only new
-    files, overwrite starts over, and error does nothing. A BatchInference on a cluster runs once:
-    if a complete one is applied again, nothing happens in any mode."""
+    replace the content. merge: update existing rows that have the key of a row of the job, and add
+    all other rows of the job. If a job runs again on its own complete output, append and merge read
+    only new files, overwrite starts over, and error does nothing. A BatchInference on a cluster
+    runs once: if a complete one is applied again, nothing happens in any mode."""
     key: KeyColumns | None = None
     """The columns whose values identify a row, for the mode merge. No two rows of a job may have
     the same values, and no value may be null."""

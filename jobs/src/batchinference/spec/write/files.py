@@ -32,8 +32,8 @@ class WriteNumbered(WriteRows, WriteDirectories):
     MERGES_FILES = True
 
     row_number: ColumnName | None = None
-    """The name of a new first column with the number of the input row: its number in its file, from
-    0, plus 1000000000000 times the number of the file."""
+    """The name of a new first column with the number of the input row: from 0 in each input file,
+    plus 1000000000000 times the number of the file."""
 
     @property
     def number_column(self) -> str | None:
@@ -79,8 +79,8 @@ class WriteOpenaiBatch(WriteModel):
     custom_id_column: ColumnName = "custom_id"
     """The column with the id of each line."""
     response_column: ColumnName = "response"
-    """The column with the body of each response: a JSON object as text, such as a model with
-    `request` makes."""
+    """The column with the body of each response: a JSON object as text. A model with `request`
+    makes such a column."""
 
     @property
     def number_column(self) -> str | None:
@@ -110,18 +110,18 @@ class WriteCsv(WriteNumbered):
 
 
 class WriteWebdataset(WriteRows, WriteDirectories):
-    """Tar files in WebDataset format. Each value of a row is a member of the archive. Its encoding
-    is the column name or its extension, if that is txt, cls, json, npy, jpg, png or webp. Otherwise
-    the type decides: png for pixels, npy for other tensors, txt for text, cls for integers, json
-    for other values."""
+    """Tar files in WebDataset format. Each value of a row is a member of the archive. The column
+    name or its extension is the encoding of the value, if it is txt, cls, json, npy, jpg, png or
+    webp. Otherwise the type decides: png for pixels, npy for other tensors, txt for text, cls for
+    integers, json for other values."""
 
     STORES_COLUMNS = False
     STORES_VALUES = False
 
     format: Literal["webdataset"]
     key_column: ColumnName | None = None
-    """The column with the key of each row, with which the names of its members begin. By default,
-    the key is a number."""
+    """The column with the key of each row. The names of a row's members begin with the key. By
+    default, the key is a number."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:

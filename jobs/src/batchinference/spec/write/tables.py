@@ -1,5 +1,5 @@
-"""Output formats that are tables, all of whose rows appear in one commit, or stores such as Qdrant
-or OpenSearch, into which rows are put by their key."""
+"""Output formats that are tables or stores. All rows of a table appear in one commit. Rows are put
+into a store, such as Qdrant or OpenSearch, by their key."""
 
 import json
 from collections.abc import Callable
@@ -47,8 +47,8 @@ class WriteVectors(WriteColumns):
 
 
 class WriteStore(WriteKeyed, WriteVectors, Server):
-    """A store that is reached over HTTP. `path` is for the rows before they are put into the store,
-    the report and the error records of the job."""
+    """A store that is reached over HTTP. `path` is for the report and the error records of the job,
+    and for rows before they are put into the store."""
 
     mode: Literal["merge"] = "merge"  # type: ignore[assignment]
     """merge: replace the entries of the store that have the key of a row, and add the other rows.
@@ -57,7 +57,7 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
     """The columns whose values identify a row: integers or texts. No two rows of a job may have the
     same values, and no value may be null."""
     distance: Literal["cosine", "dot", "euclidean"] | None = None
-    """How a search compares vectors, if the job creates the collection or index: cosine by
+    """How a search compares vectors, in a collection or index that the job creates. Cosine by
     default."""
 
     @property
@@ -67,8 +67,8 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
 
 
 class WriteQdrant(WriteStore):
-    """Points of a Qdrant collection. The id of a point is its key if this is a single integer from
-    0, and otherwise a UUID made from the key. The columns are the payload."""
+    """Points of a Qdrant collection. The id of a point is its key if the key is a single integer
+    from 0, and otherwise a UUID made from the key. The columns are the payload."""
 
     format: Literal["qdrant"]
     collection: Annotated[str, Field(pattern=COLLECTION, max_length=255)]
@@ -94,10 +94,10 @@ class WriteLance(WriteSized):
     format: Literal["lance"]
     mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]
     """What to do if the dataset is not empty. error: fail. append: add rows. overwrite: replace the
-    content. addColumn: add the new `columns` to the rows of the dataset, which the job reads too;
-    the other columns are not written again. If a job runs again on its own complete output, append
-    and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference on a
-    cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+    content. addColumn: add the new `columns` to the rows of the dataset, which the job must also
+    read; other columns are not written again. If a job runs again on its own complete output,
+    append and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference
+    on a cluster runs once: if a complete one is applied again, nothing happens in any mode."""
 
     @property
     def number_column(self) -> str | None:
@@ -136,8 +136,8 @@ class WriteIceberg(WriteKeyed, WriteRows, CatalogTable):
 
 
 class WriteSql(WriteKeyed, WriteVectors, Database):
-    """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON.
-    `path` is for the rows before the commit, the report and the error records of the job."""
+    """A database table, written with SQLAlchemy. Lists, structs and tensors become JSON. `path` is
+    for the report and the error records of the job, and for rows before the commit."""
 
     CASELESS = True
 

@@ -1,10 +1,10 @@
 """Finds user files that shadow a Python module or a package that Ray needs.
 
-Python searches the job's directory and PYTHONPATH first. If one of them contains a `random.py`,
-every Ray process fails at startup with an error that does not name the file.
+Python searches the job's directory and PYTHONPATH first. If one of these directories contains a
+`random.py`, every Ray process fails at startup with an error that does not name the file.
 
-`start` imports this module first, so it imports only modules that Python itself loads at startup:
-those cannot be shadowed.
+`start` imports this module first. No file may shadow an import of this module, so it imports only
+modules that Python itself has already loaded at startup.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 _HARMLESS = {"antigravity", "chunk", "idlelib", "lib2to3", "mailbox", "sched", "test", "this"}
 _HARMLESS |= {"turtle", "turtledemo"}
-"""Standard library modules that no library imports."""
+"""Modules of the standard library that files may shadow, because no library imports them."""
 PACKAGES = frozenset(
     "aiohttp aiosignal annotated_doc annotated_types attr attrs batchinference certifi "  # noqa: SIM905
     "charset_normalizer click cloudpickle colorama dateutil filelock frozenlist fsspec google grpc "
@@ -46,7 +46,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the entries of a directory; empty for Python's own and other library directories."""
+    """Return the names in a directory; empty for a directory of Python or of installed packages."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []
@@ -70,7 +70,7 @@ _HERE = os.path.realpath(__file__)
 
 
 def _module_of(directory: str, entry: str) -> str | None:
-    """Return the module name of a file or directory, or None if it cannot be imported."""
+    """Return the name by which Python imports a file or directory; None if it cannot import it."""
     if entry.endswith((".py", ".so", ".pyd")):
         return entry.partition(".")[0]
     package = os.path.join(directory, entry, "__init__.py")

@@ -33,8 +33,8 @@ def committed_entries(output: Location) -> list[ManifestEntry]:
 def write_lines_not_run(
     output: Location, source: Location | None, error: Mapping[str, str]
 ) -> None:
-    """Write the error file of an output. The file has the failed rows and, with `error`, the lines
-    of the input file `source` that are not committed; only the failed rows if `source` is None."""
+    """Write the error file of an output. It has the failed rows and, unless `source` is None, a
+    line with `error` for each request in the input file `source` that is not committed."""
     entries, state = committed_entries(output), output / STATE_DIRECTORY
     layout = Layout("", output, state, state / "errors")
     lines = _lines(source, RowSet.of(entries), error) if source else ()

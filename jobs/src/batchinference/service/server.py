@@ -22,7 +22,7 @@ MAX_PAGE = 100
 """Maximum number of items in a page of a list."""
 NAMESPACE = web.RequestKey("namespace", str)
 SENDING = web.RequestKey("sending", bool)
-"""The key under which a request stores that its answer has begun."""
+"""The key of a flag in a request: whether the content of a file is already being sent."""
 _LOGGER = logging.getLogger(__name__)
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,9 +45,9 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
         _LOGGER.exception("a request failed")
         refusal = ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error")
     if request.get(SENDING):
-        raise ConnectionResetError  # so that the client sees that the file is incomplete
+        raise ConnectionResetError  # shows the client that the file is incomplete
     response = web.json_response(refusal.body, status=refusal.status)
-    response.force_close()  # the rest of the request was not read
+    response.force_close()  # the next request would begin with the unread rest of this one
     return response
 
 
@@ -156,7 +156,7 @@ class Service:
             return None
 
     async def _get_file(self, namespace: str, identifier: str) -> StoredFile:
-        """Return a file, after writing it if it is the error file of a batch that has ended early.
+        """Return a file. Writes it first if it is the error file of a batch that has ended early.
         Raises ApiError."""
         await self._batches.write_missing_error_file(namespace, identifier)
         return await self._files.get(namespace, identifier)

@@ -1,5 +1,5 @@
-"""Reads forms with files while they arrive. Receives files in parts, and joins the parts of an
-upload when it is completed.
+"""Reads forms with files while a client sends them. Also stores uploads: a client sends a file in
+several requests, one per part, and the parts are joined when the client completes the upload.
 
 PATH/NAMESPACE/uploads/UPLOAD/upload.json   the request and the status of the upload
 PATH/NAMESPACE/uploads/UPLOAD/PART          the content of a part
@@ -24,7 +24,7 @@ from batchinference.service.api_error import ApiError, bad_request, not_found, p
 from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
 MIN_BYTES_PER_SECOND = 10_000
-"""An upload that is slower is ended after `UploadLimits.grace_seconds`."""
+"""A form times out if it is `UploadLimits.grace_seconds` behind a form sent at this speed."""
 CHUNK = 2**18
 """Maximum bytes of a file that are read at once."""
 MAX_FIELD = 1024
@@ -36,12 +36,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class UploadLimits:
-    """Limits of the requests that a replica receives."""
+    """Limits of the requests to one replica of the service."""
 
     at_once: int = 8
-    """Maximum number of uploads at the same time. Others wait."""
+    """Maximum number of requests with a file at the same time. Further ones wait."""
     grace_seconds: float = 60.0
-    """Seconds in which any request may arrive, however slowly."""
+    """Seconds that a request may always take, even if its client sends very slowly."""
     max_part: int = 64 * 2**20
     """Maximum bytes of a part of an upload."""
 
@@ -60,7 +60,7 @@ class UploadForm:
         self._start, self._received = asyncio.get_running_loop().time(), 0
 
     async def name_of_file(self) -> str:
-        """Read the form up to the file, and return its name. Raises ApiError."""
+        """Read the form up to the file, and return the name of the file. Raises ApiError."""
         if self._request.content_type != "multipart/form-data":
             raise bad_request("Send the file as multipart/form-data")
         self._reader = await self._within_time_limit(self._request.multipart())
@@ -72,13 +72,13 @@ class UploadForm:
 
     @property
     def expires_after(self) -> Expiry | None:
-        """The expiry of the file; None if it does not expire. Raises ApiError if it is invalid."""
+        """The expiry of the file, or None. Raises ApiError if the expiry in the form is invalid."""
         given = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
                  if name != "purpose"}  # fmt: skip
         return parse_request(Expiry, given) if given else None
 
     async def content(self) -> AsyncIterator[bytes]:
-        """Yield the content of the file, and raise ApiError at its end if the form is invalid."""
+        """Yield the content. Raises ApiError if the file is too large or the form is invalid."""
         while chunk := await self._within_time_limit(self._file.read_chunk(CHUNK)):
             self._received += len(chunk)
             if self._max_bytes is not None and self._received > self._max_bytes:
@@ -124,7 +124,7 @@ class UploadForm:
 
 
 OPEN_SECONDS = 3600
-"""Seconds after the creation of an upload in which parts can be added."""
+"""Seconds after its creation in which an upload can get parts, be completed or be cancelled."""
 _UPLOAD, _PART = re.compile("upload_([0-9a-f]{12})[0-9a-f]{20}"), re.compile("part_[0-9a-f]{32}")
 
 
@@ -156,7 +156,7 @@ class _Completion(BaseModel):
 
 
 class Uploads:
-    """The uploads in a store. The first argument of methods is the namespace of the API key."""
+    """The uploads in a store. The argument `namespace` of methods is that of the API key."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._store = files, files.store
@@ -186,7 +186,7 @@ class Uploads:
     async def complete(self, namespace: str, identifier: str, body: bytes) -> dict[str, Any]:
         """Join the parts of an upload to a file, and return the upload. Raises ApiError."""
         wanted, stored = parse_request(_Completion, body), await self._read(namespace, identifier)
-        if stored.status == "completed":  # the answer to the first request was lost
+        if stored.status == "completed":  # a retry after a lost answer
             return _shown(identifier, stored, await self._files.get(namespace, stored.file or ""))
         request = (await self._pending(namespace, identifier)).request
         content = self._content(f"{namespace}/uploads/{identifier}", wanted, request.bytes)
@@ -205,8 +205,8 @@ class Uploads:
     async def _content(
         self, directory: str, wanted: _Completion, size: int
     ) -> AsyncIterator[bytes]:
-        """Yield the content of the parts. Raises ApiError at the beginning if the size differs from
-        the announced one, and at the end if the checksum does."""
+        """Yield the content of the parts. Raises ApiError at the beginning if a part is missing or
+        all parts together are not `size` bytes, and at the end if their checksum differs."""
         stored = await self._files.objects(directory)
         objects = {each["path"].rpartition("/")[2]: each for each in stored}
         for part in wanted.part_ids:
@@ -230,7 +230,7 @@ class Uploads:
                 await obstore.delete_async(self._store, each["path"])
 
     async def _pending(self, namespace: str, identifier: str) -> _Stored:
-        """Return an upload to which parts can be added. Raises ApiError."""
+        """Return an upload that has not ended or expired. Raises ApiError for any other upload."""
         stored = await self._read(namespace, identifier)
         status: str = stored.status
         if status == "pending" and time.time() > _created(identifier) + OPEN_SECONDS:

@@ -12,8 +12,8 @@ from pydantic import AfterValidator, Field
 from batchinference.spec.base import invalid
 
 USER_CODE_ARGUMENTS = {"constructorArgs", "callArgs", "factoryArgs"}
-"""Fields with arguments of user code, which may contain secrets. Other fields contain no secrets,
-but the names of environment variables that hold them."""
+"""Fields with arguments of user code, whose values may be secrets. Other fields contain no secrets,
+only the names of environment variables with secrets."""
 MAX_DEPTH = 32
 MAX_BYTES = 65_536
 _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
@@ -23,7 +23,7 @@ def check_json_value(value: Any) -> Any:
     """Return the value. Raises a validation error if JSON cannot represent it.
 
     A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
-    that contain themselves, and aliases, whose values are repeated.
+    that contain themselves, and aliases: JSON repeats the value of an alias each time.
     """
     _check_nested(value, 0, itertools.count(1))
     return value
@@ -34,7 +34,7 @@ def _check_nested(value: Any, depth: int, counter: Iterator[int]) -> None:
     `counter` counts all nested values of an argument."""
     if depth > MAX_DEPTH:
         raise invalid(f"nested more than {MAX_DEPTH} levels deep")
-    if next(counter) > MAX_BYTES:  # each value takes at least a byte
+    if next(counter) > MAX_BYTES:  # each value is at least a byte of JSON
         raise invalid(f"at most {MAX_BYTES} bytes as JSON. Put them into a file")
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise invalid("a key must be a text. Put it in quotes")
@@ -49,8 +49,8 @@ def _check_nested(value: Any, depth: int, counter: Iterator[int]) -> None:
 
 
 def check_json_size(values: _Values) -> _Values:
-    """Return the values. Raises a validation error if they are too large as JSON. The operator
-    keeps all jobs in memory, and a CRD cannot limit the size of arbitrary values."""
+    """Return the values. Raises a validation error if their JSON is too large for the operator,
+    which keeps all jobs in memory. A CRD cannot limit the size of arbitrary values."""
     if (size := len(json.dumps(values))) > MAX_BYTES:
         raise invalid(f"at most {MAX_BYTES} bytes as JSON, here are {size}. Put them into a file")
     return values

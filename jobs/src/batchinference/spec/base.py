@@ -31,11 +31,11 @@ DIRECTORY = r"^(/(\.?[^/.:][^/:]*|\.\.[^/:]+)?)+$"
 _PATH_PART = r"(\.?[^/.:][^/:]*|\.\.[^/:]+)"
 RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
-"""An ASCII character except NUL, line ends and DEL. Hive separates fields by U+0001."""
+"""An ASCII character except NUL, line ends and DEL. U+0001 is valid, because Hive uses it."""
 PUNCTUATION = "^[!-/:-@\\[-`{-~]?$"
-"""A punctuation character with a meaning in CSV files, such as the quote, or an empty text."""
+"""An empty text, or a punctuation character with a meaning in CSV files, such as the quote."""
 WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
-"""Excludes the characters of numbers, dates and booleans, which are written without quotes."""
+"""Lacks all characters of numbers, dates and booleans, because these are written without quotes."""
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
 HTTP_URL = r"^https?://[^\x00-\x20]+$"
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -46,7 +46,7 @@ PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 WEIGHTS = "^[A-Z][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
-"""Without `\\s`, whose meaning differs between Python, Rust and Go."""
+"""Lists characters, because the meaning of `\\s` differs between Python, Rust and Go."""
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = f"^[a-z0-9][-.a-z0-9]*/{_NAME_PART}$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
@@ -83,8 +83,8 @@ def required(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
 
 
 def no_credentials_rule(pattern: str) -> dict[str, Any]:
-    """Return the schema of a text with the CEL rule that it does not match `pattern`. The pattern
-    matches addresses with credentials.
+    """Return the part of the schema of a text that forbids credentials: a CEL rule that the text
+    must not match `pattern`, which matches addresses with credentials.
 
     All other checks are in validators only. This rule is also in the CRD, so that the API server
     does not store a password.
@@ -103,8 +103,8 @@ def _check_unique(names: list[str]) -> list[str]:
 
 def keyed(key: str, max_items: int, *more_keys: str) -> tuple[Any, Any]:
     """Return the annotations of a list in which no two items have the same values of the fields
-    `key` and `more_keys`. Kubernetes merges the list by these fields, so that several owners can
-    have items in it."""
+    `key` and `more_keys`. Kubernetes merges the list by these fields, so that several clients can
+    each add items."""
     keys = [key, *more_keys]
 
     def check(items: list[Any]) -> list[Any]:
@@ -134,14 +134,14 @@ class SpecModel(BaseModel):
 
     model_config = ConfigDict(
         alias_generator=to_camel,
-        defer_build=True,  # workers import these classes, and only drivers check documents
+        defer_build=True,  # saves time in workers, which check no documents
         extra="forbid",
         frozen=True,
         strict=True,
     )
 
     def model_post_init(self, _: Any) -> None:
-        """Call `_check`. As a validator, this would take a MiB more in all models together."""
+        """Call `_check`. A pydantic validator would need a MiB more for all models together."""
         self._check()
 
     def _check(self) -> None:

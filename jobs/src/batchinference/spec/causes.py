@@ -44,12 +44,12 @@ class Cause(StrEnum):
 
     @property
     def retried(self) -> bool:
-        """Return whether the job is retried by default: the cause is no fault of the job."""
+        """Return whether the job is retried by default: true if the cause is not its fault."""
         return self in _RETRIED
 
     @property
     def ended_by_operator(self) -> bool:
-        """Return whether the operator ended the attempt, so that its driver may still run."""
+        """Return whether the operator ends the attempt. Its driver may then still run."""
         return self in _ENDED_BY_OPERATOR
 
     @property

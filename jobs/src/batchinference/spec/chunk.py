@@ -23,7 +23,7 @@ class Chunk(StepSettings):
     number of the chunk in its text from 0, and `chunk_start` and `chunk_end`, the position of the
     chunk in the text in characters. An empty text is one empty chunk. A null stays one row."""
     size: Annotated[int, Field(ge=2, le=10**9)]
-    """Maximum number of units of a chunk, without special tokens."""
+    """Maximum size of a chunk in units of `unit`, without special tokens."""
     overlap: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Number of units that a chunk repeats from the end of the previous one. At most half of
     `size`."""

@@ -42,23 +42,23 @@ class Limits(SpecModel):
     not apply. If the platform's defaults also set a limit, the lower value applies."""
 
     devices: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """Maximum number of devices, such as GPUs, of all worker groups at their maximum size: every
-    resource whose profile has a `resource` or a `device`."""
+    """Maximum number of devices, such as GPUs, of all worker groups at their maximum size. Every
+    resource whose profile has a `resource` or a `device` is a device."""
     cpu: Annotated[float, Field(gt=0, le=10_000_000), *Quantity] | None = None
     """Maximum number of CPUs of the head and of all worker groups at their maximum size."""
     device_hours: Annotated[float, Field(gt=0, le=100_000_000), *Quantity] | None = None
-    """Maximum device hours of all attempts together. When they are used, the job fails with the
-    cause `LimitExceeded`. Its output is kept."""
+    """Maximum device hours of all attempts together. A job that has used them fails with the cause
+    `LimitExceeded`. Its output is kept."""
     tokens: Annotated[int, Field(ge=1, le=10**15, json_schema_extra={"format": "int64"})] | None = (
         None
     )
-    """Maximum input and output tokens of models for the committed rows, also on your machine. Above
-    it, the job commits the rows that are already computed, and fails with the cause
+    """Maximum input and output tokens of models for the committed rows, also on your machine. A job
+    with more tokens commits the rows that are already computed, and fails with the cause
     `LimitExceeded`. Endpoints that do not report their `usage` are not limited."""
 
 
 def lower_limits(job: Limits, platform: Limits) -> Limits:
-    """Return the lower value of each limit. A limit without a value does not apply."""
+    """Return `job` with the lower of both values of each limit. None stands for no limit."""
     pairs = {name: (getattr(job, name), getattr(platform, name)) for name in Limits.model_fields}
     lower = {name: min((limit for limit in pair if limit is not None), default=None)
              for name, pair in pairs.items()}  # fmt: skip
@@ -66,9 +66,9 @@ def lower_limits(job: Limits, platform: Limits) -> Limits:
 
 
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
-"""The name of a queue of Kueue, at most as long as a label value, because it is in a label."""
+"""The name of a queue of Kueue. It is the value of a label, which limits its length."""
 MAX_GRACE_SECONDS = 60
-"""Maximum grace period of pods: the next attempt waits for the pods of the previous one."""
+"""Maximum grace period of pods. It is short because the next attempt waits for its end."""
 
 
 GracePeriod = Annotated[
@@ -87,8 +87,8 @@ RAY_START_OPTIONS = (
     *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
     *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
 )
-"""Options that a job may set. Other options are set by BatchInference or KubeRay, or would let
-other clients connect to the node."""
+"""Options of `ray start` that a job may set. It may not set options that BatchInference or KubeRay
+sets, or that would let other clients connect to the node."""
 
 
 def _check_start_option(name: str) -> str:
@@ -105,7 +105,7 @@ RayStartParams = Annotated[
     ],
     Field(max_length=32),
 ]
-"""Options by name. Values have a strict pattern, because KubeRay puts them into a shell command."""
+"""Values of options by name. Their pattern is strict: KubeRay puts them into a shell command."""
 
 
 class Requests(SpecModel):
@@ -153,23 +153,23 @@ class Workers(SpecModel):
 
 class Fallback(SpecModel):
     """What happens if the cluster has no capacity for the devices of an attempt. The choices are
-    the types in `acceleratorType` of the steps with the first capacity type, then with the next."""
+    all types in `acceleratorType` with the first capacity type, then with the next one."""
 
     after: Duration = "10m"
-    """How long the pods of a worker group may wait for a node, or the attempt in the queue of
-    Kueue, until the next attempt tries the next choice. The last choice waits for ever, or until
+    """How long the pods of a worker group may wait for a node, or the attempt may wait in the queue
+    of Kueue. Then the next attempt tries the next choice. The last choice waits for ever, or until
     `deadlines.pending`."""
     capacity_types: Annotated[list[ResourceName], Field(max_length=4), Unique] = []
     """Names of profiles with the nodes to try, such as `[spot, on-demand]`. They apply to the pods
-    with devices; in a job without devices, to all workers."""
+    with devices, or to all workers if the job has no devices."""
 
 
 class Cluster(SpecModel):
     """Settings for the pods of the job. Local runs ignore them."""
 
     image: Image | None = None
-    """The image of all pods: the BatchInference pipeline image, or your own image built from it.
-    Profiles may have another image for pods with their device."""
+    """The image of all pods: the BatchInference pipeline image, or your own image built from it. A
+    profile may set another image for the pods with its device."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled. By default, Kubernetes decides by the tag of the image."""
     image_pull_secrets: Annotated[list[NamedRef], *keyed("name", 8)] = []
@@ -191,7 +191,7 @@ class Cluster(SpecModel):
     files of a volume are changed only if the group of its root directory differs."""
     ephemeral_storage: MemoryRequest | None = None
     """Disk space of each pod for logs, spilled objects, downloaded models and `emptyDir`, such as
-    100Gi. It is requested, and a pod that uses more is evicted."""
+    100Gi. Pods request it, and a pod that uses more is evicted."""
     labels: Labels = {}
     """Labels of the RayJob and of all pods."""
     annotations: Annotations = {}
@@ -205,7 +205,7 @@ class Cluster(SpecModel):
     topology_spread_constraints: TopologySpreads = []
     """How evenly the pods are spread over zones or nodes."""
     scheduler_name: ObjectName | None = None
-    """The scheduler of all pods. By default, the one of the cluster."""
+    """The scheduler of all pods. By default, the default scheduler of the cluster."""
     priority_class_name: ObjectName | None = None
     """The PriorityClass of all pods."""
     requests: Requests | None = None
@@ -237,10 +237,10 @@ class Cluster(SpecModel):
     """How long a worker must be idle before the autoscaler removes it. 60s by default."""
     termination_grace_period: GracePeriod | None = None
     """The grace period of the pods before they are killed, at most 60s. By default 5s for the head,
-    and 30s for workers, which commit their results in this time."""
+    and 30s for workers, as time to commit their results."""
     profiles: Profiles = {}
-    """How pods request each `acceleratorType` and `custom` resource of the steps on this cluster,
-    by its name. The profile `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU`
+    """How pods on this cluster request each `acceleratorType` and `custom` resource of steps, by
+    name. The profile `GPU` is for GPUs of any type. `GPU` (nvidia.com/gpu) and `NPU`
     (huawei.com/Ascend910) are built in. A profile of the same name overrides the fields it sets."""
 
     def _check(self) -> None:

@@ -2,7 +2,7 @@
 
 The notation, such as `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` or
 `struct<NAME: TYPE, ...>`, declares columns of files, partition values and fields of JSON. The type
-`json` is the JSON of a value, as text.
+`json` is a text with the JSON of any value.
 """
 
 import re
@@ -19,7 +19,7 @@ MAX_DIGITS = 76
 INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 SCALARS = ("bool", *INTEGERS, "float32", "float64", "string", "date", "json")
 OTHERS = ("decimal<DIGITS, SCALE>", "timestamp", "timestamp<ZONE>", "list<TYPE>")
-"""The types with parameters, except structs, for messages."""
+"""The other types except structs, as messages list them."""
 UNITS = ("s", "ms", "us", "ns")
 _SYNONYMS = {
     **dict.fromkeys(("int", "integer", "long", "bigint"), "int64"),
@@ -37,7 +37,7 @@ _OFFSET = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
 def parse_type(text: str) -> ColumnType:
-    """Return the type in a text. Raises ValueError if it is invalid."""
+    """Return the type that a text in this notation names. Raises ValueError if it is invalid."""
     tokens = _TOKEN.findall(text)[::-1]
     kind = _type(tokens, 0)
     if tokens:
@@ -72,7 +72,7 @@ def _fix(word: str) -> str:
 
 
 def _parameters(tokens: list[str]) -> list[str]:
-    """Return the parameters in angle brackets, and remove their tokens."""
+    """Return the parameters in angle brackets, if there are any, and remove their tokens."""
     if tokens[-1:] != ["<"]:
         return []
     text = ""
@@ -127,8 +127,8 @@ def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
 
 
 def _next(tokens: list[str], expected: str | None = None) -> str:
-    """Return the next token, and remove it. Raises ValueError unless it is `expected`, or a name if
-    `expected` is None."""
+    """Return the next token, and remove it. Raises ValueError if the token is not `expected` or, if
+    `expected` is None, if it is not a name."""
     text = tokens.pop() if tokens else "the end"
     if text != expected if expected else text in "<>:,":
         raise ValueError(f"expected {expected or 'a name'}, found {text}")

@@ -43,7 +43,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 @cache
 def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
-    """Return the descriptions of all classes of a module, by class and field."""
+    """Return the descriptions of the fields of all classes of a module, by class and field."""
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     return {
@@ -72,7 +72,7 @@ _MAX_DESCRIPTION = 1024
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
-    """Return the structural schema of a model. Raises ValueError if it cannot be expressed."""
+    """Return the structural schema of a model. Raises ValueError if the model cannot have one."""
     return _merge_unions(expanded_schema(model))
 
 
@@ -85,7 +85,7 @@ def expanded_schema(model: type[BaseModel]) -> Schema:
     return _expand(schema, schema.get("$defs", {}))
 
 
-@cache  # it takes most of the time of `expanded_schema`
+@cache  # the slowest part of `expanded_schema`
 def _json_schema(model: type[BaseModel]) -> str:
     schema = model.model_json_schema(
         by_alias=True, ref_template="{model}", schema_generator=WithDescriptions
@@ -122,7 +122,7 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _dereference(schema: Schema, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema without references, and without the null type of an optional field."""
+    """Return the schema to which a reference leads. An optional field loses its null type."""
     if "$ref" in schema:
         own = {key: value for key, value in schema.items() if key != "$ref"}
         return _dereference({**definitions[schema["$ref"]], **own}, definitions)
@@ -177,8 +177,8 @@ def _plain_numbers(schema: Schema) -> Schema:
 
 def _merge_unions(schema: Schema, *, in_list: bool = False) -> Schema:
     """Return the schema with each union as one object. Only scalar defaults outside of lists are
-    kept, because tools that compare an object with its manifest treat a list as one value, and
-    would report each default that the API server adds in a list."""
+    kept: tools that compare an object with its manifest compare each list as one value, so a
+    default that the API server adds in a list would be a difference."""
     if "variants" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}
@@ -213,7 +213,7 @@ def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
         ]
         properties[name] = _merge_field(tag, name, fields)
         if len(fields) < len(variants):
-            # the API server would add the default to variants without the field
+            # or else the API server would add the default where a variant lacks the field
             properties[name].pop("default", None)
     merged: Schema = {"type": "object", "properties": properties}
     required = set.intersection(*(set(each.get("required", [])) for each in variants.values()))
@@ -223,8 +223,8 @@ def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
 
 
 def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
-    """Return the schema of a field that allows what each of the schemas `fields` of its variants
-    allows. Raises ValueError if they are incompatible."""
+    """Return one schema for the field `name`, which has the schemas `fields` in several variants.
+    It allows what any of these schemas allows. Raises ValueError if they are incompatible."""
     first = {**fields[0], **_loosest_bounds(fields)}
     loosened = ({**other, **_loosest_bounds(fields)} for other in fields)
     if all(_undescribed(other) == _undescribed(first) for other in loosened):

@@ -34,8 +34,8 @@ def zone_of(name: str) -> ZoneInfo:
 
 
 def zone_like(name: str) -> str:
-    """Return the time zone with this name or city, in any case; empty if there is none. Zones below
-    Etc are left out, because their sign is reversed: Etc/GMT+1 is UTC-1."""
+    """Return the time zone with this name or city, in upper or lower case; empty if there is none.
+    Zones below Etc are left out, because their sign is reversed: Etc/GMT+1 is UTC-1."""
     word = name.strip().replace(" ", "_").lower()
     zones = (zone for zone in sorted(available_timezones()) if not zone.startswith("Etc/"))
     return next((zone for zone in zones if f"/{zone}".lower().endswith(f"/{word}")), "")
@@ -62,7 +62,7 @@ class Cron:
     def times(self, after: datetime) -> Iterator[datetime]:
         """Yield the scheduled times after `after`, in order and without duplicates."""
         for time in CronSim(self._schedule, after.astimezone(self.zone)):
-            # an ambiguous local time can also be the hour before `after`
+            # a local time that occurs twice can be the one before `after`
             if (time_utc := time.astimezone(UTC)) > after:
                 yield time_utc
                 after = time_utc
@@ -72,8 +72,8 @@ class Cron:
         return next(self.times(after), None)
 
     def due(self, after: datetime, until: datetime) -> tuple[datetime | None, int]:
-        """Return the last scheduled time after `after` and up to `until`, or None, and the number
-        of scheduled times in this period, at most MAX_COUNTED."""
+        """Return two facts about the scheduled times after `after` and up to `until`: the last of
+        these times, or None, and their number, at most MAX_COUNTED."""
         times = list(islice(self._between(after, until), MAX_COUNTED))
         if len(times) < MAX_COUNTED:
             return (times[-1] if times else None), len(times)

@@ -25,7 +25,7 @@ _FROM_ENVIRONMENT = (
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Names of properties that make pyiceberg import a class, such as py-io-impl."""
 _PASSWORD = re.compile("://[^/@]*:[^@]*@")
-"""Matches `USER:PASSWORD@`. SQLAlchemy allows a slash in the password."""
+"""Matches `USER:PASSWORD@`. The password may have a slash, as in SQLAlchemy."""
 _NO_PASSWORD = no_credentials_rule(_PASSWORD.pattern)
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
@@ -38,7 +38,7 @@ def sqlite_file(url: str) -> str | None:
 
 
 def map_sqlite_file(url: str, change: Callable[[str], str]) -> str:
-    """Return a URL with `change` applied to the path of a SQLite file, if it has one."""
+    """Return a URL with `change` applied to the path of its SQLite file, if there is one."""
     match = _SQLITE.match(url)
     if match is None or sqlite_file(url) is None:
         return url
@@ -152,8 +152,8 @@ PropertyValue = Annotated[
 
 
 class Catalog(SpecModel):
-    """An Iceberg catalog: the arguments of pyiceberg's `load_catalog`. Absent settings are taken
-    from pyiceberg's configuration file and environment variables."""
+    """An Iceberg catalog: the arguments of pyiceberg's `load_catalog`. pyiceberg reads absent
+    settings from its configuration file and environment variables."""
 
     name: Annotated[str, Field(min_length=1, max_length=64)] = "default"
     """The name of the catalog in pyiceberg's configuration."""
@@ -166,8 +166,8 @@ class CatalogTable(SpecModel):
     """An Iceberg table in a catalog."""
 
     table: TableName
-    """The table, with its namespace before a dot. A job that writes to it creates it if it is
-    missing."""
+    """The table, with its namespace before a dot. A job that writes to a missing table creates
+    it."""
     catalog: Catalog = Catalog()
     """The catalog of the table."""
 
@@ -190,7 +190,7 @@ class CatalogTable(SpecModel):
 
     @property
     def _paths(self) -> dict[str, str]:
-        """Return the catalog properties `uri` and `warehouse` that are local paths, by name."""
+        """Return the local paths in `uri` and `warehouse`, also of SQLite files, by property."""
         properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
         paths = {
             name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")

@@ -43,7 +43,7 @@ CLOCKS = (
     *("now", "today", "utcnow", "getdate", "sysdate", "curdate"),
     *("current_date", "current_timestamp"),
 )
-"""Functions and names of other languages for the current time, which this language lacks."""
+"""Functions and names of other languages for the current time. Expressions have no clock."""
 _AGGREGATES = ("mean", "avg", "sum", "count", "max", "min", "median", "std", "quantile")
 PARAMETER_FIX = (
     "Write the value itself, or {{ params.NAME }} for a parameter, and set it with --set NAME=VALUE"
@@ -84,8 +84,8 @@ _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "Fals
 
 def parse_expression(text: str) -> ast.expr:
     """Return the syntax tree of an expression, with negative numbers as constants. Raises
-    ValueError if the expression is invalid or uses unsupported syntax, with a translation if there
-    is one."""
+    ValueError if the expression is invalid or uses unsupported syntax. The message has a
+    translation if there is one."""
     try:
         return _checked_tree(text)
     except ValueError as error:
@@ -93,8 +93,8 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def _with_translation(text: str, message: str) -> str:
-    """Return the message about an invalid expression, with the translation of the text, if there is
-    one, as the fix."""
+    """Return the message about an invalid expression. If the text has a translation, the fix in the
+    message is the translation."""
     problem, translation = _FIX.split(message)[0], None
     are_apart = "side by side" in message and re.search("['\"] +['\"]", text)
     if not (_CHANGE.fullmatch(text) or are_apart):
@@ -142,8 +142,8 @@ def _checked_tree(text: str) -> ast.expr:
 
 
 def syntax_tree(text: str) -> ast.expr:
-    """Return the syntax tree of a Python expression. Raises ValueError if the text is none, or is
-    nested too deeply."""
+    """Return the syntax tree of a Python expression. Raises ValueError if the text is not an
+    expression, or is nested too deeply."""
     text = text.strip()
     try:
         with warnings.catch_warnings():
@@ -162,7 +162,7 @@ def syntax_tree(text: str) -> ast.expr:
 
 
 def _translation(text: str) -> str | None:
-    """Return an invalid expression, translated from another language; None if that fails."""
+    """Return the translation of an invalid expression, as a fix; None if there is none."""
     if len(text) > MAX_TRANSLATED or (translation := translated(text)) == text:
         return None
     try:
@@ -171,7 +171,7 @@ def _translation(text: str) -> str | None:
         return None
     is_chain = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in ast.walk(tree))
     if is_chain and _ASSIGNMENT.search(_TEXT.sub("", text)):
-        return None  # such as x = n > 1
+        return None  # x = n > 1 may be an assignment
     if not columns_of(tree) or any(map(_may_mean_bits, ast.walk(tree))):
         return None
     return translation + _for_other_types(tree, text)
@@ -197,8 +197,8 @@ def _is_no_condition(node: ast.expr) -> bool:
 
 
 def _for_other_types(tree: ast.expr, text: str) -> str:
-    """Return the end of a fix: what to write if a column has another type than the translation
-    assumes; empty if the type does not matter."""
+    """Return the end of a fix: what else to declare, or what to write instead if a column or a name
+    is not what the translation assumes; empty if there is nothing to add."""
     if "{{ params.since }}" in ast.unparse(tree):
         return ", and declare since in parameters"
     match tree:
@@ -216,22 +216,22 @@ def _for_other_types(tree: ast.expr, text: str) -> str:
 
 
 def search_in_list(column: str, item: ast.expr) -> str:
-    """Return the code of a python step that searches an item in a column of lists, which
-    expressions cannot."""
+    """Return code for a python step that searches for an item in a column of lists. Expressions
+    cannot search lists."""
     return f"[{ast.unparse(item)} in each for each in batch[{column!r}]]"
 
 
 def _has_adjacent_texts(text: str) -> bool:
     """Return whether a valid expression has two texts without an operator between them. Python
-    joins these, so that 'it''s', which is a text in SQL, would be `its`."""
+    joins such texts: it would read 'it''s', which is one text in SQL, as `its`."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     kinds = [token.type for token in tokens if token.type not in (tokenize.NL, tokenize.NEWLINE)]
     return any(pair == (tokenize.STRING, tokenize.STRING) for pair in pairwise(kinds))
 
 
 def _fix_of_syntax(text: str, problem: str) -> str:
-    """Return the fix for a missing bracket or quote, for `=` instead of `==`, or for a column whose
-    name is a Python keyword; empty for other syntax errors."""
+    """Return the fix for a common mistake, such as a missing bracket, a loop, `=` instead of `==`,
+    or a column whose name is a Python keyword; empty for other syntax errors."""
     if problem.startswith("unmatched"):
         return f". Remove the {problem.split()[1]}"
     if unclosed := _UNCLOSED.match(problem):
@@ -341,7 +341,7 @@ def _check(node: ast.expr) -> None:
 
 
 def _checked_operands(node: ast.expr) -> list[ast.expr]:
-    """Return the parts of a node that are not checked yet. Raises ValueError if it is invalid."""
+    """Return the parts of a node that the caller must check. Raises ValueError for a wrong node."""
     match node:
         case ast.BoolOp(values=values):
             _check_conditions(values)
@@ -410,7 +410,7 @@ def _check_call(node: ast.Call) -> None:
 
 
 def _fix_of_argument(name: str, arguments: Sequence[ast.expr]) -> str:
-    """Return the fix for a name without quotes as the last argument of a function, if any."""
+    """Return the fix if the last argument of a function is an unquoted name; empty otherwise."""
     match name, arguments:
         case "col", [ast.Name(column)]:
             return f". Write col('{column}')"
@@ -428,7 +428,7 @@ def _check_digits(nodes: list[ast.expr]) -> None:
 
 
 def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
-    """Return the field of a.field and a['field'], or the index of a[0]."""
+    """Return `field` for a.field and a['field'], and 0 for a[0]; empty for any other item."""
     if isinstance(node, ast.Attribute):
         return node.attr
     key = node.slice.value if isinstance(node.slice, ast.Constant) else None
@@ -436,7 +436,7 @@ def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
 
 
 def root_of(field: str) -> str:
-    """Return the name of the column, `name`, in `name.field` or `name[0]`."""
+    """Return the column of which a text is a part: `name` for `name.field` or `name[0]`."""
     return re.split(r"[.\[]", field, maxsplit=1)[0]
 
 
@@ -446,7 +446,7 @@ def is_part_of_column(field: str) -> bool:
 
 
 def keys_of(field: str) -> list[str | int]:
-    """Return the fields and the indexes of items in `name.field[0]`."""
+    """Return the fields and indexes of a part of a column: `field` and 0 for `name.field[0]`."""
     matches = _KEY.findall(field.removeprefix(root_of(field)))
     return [int(index) if index else name or quoted for name, index, quoted in matches]
 
@@ -465,8 +465,8 @@ def _check_key(node: ast.Subscript) -> None:
 
 
 def _compared(node: ast.Compare) -> list[ast.expr]:
-    """Return the operands of a comparison, without the lists of `in`. Raises ValueError if it is
-    invalid."""
+    """Return the operands of a comparison, without the lists of `in`. Raises ValueError if the
+    comparison is invalid."""
     operands = [node.left]
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):

@@ -1,8 +1,8 @@
 """Translates SQL, pandas and general Python into the expression language, for messages.
 
-First, the text is rewritten with regular expressions until it is Python (`_SYNTAX`). Then, calls,
-comparisons and operators in its syntax tree are replaced (`_FORMS`, `_Forms`). The result is a
-guess: `spec.expression` shows it only if it is a valid expression.
+First, regular expressions (`_SYNTAX`) replace the parts of the text that are no valid Python. Then,
+`_Forms` replaces calls, comparisons and operators in the syntax tree of the new text. The result is
+a guess: `spec.expression` shows it only if it is a valid expression.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ _SYNTAX = tuple(
         (r"[^\S\n]+", " "),
     )
 )
-"""Patterns of other languages, and the replacements that Python needs. Texts are placeholders."""
+"""Syntax of other languages, and its replacement in Python. Quoted texts are placeholders here."""
 _BITS = re.compile(r"(?<![&|])[&|](?![&|])")
 _JOINED = re.compile(
     r"\b(?:and|or)\b|(?<!is )\bnot\b(?! in\b| i?like\b| between\b)|&&|\|\|", re.IGNORECASE
 )
-"""Words whose precedence differs from that of `&` and `|`."""
+"""Matches operators whose precedence differs from that of `&` and `|`."""
 _NO_PATTERN = re.compile(r"[\w\s,;:!@#%&='\"<>/~`-]*")
-"""Matches texts that mean the same as a regular expression."""
+"""Matches texts without special characters of regular expressions."""
 _LIKE = re.compile(r"(%?)([^%_\\]+)(%?)")
 _NAN = ("NaN", "nan", "np.nan", "math.nan")
 _SEARCHES = ("re.search", "re.match")
@@ -117,14 +117,14 @@ _NO_EFFECT = ("na", "regex", "literal")
 _MODULES = re.compile(r"^(?:np|numpy|pd|pandas|pl|polars|math|f|fn|func|str)\.")
 _VALUES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 _UNKNOWN = ast.Call(ast.Name("unknown"), [], [])
-"""A call that makes the result invalid, for parts without a translation."""
+"""The result for parts without a translation: a call that makes the expression invalid."""
 
 
 def translated(text: str, rows: Sequence[str] = ROWS) -> str:
     """Return the text, translated into the expression language as far as possible. The result may
     be invalid. `rows` are names of rows and tables."""
     code = _STRING.sub("''", text)
-    if _BITS.search(code) and _JOINED.search(code):  # only Python's parser knows the precedence
+    if _BITS.search(code) and _JOINED.search(code):  # `_SYNTAX` would change precedence
         return _with_forms(text, rows, joins=False)
     guess = text if _STRING.search(text) else text.translate(_SYMBOLS)
     texts = {str(n): _quoted(literal) for n, literal in enumerate(_STRING.findall(guess))}
@@ -167,7 +167,7 @@ def _of_year(column: str, operator: str, year: int) -> str:
 
 
 def _named(match: re.Match[str]) -> str:
-    """Return col('NAME') for a name with spaces, or a text in quotes after == and !=."""
+    """Return col('NAME') for a name with spaces, but a text in quotes after == and !=."""
     is_text = match.string[: match.start()].rstrip().endswith(("==", "!="))
     return repr(match[0]) if is_text else f"col({match[0]!r})"
 
@@ -200,8 +200,8 @@ def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
 
 class _Forms(ast.NodeTransformer):
     """Replaces methods of Python, pandas and Polars by functions and operators, and f-strings by
-    sums. `rows` are names of rows, whose fields are columns. `joins` says whether the original
-    text has `||`, which joins texts in SQL."""
+    sums. `rows` are the names that stand for a row, and a field of a row is a column. `joins` says
+    whether the original text has `||`, which joins texts in SQL."""
 
     def __init__(self, rows: Sequence[str], *, joins: bool) -> None:
         self._rows, self._joins = rows, joins
@@ -247,7 +247,7 @@ class _Forms(ast.NodeTransformer):
         value, name, arguments = _without_accessor(node.func.value), node.func.attr, node.args
         may_be_pattern = not is_literal and any(map(_is_pattern, arguments))
         if name == "contains" and may_be_pattern and value is not node.func.value:
-            name = "matches"  # as in pandas and Polars
+            name = "matches"  # contains() of pandas and Polars searches a pattern
         if ignores_case and may_be_pattern:
             return _in_any_case(name, value, arguments)
         if ignores_case:
@@ -255,8 +255,8 @@ class _Forms(ast.NodeTransformer):
         return _form(name, value, *arguments) or node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Replace `~` by `not`. `na=False` in the operand has no translation, because its negation
-        is true for null."""
+        """Replace `~` by `not`. An operand with `na=False` has no translation, because the negation
+        of the operand is true for null."""
         names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
         if "na" in names:
             return _UNKNOWN
@@ -276,8 +276,8 @@ class _Forms(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Replace `||` of SQL by a sum if one side is a text, and `a == 1 or 2` by `a in [1, 2]`.
-        `||` has no translation if its sides may be texts or conditions."""
+        """Replace `||` of SQL by a sum if a side is a text, `a == 1 or 2` by `a in [1, 2]`, and
+        `'x' or 'y' in a` by calls. `||` between values of unknown types has no translation."""
         self.generic_visit(node)
         match node.values:
             case [*texts, ast.Call(ast.Name("contains"), [column, _]) as last] if all(
@@ -298,7 +298,7 @@ class _Forms(ast.NodeTransformer):
         return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
-        """Replace `'text' in column`, and comparisons that this language writes differently."""
+        """Replace `'text' in column`, and comparisons that expressions write differently."""
         called = ast.unparse(node.left.func) if isinstance(node.left, ast.Call) else ""
         self.generic_visit(node)
         if len(node.ops) > 1:
@@ -349,8 +349,8 @@ def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return a comparison with null, NaN or a constant, with the right one of `is` and `==`; None
-    for other comparisons."""
+    """Return the translation of a comparison with null, which needs `is`, with NaN, or with another
+    constant, which needs `==`; None for other comparisons."""
     is_equal = isinstance(operator, ast.Eq | ast.Is)
     match operator, right:
         case ast.Eq() | ast.NotEq(), ast.Constant(None):
@@ -366,8 +366,8 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _form(name: str, *arguments: ast.expr) -> ast.expr | None:
-    """Return the translation of a function, or of a method whose object is the first argument; None
-    if there is none."""
+    """Return the translation of a call of a function, or of a method, whose object is then the
+    first argument; None if there is none."""
     name = name.replace("_", "").lower()
     if name in _MAKERS:
         return _MAKERS[name](*arguments) if len(arguments) in _MAKER_COUNTS[name] else None
@@ -387,7 +387,7 @@ class _Filled(ast.NodeTransformer):
 
 
 def _compared_part(part: ast.Subscript, text: str) -> ast.expr | None:
-    """Return startswith() for `text[:2] == 'ab'`, or endswith(); None for another part."""
+    """Return startswith() for `a[:2] == 'xy'`, endswith() for `a[-2:] == 'xy'`, or None."""
     size, items = len(text), ast.unparse(part.slice)
     if items in (f":{size}", f"0:{size}") or (items, size) == ("0", 1):
         return _call("startswith", part.value, ast.Constant(text))
@@ -402,7 +402,7 @@ def _in_lower_case(node: ast.expr) -> ast.expr:
 
 
 def _in_any_case(name: str, value: ast.expr, patterns: Sequence[ast.expr]) -> ast.expr:
-    """Return a search with a regular expression that ignores case."""
+    """Return a call of matches() that ignores case; `_UNKNOWN` for any other function."""
     match name, patterns:
         case "matches", [ast.Constant(value=str(pattern))]:
             return _call("matches", value, ast.Constant(f"(?i){pattern}"))
@@ -443,7 +443,7 @@ def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
 
 
 def _any_of(function: str) -> Callable[..., ast.expr]:
-    """Return a function that makes a call of `function`, or for a tuple of texts one per text."""
+    """Return a maker of one call of `function`, or for a tuple of texts one call for each text."""
 
     def made(value: ast.expr, texts: ast.expr) -> ast.expr:
         parts = texts.elts if isinstance(texts, ast.Tuple | ast.List) else [texts]
@@ -462,7 +462,7 @@ def _beginning(value: ast.expr, pattern: ast.expr) -> ast.expr:
 
 
 def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
-    """Return the function for a LIKE pattern such as 'a%'."""
+    """Return the translation of LIKE with a pattern such as 'a%'."""
     text = str(getattr(pattern, "value", ""))
     if not (parts := _LIKE.fullmatch(text)):
         signs = {"%": ".*", "_": "."}
@@ -478,7 +478,7 @@ def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
 
 
 def _substring(value: ast.expr, start: ast.expr, size: ast.expr) -> ast.expr:
-    """Return `value[:size]` if `start` is the first character (1 in SQL), or else `_UNKNOWN`."""
+    """Return `value[:size]` if `start` is 0, or 1 as in SQL; `_UNKNOWN` for any other start."""
     first = getattr(start, "value", None)
     return ast.Subscript(value, ast.Slice(None, size)) if first in (0, 1) else _UNKNOWN
 
@@ -505,7 +505,7 @@ _TYPES = {
     **dict.fromkeys(("float", "double", "real"), "float"),
     **dict.fromkeys(("str", "string", "text", "varchar", "char", "utf"), "str"),
 }
-"""The function that converts to a type of SQL, pandas or Polars, without the number of bits."""
+"""Functions that convert to a type of SQL, pandas or Polars, by type without the number of bits."""
 _FORMS = {
     "len(X)": "len lenght length size lenchars charlength strlen",
     "lower(X)": "lower lcase casefold tolower tolowercase",
@@ -553,7 +553,7 @@ _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(("substr", "substring"), _substring),
 }
-"""Makes the translation of functions and methods that no template can express."""
+"""Functions that make a translation, by the function or method that they translate."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},

@@ -1,4 +1,4 @@
-"""The field `gate`: a condition on the results of the first rows, before others are computed."""
+"""The field `gate`: a condition on the results of the first rows, before the job computes more."""
 
 import ast
 import re
@@ -37,8 +37,8 @@ class Measure:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A condition on measures. `condition` reads each measure as a column that is named after it,
-    such as `col('mean(score)') > 0.9`. `measures` has the measures by these names."""
+    """A condition on measures. `condition` reads each measure as a column, such as
+    `col('mean(score)') > 0.9`. `measures` has the measures by the names of these columns."""
 
     measures: dict[str, Measure]
     condition: str
@@ -51,7 +51,7 @@ class Expectation:
 
 
 class _Measures(ast.NodeTransformer):
-    """Replaces the calls of aggregate functions by columns, and collects them."""
+    """Replaces the calls of aggregate functions by columns, and collects the measures."""
 
     def __init__(self) -> None:
         self.measures: dict[str, Measure] = {}
@@ -76,7 +76,7 @@ class _Measures(ast.NodeTransformer):
 
 @lru_cache(maxsize=256)
 def parse_expectation(text: str) -> Expectation:
-    """Return the parts of an expectation. Raises ValueError if it is invalid."""
+    """Return the measures and the condition in a text. Raises ValueError if it is invalid."""
     measures = _Measures()
     try:
         tree = measures.visit(syntax_tree(text))
@@ -103,14 +103,14 @@ class Gate(SpecModel):
     kept."""
 
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    """The number of first rows of the input, in the order of the names of the files."""
+    """The number of first rows of the input. Files are in the order of their names."""
     percent: Annotated[float, Field(gt=0, le=100), *Quantity] | None = None
     """The number of first rows as a percentage of the rows of the input, instead of `rows`."""
     expect: Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_expectation)]
     """What must be true of the output rows that come from these input rows: a condition on the
     functions count, fraction, mean, min and max of expressions in the language of `filter`, such as
-    `mean(score) > 0.9`. `count` and `fraction` take a condition, and give the number or fraction of
-    rows for which it is true. The others ignore nulls. If `expect` is null, the job fails too."""
+    `mean(score) > 0.9`. `count` and `fraction` give the number or fraction of rows for which a
+    condition is true. The other functions ignore nulls. If `expect` is null, the job fails too."""
 
     def _check(self) -> None:
         if self.rows is None and self.percent is None:

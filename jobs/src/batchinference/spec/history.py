@@ -32,7 +32,7 @@ class RunRecord(SpecModel):
     `kinds` says what the run did with the output: `start`, `restart`, `resume`, `append`, `merge`,
     `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
     `updatedAt` is when the run ended or last stored the record, `passNumber` the number of its last
-    pass, and `job` the job and where it ran. `rayClusterName` is as in the status of a job."""
+    pass, and `job` the job and where it ran. `rayClusterName` is a field of the status of a job."""
 
     started_at: Timestamp
     updated_at: Timestamp
@@ -83,7 +83,7 @@ class RunRecord(SpecModel):
 
 def figures_of(report: Report, before: Counts) -> dict[str, Any]:
     """Return the fields of a record that come from the report of its run. `before` are the counts
-    of earlier runs."""
+    of the output before the run."""
     counts = (report.counts or before) - before
     rate = average_rate(counts.read, report.seconds.get(JobState.RUNNING, 0.0))
     return {
@@ -101,8 +101,8 @@ def figures_of(report: Report, before: Counts) -> dict[str, Any]:
 
 
 def table_of(records: Sequence[RunRecord]) -> list[list[str]]:
-    """Return the headings and the rows of the table, without columns that are empty in all rows;
-    empty without records."""
+    """Return the headings and the rows of the table, without columns that are empty in all rows; an
+    empty list if there are no records."""
     rows = [list(HEADINGS), *(record.cells for record in records)] if records else []
     used = [any(row[column] for row in rows[1:]) for column in range(len(HEADINGS))]
     return [[cell for cell, shown in zip(row, used, strict=True) if shown] for row in rows]

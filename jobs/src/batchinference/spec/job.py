@@ -32,13 +32,13 @@ CANCELLED_AT = f"{GROUP}/batch-cancelled-at"
 CONTROLLER_NAME = f"{GROUP}/operator"
 """The value of `managedBy` for jobs that the operator runs."""
 MAX_NAME = 40
-"""Maximum length of the name of a job. KubeRay limits the name of a RayJob, which has the number of
-the attempt after the name of the job, to 47 characters."""
+"""Maximum length of the name of a job. The name of a RayJob is this name and the number of the
+attempt, and KubeRay limits it to 47 characters."""
 
 OPERATOR_FIELDS = (
     *("suspend", "priority", "retry", "deadlines", "ttl", "managedBy", "notifications"),
 )
-"""Fields that only the operator reads on a cluster, so the job file of the driver lacks them."""
+"""On a cluster, only the operator reads these fields, so the job file of the driver lacks them."""
 MUTABLE = ("gate", "cluster", "suspend", "priority", "retry", "deadlines", "ttl", "notifications")
 """Fields of the spec that can be changed, because they do not define the rows of the output."""
 MUTABLE_LIMITS = ("maxRows", "maxPercent", "warnings")
@@ -74,7 +74,7 @@ class ErrorPolicy(SpecModel):
     false, their error records are kept, and a complete output is not changed. Not for tables."""
     warnings: Annotated[list[WarningPolicy], *keyed("name", 32)] = []
     """What happens if the job cuts, changes or leaves out something. Warnings that are not listed
-    are counted and shown. A change applies to rows that are not committed yet."""
+    are counted and shown. A change of this list applies to rows that are not committed yet."""
 
     @property
     def tolerant(self) -> bool:
@@ -110,8 +110,8 @@ class BatchInferenceSpec(SpecModel):
     """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
     or that repeatedly end their process."""
     gate: Gate | None = None
-    """A check of the results of the first rows, before the others are computed. It can be changed:
-    a job that resumes checks the changed gate before it computes further rows."""
+    """A check of the results of the first rows, before further rows are computed. The gate can be
+    changed: a job that resumes checks the changed gate before it computes further rows."""
     parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
     """Parameters, to which strings in `read`, `steps`, `write`, `errors` and `gate` refer."""
     resume: bool = True
@@ -124,9 +124,9 @@ class BatchInferenceSpec(SpecModel):
     """On a cluster: true deletes the RayJob and its cluster, false resumes the job."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
     """On a cluster that limits the number of running jobs: the priority in the admission queue. The
-    job with the highest priority starts first, and the older job if priorities are equal. It can be
-    changed while the job waits. Jobs in a Kueue queue use `cluster.queuePriorityClassName`
-    instead."""
+    job with the highest priority starts first, and the older of two jobs with equal priorities. The
+    priority can be changed while the job waits. Jobs in a Kueue queue use
+    `cluster.queuePriorityClassName` instead."""
     retry: Retry = Retry()
     """On a cluster: the number of attempts, and the causes that are retried."""
     deadlines: Deadlines = Deadlines()

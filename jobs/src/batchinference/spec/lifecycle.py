@@ -17,7 +17,7 @@ CauseName = Annotated[str, Field(max_length=32)]
 
 
 class Backoff(SpecModel):
-    """The waiting time before the next attempt, which doubles with each failed attempt."""
+    """The backoff: the time before the next attempt. It doubles with each failed attempt."""
 
     initial: DurationOrZero = "10s"
     """The backoff before the second attempt."""
@@ -27,12 +27,12 @@ class Backoff(SpecModel):
 
 class OutOfMemory(SpecModel):
     """More memory for the next attempt after the cause `OutOfMemory`, for the head or the worker
-    group that ran out of memory. If that is unknown, all worker groups get more memory."""
+    group that ran out of memory. If it is unknown which of them did, all worker groups get more."""
 
     memory_factor: Annotated[float, Field(gt=1, le=10), *Quantity] = 1.5
     """The factor by which the memory of a pod of the group increases with the next attempt."""
     max_memory: Memory
-    """The maximum memory of a pod, up to which memory is increased."""
+    """The memory of a pod is never increased above this maximum."""
 
 
 class Retry(SpecModel):
@@ -44,7 +44,7 @@ class Retry(SpecModel):
     backoff: Backoff = Backoff()
     """The backoff between two attempts."""
     on_cause: Annotated[dict[CauseName, Literal["Retry", "Fail"]], Field(max_length=32)] = {}
-    """Whether a cause is retried, if this differs from the default, such as `OutOfMemory: Fail`."""
+    """What happens after a cause, if it is not the default, such as `OutOfMemory: Fail`."""
 
     out_of_memory: OutOfMemory | None = None
     """More memory for attempts after `OutOfMemory`. Without it, each attempt requests the memory in
@@ -73,15 +73,15 @@ class Deadlines(SpecModel):
 
     pending: Duration | None = None
     """Maximum time from the creation of the RayJob of an attempt to the first finished row. In a
-    Kueue queue, it starts at the admission."""
+    Kueue queue, the time starts at the admission."""
     active: Duration | None = None
-    """Maximum time from the creation of the RayJob of an attempt to its end. In a Kueue queue, it
-    starts at the last admission."""
+    """Maximum time from the creation of the RayJob of an attempt to its end. In a Kueue queue, the
+    time starts at the last admission."""
     total: Duration | None = None
-    """Maximum time from the creation of the job to its end, with all attempts, but without the time
-    in which it was suspended."""
+    """Maximum time from the creation of the job to its end. All attempts count, but not the time in
+    which the job is suspended."""
     stall: Duration | None = None
-    """Maximum time between two finished rows. It starts at the first finished row."""
+    """Maximum time between two finished rows. It does not apply before the first one."""
 
 
 class Ttl(SpecModel):
@@ -93,5 +93,5 @@ class Ttl(SpecModel):
     ray_job: Duration | None = None
     """How long the RayJobs are kept. By default, as long as the BatchInference."""
     after_finished: Duration | None = None
-    """How long the BatchInference and all objects that it owns are kept. It is not deleted before
-    `cluster` and `rayJob` have passed. It is never deleted by default."""
+    """How long the BatchInference and all objects that it owns are kept. They are not deleted
+    before `cluster` and `rayJob` have passed, and by default never."""

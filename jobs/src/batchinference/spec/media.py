@@ -35,8 +35,8 @@ class MediaFields(BaseModel):
 
     truncated: Literal["fail", "accept"] = "fail"
     """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: the
-    rest of the file is read, and missing pixels are black or gray. If nothing can be decoded, the
-    row is always a failed row."""
+    existing part is read, and missing pixels are black or gray. If nothing can be decoded, the row
+    is always a failed row."""
 
 
 class FrameFields(MediaFields):
@@ -60,8 +60,8 @@ class ImageFields(FrameFields):
 
     mode: Mode = "RGB"
     """The Pillow mode to which every image is converted. `I;16` gives 16-bit numbers with the shape
-    height x width. They are the values in the file. With `range`, they are scaled: black is 0,
-    white 65535. The values of images with 8 bits are multiplied by 257."""
+    height x width. They are the values in the file, or with `range` values scaled to 0 for black
+    and 65535 for white. The values of images with 8 bits are multiplied by 257."""
     range: Range | None = None
     """The values of black and white, for images with more than 8 bits per channel. Values outside
     of the range are clipped. Required for images of floating-point numbers and of signed or 32-bit
@@ -81,7 +81,7 @@ class SoundFields(MediaFields):
 
 
 _LINE = "x" * 64
-"""A text that every text encoding can encode, but not `idna`, which is for host names."""
+"""A text that every encoding of text can encode. `idna`, which is for host names, cannot."""
 
 
 def _check_encoding(encoding: str) -> str:

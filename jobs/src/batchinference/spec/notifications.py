@@ -20,7 +20,7 @@ SECRET = "batchinference-notifications"  # noqa: S105
 """The name of the Secret that has the variables of notifications on a cluster."""
 ID_HEADER = "Idempotency-Key"
 MAX_BODY = 8192
-"""Maximum bytes of `body` as JSON. The operator keeps all jobs in memory."""
+"""Maximum bytes of `body` as JSON, because the operator keeps all jobs in memory."""
 MAX_VALUE = 1024
 """Maximum characters of a value in a request."""
 ROWS = ("read", "written", "failed", "filtered")
@@ -58,13 +58,13 @@ class Notification(SpecModel):
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
     """The name of the notification."""
     url_env: Variable
-    """The environment variable with the URL. On a cluster, a key of the Secret
+    """The environment variable with the URL. On a cluster, the key with the URL in the Secret
     `batchinference-notifications` in the namespace of the job."""
     api_key_env: Variable | None = None
     """The environment variable, or on a cluster the key of this Secret, with the token that is sent
     as `Authorization: Bearer`."""
     when: Literal["always", "succeeded", "failed"] = "always"
-    """The result of the job after which it is sent."""
+    """The result of the job after which the request is sent."""
     body: Annotated[JsonObject, AfterValidator(_check_body)] | None = None
     """The JSON object to send instead of a CloudEvent. In its texts, `{{ job.NAME }}` stands for a
     value of the job, such as `{{ job.state }}` or `{{ job.message }}`."""
@@ -96,8 +96,8 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class EndedJob:
-    """A job that has ended, as its notifications describe it. `id` is unique for this end, because
-    a job may end several times."""
+    """A job that has ended, as its notifications describe it. A job may end several times, and each
+    end has its own `id`."""
 
     id: str
     name: str
@@ -120,8 +120,8 @@ class EndedJob:
 
     @property
     def values(self) -> dict[str, str | int]:
-        """The values of the names in VALUES, as far as they are known. Texts are in one line, and
-        cut to MAX_VALUE characters."""
+        """The values of the names in VALUES, without unknown ones. Texts are in one line, and cut
+        to MAX_VALUE characters."""
         start, end = (time_of(text or "") for text in (self.start_time, self.completion_time))
         texts = {
             "name": self.name,
@@ -139,7 +139,7 @@ class EndedJob:
 
     @property
     def cloud_event(self) -> dict[str, Any]:
-        """The CloudEvent 1.0 about the end, without its id."""
+        """The CloudEvent 1.0 about the end of the job, without the id of the event."""
         prefix = f"namespaces/{self.namespace}/" if self.namespace else ""
         time = {"time": self.completion_time} if self.completion_time else {}
         return {
@@ -169,7 +169,7 @@ def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
     if not _PLAIN_URL.fullmatch(url):
         return False
     names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}
-    if {".", ".."} & names:  # some servers ignore what follows a semicolon
+    if {".", ".."} & names:  # for some servers, `..;a` is `..`
         return False
     allowed = filter(None, map(_normalized, prefixes))
     return any(_normalized(url).startswith(prefix) for prefix in allowed)

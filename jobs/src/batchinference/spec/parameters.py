@@ -4,8 +4,8 @@ References are replaced once, after the document is parsed and before it is vali
 cannot add fields, and references in values are not replaced.
 
 The prefix `params.` distinguishes a reference from braces in prompts (`{{` is a literal brace) and
-in Jinja templates. `${NAME}` is not used because it is valid in a prompt, and `$(NAME)` because
-Kubernetes replaces it.
+in Jinja templates. A reference is not written `${NAME}`, which may be literal text of a prompt, or
+`$(NAME)`, which Kubernetes replaces.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from batchinference.spec.problems import (
 )
 
 REPLACED = ("read", "steps", "write", "errors", "gate")
-"""The fields of the spec in which references are replaced. Other fields may contain none, because
-policies of the platform and the operator read these fields without parameters."""
+"""The fields of the spec in which references are replaced. Other fields must not contain
+references, because the operator and policies of the platform do not replace references."""
 VARIABLE_PREFIX = "BATCHINFERENCE_PARAM_"
 """Prefix of environment variables with values of parameters, before the name in capitals."""
 REFERENCE = re.compile(r"\{\{ *params\.([a-z][a-z0-9_]*) *\}\}")
@@ -66,7 +66,7 @@ class Parameter(SpecModel):
             self.typed(self.value)
 
     def typed(self, text: str) -> Value:
-        """Return a value with the type of this parameter. Raises a validation error."""
+        """Return a text as a value of the type. Raises a validation error if it is invalid."""
         if _INTENDED.search(text):
             problem = f"the value of '{self.name}' contains a reference"
             raise invalid(f"{problem}. Write the value itself")
@@ -94,7 +94,7 @@ class ParameterValues:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, parameter: Parameter) -> str | None:
-        """Return the value of a parameter as a string; None if it has none."""
+        """Return the value of a parameter as a string; None if the parameter has none."""
         variable = VARIABLE_PREFIX + parameter.name.upper()
         value = self.given.get(parameter.name, self.environment.get(variable))
         return parameter.value if value is None else value
@@ -102,7 +102,7 @@ class ParameterValues:
 
 def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
     """Return a document with references replaced by values. `spec.parameters` of the result has the
-    values that were used, except those in arguments of user code, which may be secret.
+    values that were used, except values in arguments of user code, which may be secret.
 
     Raises SpecError with each field whose reference cannot be replaced.
     """
@@ -159,7 +159,7 @@ class _Search:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._results: dict[int, Any] = {}
-        """The results for lists and mappings by id, because YAML aliases can repeat them often."""
+        """The results by the id of a list or mapping, which YAML aliases can repeat often."""
 
     def apply(self, value: Any, location: Location) -> Any:
         """Return a value with each string replaced by the result of `text`."""
@@ -168,7 +168,7 @@ class _Search:
         if not isinstance(value, dict | list) or len(location) > _MAX_NESTING:
             return value
         if id(value) not in self._results:
-            self._results[id(value)] = value  # a list may contain itself
+            self._results[id(value)] = value  # ends the recursion if it contains itself
             self._results[id(value)] = self._nested(value, location)
         return self._results[id(value)]
 

@@ -37,14 +37,14 @@ class Patch(SpecModel):
 
 
 class PlatformLimits(Limits):
-    """The limits of all jobs. A job that sets a higher limit, deadline, TTL or number of attempts,
-    or none, gets the one of the platform."""
+    """The limits of all jobs. If a job has a higher limit, deadline, TTL or number of attempts, or
+    has none, that of the platform applies."""
 
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()
     max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     ephemeral_storage: MemoryRequest | None = None
-    """Maximum disk space of a pod, beyond which it is evicted. Pods do not request it."""
+    """Maximum disk space of a pod. A pod that uses more is evicted. Pods do not request it."""
 
 
 class Lifecycle(NamedTuple):
@@ -56,22 +56,22 @@ class Lifecycle(NamedTuple):
 
 
 class PlatformDefaults(Cluster):
-    """The chart value `defaults`: the settings of all jobs, in the form of `spec.cluster`, and
-    `retry`, `deadlines` and `ttl` of `spec`."""
+    """The chart value `defaults`: the default settings of all jobs. Its fields are those of
+    `spec.cluster`, and also `retry`, `deadlines` and `ttl` of `spec`."""
 
     retry: Retry = Retry()
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()
     limits: PlatformLimits = PlatformLimits()
     patches: Annotated[list[Patch], Field(max_length=16)] = []
-    """Patches of the pods of all jobs. They are applied last."""
+    """Patches of the pods of all jobs, applied after all other settings."""
 
     def complete(self, own: Lifecycle) -> Lifecycle:
         """Return the sections of a job, completed with the defaults and cut to the limits."""
         retry, limits = with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
         ttl = limits.ttl
-        # the TTLs of its objects are limited too, because a job is kept at least as long
+        # a job is kept at least as long as its objects, so its limit applies to them too
         if (longest := ttl.after_finished) is not None:
             ttl = with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(

@@ -66,8 +66,8 @@ class NodeAffinity(SpecModel):
 
 
 class PodTerm(SpecModel):
-    """Pods in the namespace of the job. Other namespaces cannot be named, because a job could then
-    keep the pods of others away from nodes."""
+    """Pods in the namespace of the job. Other namespaces cannot be named: a job could then keep the
+    pods of other users away from nodes."""
 
     label_selector: LabelSelector
     """The pods."""
@@ -87,11 +87,11 @@ class PodAffinity(SpecModel):
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodTerm], Field(max_length=8)
     ] = []
-    """Pods next to which the pods must run, or must not run, in the same place."""
+    """Pods in whose place the pods of the job must run, or for anti-affinity must not run."""
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredPods], Field(max_length=8)
     ] = []
-    """Pods next to which the pods run, or do not run, in the same place, if possible."""
+    """Pods in whose place the pods of the job run, or for anti-affinity do not run, if possible."""
 
 
 class Affinity(SpecModel):
@@ -113,7 +113,7 @@ class TopologySpread(SpecModel):
     topology_key: NodeLabelKey
     """The node label that defines a place: nodes with the same value are one place."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
-    """Whether a pod waits if the difference would be larger."""
+    """Whether a pod waits if the difference would exceed `maxSkew`."""
     label_selector: LabelSelector | None = None
     """The pods that are counted. By default, the pods of the attempt."""
 
@@ -125,9 +125,9 @@ class Topology(SpecModel):
     level: NodeLabelKey
     """The node label that defines a place: nodes with the same value are one place."""
     mode: Literal["Required", "Preferred"] | None = None
-    """`Required`, the default: all pods of a replica start in one place, or all pods of a worker
-    group if its replicas have one pod each. `Preferred`: all pods of a worker group start in one
-    place if possible."""
+    """`Required`, the default: all pods of a replica start in one place. If each replica has one
+    pod, this applies to all pods of a worker group. `Preferred`: all pods of a worker group start
+    in one place if possible."""
 
 
 TopologySpreads = Annotated[list[TopologySpread], *keyed("topologyKey", 8, "whenUnsatisfiable")]

@@ -66,8 +66,8 @@ RESERVED_NAMES = (
     "RAY_IP|FQ_RAY_IP|RAY_PORT|RAY_enable_autoscaler_v2|KUBERAY_.*|BATCHINFERENCE_JOB_.*|"
     f"{'|'.join(DEVICE_VARIABLES)})$"
 )
-"""Environment variables that jobs cannot set: KubeRay, the operator or a device plugin sets them,
-or they would disable the authentication of Ray or Ray Data's protection against pickled input."""
+"""Environment variables that jobs cannot set. KubeRay, the operator or a device plugin sets them,
+or they would disable Ray's authentication, or Ray Data's protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator. Remove it"
 _RESERVED_PREFIXES = ("RAY_", "KUBERAY_", "BATCHINFERENCE_JOB_")
 _RESERVED_PREFIX = (
@@ -143,7 +143,7 @@ class Toleration(SpecModel):
     key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
     """The key of the taint. If absent, all keys match. This requires the operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
-    """Whether the taint must have the key and the value, or only the key."""
+    """`Equal`: the taint must have the key and the value. `Exists`: it needs only the key."""
     value: LabelValue | None = None
     """The value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None

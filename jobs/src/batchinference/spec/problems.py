@@ -14,12 +14,12 @@ from batchinference.credentials import without_credentials
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 MAX_MASKED = 4096
-"""Maximum number of characters of a value that are searched for credentials and shown."""
+"""Number of characters of a value that are searched for credentials. Others are not shown."""
 MAX_PROBLEMS = 20
 """Maximum number of problems that are described, because the operator parses the documents of all
 tenants, and one document may have thousands of problems."""
 MAX_COMPARED = 50_000
-"""Maximum number of character pairs that are compared to find a similar name, which takes 10 ms."""
+"""Maximum number of character pairs to compare for a similar name. This takes up to 10 ms."""
 _TYPE_NAMES = {
     dict: "a mapping",
     list: "a list",
@@ -59,7 +59,7 @@ class SpecError(Exception):
 
 
 def raise_for_problems(problems: Iterable[Problem]) -> None:
-    """Raise SpecError if there are problems, of which at most MAX_PROBLEMS + 1 are computed."""
+    """Raise SpecError if there are problems. At most MAX_PROBLEMS + 1 problems are computed."""
     if first := list(islice(problems, MAX_PROBLEMS + 1)):
         raise SpecError(first)
 
@@ -79,7 +79,7 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def closest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar known word; None if none is similar."""
+    """Return the most similar known word; None if none is similar, or if too many are known."""
     if len(word) * sum(map(len, known)) > MAX_COMPARED:
         return None
     same = (name for name in known if name.lower() == word.lower() and name != word)
@@ -100,7 +100,6 @@ def path_of(location: list[str | int]) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the beginning of a text, after credentials in the first MAX_MASKED characters are
-    masked."""
+    """Return the first MAX_SHOWN characters of a text, in which credentials are masked."""
     text = without_credentials(text[:MAX_MASKED])
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."

@@ -22,8 +22,8 @@ GPU = "GPU"
 """Ray's name of GPUs of any type, and the name of their profile."""
 NPU = "NPU"
 OTHER_IMAGES = "BATCHINFERENCE_JOB_OTHER_IMAGES"
-"""Environment variable of the head, set if profiles have images of their own. These may have
-libraries that the image of the head lacks."""
+"""Environment variable of the head. It is set if profiles have their own images, because these
+images may have libraries that the image of the head lacks."""
 
 
 class Profile(SpecModel):
@@ -31,11 +31,11 @@ class Profile(SpecModel):
 
     resource: Annotated[str, Field(pattern=KUBERNETES_RESOURCE, max_length=253)] | None = None
     """The Kubernetes resource that the device plugin provides for a device, such as nvidia.com/gpu,
-    amd.com/gpu or huawei.com/Ascend910. Pods tolerate a taint with this name. Without it, pods do
-    not request a custom resource, and only Ray counts it."""
+    amd.com/gpu or huawei.com/Ascend910. Pods tolerate a taint with this name. Without `resource`,
+    only Ray counts a custom resource, and pods do not request it."""
     device: Annotated[str, Field(pattern=DEVICE_KIND, max_length=32)] | None = None
     """PyTorch's name of the device type, such as cuda, npu or xpu. Without it, a custom resource is
-    not a device, and its steps compute on the CPU."""
+    not a device, and steps with it compute on the CPU."""
     node_selector: NodeSelector = {}
     """Labels that a node with these devices must have, in addition to `cluster.nodeSelector`."""
     tolerations: Annotated[list[Toleration], Field(max_length=32)] = []
@@ -56,9 +56,9 @@ class Profile(SpecModel):
     """How long a pod with the device must be idle before the autoscaler removes it, instead of
     `cluster.idleTimeout`."""
     image: Image | None = None
-    """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. It must
-    have the same versions of Python, Ray and BatchInference. An image of the platform is not used
-    if the job sets `cluster.image`."""
+    """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. Both
+    images must have the same versions of Python, Ray and BatchInference. An image of the platform
+    is not used if the job sets `cluster.image`."""
 
 
 Profiles = Annotated[dict[ResourceName, Profile], Field(max_length=32)]

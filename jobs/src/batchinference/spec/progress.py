@@ -1,5 +1,5 @@
-"""The progress of a job: rows, percentage, speed and remaining time, as numbers and as text. It is
-the only source of these figures for reports, the status of a job and all commands."""
+"""The progress of a job: rows, percentage, speed and remaining time, as numbers and as text. This
+module is the only source of these figures for reports, the status of a job and all commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int
 
 
 def average_rate(rows: int, seconds: float) -> float | None:
-    """Return the rows per second of a run so far; None if it has not computed for any time."""
+    """Return the rows per second of a run so far; None if no time has passed yet."""
     return max(0, rows) / seconds if seconds > 0 else None
 
 
@@ -48,7 +48,7 @@ class Progress(SpecModel):
     """Finished rows per second in the second half of the time since the first finished row, or in
     the last minute if that is longer. After the end, the average of the running time."""
     eta: Annotated[str, Field(max_length=32)] | None = None
-    """The remaining time at this speed, such as 2m30s."""
+    """The remaining time at `rowsPerSecond`, such as 2m30s."""
 
     @classmethod
     def of(
@@ -59,8 +59,8 @@ class Progress(SpecModel):
         estimated: bool = False,
         rate: float | None = None,
     ) -> Progress:
-        """Return the progress of a job with `rows` finished rows, at `rate` rows per second. Both
-        numbers of rows may come from untrusted files and are cut to MAX_ROWS."""
+        """Return the progress of a job with `rows` finished rows, at `rate` rows per second. `rows`
+        and `total` may come from untrusted files and are cut to MAX_ROWS."""
         rows = min(rows, MAX_ROWS)
         total = None if total is None else min(max(total, rows), MAX_ROWS)
         known = cls(
@@ -76,7 +76,7 @@ class Progress(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Progress]) -> Progress:
-        """Return the progress of all parts of a job together, at the speed of the last one."""
+        """Return the progress of all parts of a job together, at the speed of the last part."""
         known = list(parts)
         totals = [part.total for part in known if part.total is not None]
         return cls.of(
@@ -108,7 +108,7 @@ class Progress(SpecModel):
 
     @property
     def rows_text(self) -> str:
-        """The rows such as `30 of 260 (11 %)`, as far as they are known."""
+        """The rows such as `30 of 260 (11 %)`, without parts that are unknown."""
         return self.count + (f" ({self.percent} %)" if self.percent is not None else "")
 
     @property
@@ -162,7 +162,7 @@ class Counts(SpecModel):
     input_tokens: Tokens | None = None
     """Tokens of prompts and texts that models have read for these rows."""
     cached_tokens: Tokens | None = None
-    """Input tokens whose computation was reused from other rows, as far as this is known."""
+    """Input tokens whose computation was reused from other rows, if models report them."""
     output_tokens: Tokens | None = None
     """Tokens that models have generated for these rows."""
 
@@ -174,7 +174,7 @@ class Counts(SpecModel):
     @property
     def tokens_text(self) -> str:
         """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without kinds that are
-        zero or unknown; empty without input and output tokens."""
+        zero or unknown; empty if there are neither."""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
         parts = [f"{self.input_tokens:,} input{cached}"] if self.input_tokens else []
         parts += [f"{self.output_tokens:,} output"] if self.output_tokens else []
@@ -196,8 +196,8 @@ class Counts(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts, each cut to MAX_ROWS, because counts in untrusted files may be
-        higher."""
+        """Return the sum of counts. Each number is cut to MAX_ROWS, because counts in untrusted
+        files may be higher."""
         sums = Counter[str]()
         for each in parts:
             sums.update(each.model_dump(by_alias=True, exclude_none=True))
@@ -245,7 +245,7 @@ def _percent(rows: int, total: int | None, *, estimated: bool) -> int | None:
 @dataclass
 class ProgressHistory:
     """Records the finished rows at up to MAX_POINTS times, and computes their speed. `start` is a
-    time of a clock in seconds, and each point has the seconds since `start` and the rows.
+    time of a clock in seconds, and each point has the seconds since `start` and the finished rows.
 
     If there are too many points, every second point is dropped, and later points are twice as far
     apart."""
@@ -254,7 +254,7 @@ class ProgressHistory:
     points: list[tuple[float, int]] = field(default_factory=list, init=False)
     _gap: float = field(default=0.0, init=False)
     _base: tuple[float, int] = field(default=(0.0, 0), init=False)
-    """The last point before the first new rows. Until then, models load."""
+    """The last point before the first new rows: models may still load until this point."""
 
     def add(self, rows: int, now: float) -> None:
         """Record that `rows` rows are finished at the time `now`. If the clock goes backwards, the
@@ -272,8 +272,8 @@ class ProgressHistory:
     @property
     def rate(self) -> float | None:
         """The rows per second in the second half of the time since the first new rows, or in the
-        last MIN_WINDOW_SECONDS if that is longer; None if there are no new rows. The window is
-        extended to the last earlier change, because rows are counted in rare commits."""
+        last MIN_WINDOW_SECONDS if that is longer; None if there are no new rows. This time is
+        extended back to a point with fewer rows, because rows are counted in rare commits."""
         if not self.points:
             return None
         end, rows = self.points[-1]

@@ -46,12 +46,12 @@ def memory_quantity(size: float) -> str:
 
 
 def cpu_quantity(cpus: float) -> str:
-    """Return CPUs as a Kubernetes quantity such as 2 or 500m, but never 0 (no limit)."""
+    """Return CPUs as a Kubernetes quantity such as 2 or 500m. A fraction is never 0m (no limit)."""
     return str(int(cpus)) if cpus == int(cpus) else f"{max(1, round(cpus * 1000))}m"
 
 
 def smaller_memory(wanted: str | None, limit: str) -> str:
-    """Return the wanted memory, but at most the limit, which is also the default."""
+    """Return the lower one of the wanted memory and the limit; the limit if `wanted` is None."""
     if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
         return limit
     return wanted
@@ -107,8 +107,8 @@ Quantity = (
     BeforeValidator(_number_of),
     Field(json_schema_extra={"type": ["number", "string"], "pattern": NUMBER, "maxLength": 16}),
 )
-"""Annotations of a number that may also be written as a quantity. The CRD does not restrict its
-type, because Kubernetes has no type for integers, fractions and texts together."""
+"""Annotations of a number that may also be written as a quantity. The CRD leaves the type open,
+because Kubernetes has no type that allows integers, fractions and texts."""
 Cpus = Annotated[float, Field(gt=0, le=1024), *Quantity]
 
 

@@ -1,4 +1,4 @@
-"""The report of a job, which its driver writes, the last line of the driver's log, and the prices
+"""The report that the driver of a job writes, the last line of the driver's log, and the prices
 that the operator passes to the driver."""
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parse_failure_line(log: str) -> tuple[str, str] | None:
 FEW_ROWS = 1000
 """Number of rows below which the start may take most of the time of a job."""
 MAX_WARNINGS = 32
-"""Maximum number of warnings in a report, which has one for each name and step."""
+"""Maximum number of warnings in a report. Each name and step has its own warning."""
 
 
 class JobState(StrEnum):
@@ -88,7 +88,7 @@ class MemoryUse(SpecModel):
 
 class StepTimes(SpecModel):
     """The time of a step, of reading or of writing, summed over all processes. In an actor pool,
-    the last rows of a replica may be missing: those of up to a tenth of its time, or 0.1
+    the last rows of a replica may be missing: the rows of up to a tenth of its time, or of 0.1
     seconds."""
 
     rows: int
@@ -99,14 +99,14 @@ class StepTimes(SpecModel):
     """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
     the step runs in tasks."""
     wait_seconds: float | None = None
-    """Seconds in which the replicas waited for rows, while rows were read, copied or converted,
-    between their first and their last measured rows. Absent if the step runs in tasks."""
+    """Seconds in which the replicas waited for rows that were read, copied or converted, from the
+    first to the last measured row of each replica. Absent if the step runs in tasks."""
     blocked_seconds: float | None = None
     """Seconds in which the replicas waited until the next step, or the write, took their results.
     Absent if the step runs in tasks."""
     load_seconds: float | None = None
-    """Seconds in which the processes loaded the model or the code of the step. Absent if that took
-    no time."""
+    """Seconds in which the processes loaded the model or the code of the step. Absent if loading
+    took no time."""
     rows_per_second: float
     """Rows per second and process."""
     reused: int | None = None
@@ -114,7 +114,7 @@ class StepTimes(SpecModel):
     cached: int | None = None
     """Number of rows that have a result from the `cache`. Absent if there are none."""
     input_tokens: Tokens | None = None
-    """Tokens that the model of the step has read. Absent if it counts none."""
+    """Tokens that the model of the step has read. Absent if the model counts no tokens."""
     cached_tokens: Tokens | None = None
     """Input tokens whose computation was reused."""
     output_tokens: Tokens | None = None
@@ -128,7 +128,7 @@ class StepTimes(SpecModel):
 
     @property
     def occupancy(self) -> dict[str, float]:
-        """The fraction of the time of an actor pool, by what it did; empty for tasks."""
+        """The fractions of the time of an actor pool, by activity; empty for a step in tasks."""
         if self.wait_seconds is None:
             return {}
         seconds = {
@@ -232,7 +232,7 @@ class Report(SpecModel):
     capacity: Capacity | None = None
     """The maximum of each resource during this attempt."""
     choice: Choice | None = None
-    """The devices and the capacity of the attempt. Absent if the job requests no type of either."""
+    """The types of devices and capacity of the attempt. Absent if the job names no such types."""
     cost: RunCost | None = None
     """The estimated cost. Absent if the run is not on a cluster, or if there are no prices."""
     replaced_files: ReplacedFiles | None = None
@@ -260,7 +260,7 @@ class Report(SpecModel):
     @property
     def start_text(self) -> str:
         """The time of the start of a job with few rows, such as `77 s for the start of workers and
-        models`; empty if it was less than half of the time of the job, or is unknown."""
+        models`; empty if the start took less than half of the time of the job, or is unknown."""
         rows = self.counts.read if self.counts else 0
         total = sum(self.seconds.values())
         processing = sum(times.seconds for times in self.steps.values())

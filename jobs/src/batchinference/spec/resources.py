@@ -70,7 +70,7 @@ AcceleratorTypes = Annotated[
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
     Field(min_length=1, max_length=8, json_schema_extra=_allow_text_or_list),
 ]
-"""A name, or a list of names. The CRD leaves the type open, as for quantities."""
+"""A name, or a list of names. The CRD leaves the type open: it has no type for both."""
 
 
 class Resources(SpecModel):
@@ -80,8 +80,8 @@ class Resources(SpecModel):
     """Number of CPUs, which is also the number of compute threads of a replica."""
     gpu: Devices = 0
     """Number of GPUs. With a fraction such as 0.25, four replicas share a GPU, and each gets this
-    fraction of its memory. On a local machine without a GPU, the step runs on the CPU. On a
-    cluster, it waits for a GPU."""
+    fraction of the memory of the GPU. On a local machine without a GPU, the step runs on the CPU.
+    On a cluster, the step waits for a GPU."""
     memory: Memory | None = None
     """The memory of the replica in its pod, including the object store, as a Kubernetes quantity
     such as 8Gi. A local machine starts only as many replicas as its memory allows."""

@@ -67,7 +67,7 @@ class ScheduleSpec(SpecModel):
     suspend: bool = False
     """Whether the creation of runs is suspended. Existing runs continue."""
     successful_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 3
-    """Number of complete runs to keep. Older runs are deleted. Their output is kept."""
+    """Number of complete runs to keep. Older runs are deleted. The output of runs is kept."""
     failed_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 1
     """Number of failed runs to keep. Older runs are deleted."""
     template: RunTemplate
@@ -75,7 +75,7 @@ class ScheduleSpec(SpecModel):
 
     @property
     def cron(self) -> Cron:
-        """Return the schedule in its time zone, which computes times."""
+        """Return the object that computes the times of the schedule, in its time zone."""
         return Cron(self.schedule, self.time_zone)
 
 
@@ -129,7 +129,7 @@ class BatchInferenceSchedule(SpecModel):
     """Written by the operator."""
 
     def run(self, time: datetime) -> dict[str, Any]:
-        """Return the BatchInference for a scheduled time, as plain data. Its name depends only on
+        """Return the BatchInference for a scheduled time, as plain data. The name depends only on
         the schedule and the time, so that no run is created twice."""
         metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
         values = time_values(time, self.spec.cron.zone)

@@ -21,7 +21,7 @@ def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
         names += [webhook.url_env, webhook.api_key_env]
     environments = [spec.cluster.env, *(each.env for each in spec.cluster.profiles.values())]
     names += [one.name for one in chain(*environments) if one.value_from is not None]
-    # the names of variables from a Secret without a prefix are unknown here
+    # without a prefix, the names of variables from a Secret are unknown here
     prefixes = tuple(one.prefix for one in spec.cluster.env_from if one.secret_ref and one.prefix)
     names += [name for name in os.environ if name.startswith(prefixes)]
     return SecretVariables(tuple(sorted(set(filter(None, names)))))

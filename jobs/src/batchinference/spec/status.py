@@ -47,8 +47,8 @@ Timestamp = Annotated[
 ]
 
 _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
-"""The schema of an enum without its values, because the CustomResourceDefinition may be older than
-the operator, and the API server would refuse the whole status for one unknown value."""
+"""The schema of an enum without its values. A CRD with the values may be older than the operator,
+and the API server would then refuse the whole status because of one unknown value."""
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
 Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
@@ -104,12 +104,12 @@ class DriverHead(SpecModel):
     """The head on which the driver of an attempt runs."""
 
     pod: str
-    """The uid of its pod."""
+    """The uid of the head pod."""
     lost: Annotated[int, Field(ge=0)]
     """Number of earlier heads that were lost without a finished row, or because they ran out of
     memory. An attempt that loses too many heads ends."""
     rows: Rows
-    """Rows that the attempt had finished when the driver started on it."""
+    """Rows that the attempt had finished when the driver started on this head."""
     cause: OpenCause | None = None
     """Why the last head was lost, such as OutOfMemory."""
 
@@ -118,7 +118,7 @@ class Choice(SpecModel):
     """The devices and the capacity that an attempt asks for."""
 
     number: Annotated[int, Field(ge=1)]
-    """The number of the choice, in the order in which they are tried."""
+    """The number of the choice, in the order in which choices are tried."""
     choices: Annotated[int, Field(ge=1)]
     """The number of choices of the job."""
     accelerator_types: Annotated[
@@ -129,10 +129,10 @@ class Choice(SpecModel):
     capacity_type: Annotated[str, Field(max_length=63)] | None = None
     """The profile in `cluster.fallback.capacityTypes`."""
     device_hour: Money | None = None
-    """The price of a device per hour; for several types, the mean if each has its maximum number of
-    pods. Absent if a profile has no price."""
+    """The price of a device per hour; for several types, the mean, with the maximum number of pods
+    of each type. Absent if a profile has no price."""
     after: Duration | None = None
-    """The time without capacity after which the next attempt takes the next choice. Absent for the
+    """The time without capacity after which the next attempt tries the next choice. Absent for the
     last choice."""
 
     @property
@@ -154,14 +154,14 @@ class Choice(SpecModel):
 
 
 class Waiting(SpecModel):
-    """A worker group without a pod that has a node."""
+    """A worker group of which no pod has a node yet."""
 
     group: Annotated[str, Field(max_length=63)]
     """The name of the worker group."""
     since: Timestamp
     """The time since which its pods wait for a node."""
     gap_since: Timestamp | None = None
-    """The time since which no pod of the group waits. After a minute, `since` starts again."""
+    """The time since which no pod of the group waits. A minute later, `since` starts again."""
 
 
 class Attempt(SpecModel):
@@ -176,9 +176,9 @@ class Attempt(SpecModel):
     start_time: Timestamp | None = None
     """When the RayJob was created. Absent until it is observed."""
     queued_time: Timestamp | None = None
-    """When it entered the queue of Kueue. Absent if it is in no queue."""
+    """When the attempt entered the queue of Kueue. Absent if it is in no queue."""
     admitted_time: Timestamp | None = None
-    """When Kueue last admitted it. Its deadlines start at this time."""
+    """When Kueue last admitted the attempt. The deadlines of the attempt start at this time."""
     completion_time: Timestamp | None = None
     """When the attempt ended."""
     outcome: Outcome | None = None
@@ -190,7 +190,7 @@ class Attempt(SpecModel):
     out_of_memory: MemoryOfGroups | None = None
     """The groups that ran out of memory, with the memory of a pod of each group."""
     memory: MemoryOfGroups | None = None
-    """The memory of a pod of the groups whose memory `retry.outOfMemory` increased."""
+    """The memory of a pod of each group whose memory `retry.outOfMemory` increased."""
     rows: Rows | None = None
     """Rows that this attempt finished."""
     rows_before: Rows | None = None
@@ -203,12 +203,11 @@ class Attempt(SpecModel):
     """The nodes on which a device failed. Later attempts do not use them, until the job is
     suspended."""
     choice: Choice | None = None
-    """The devices and the capacity that it asks for. Absent if the job requests no type of
-    either."""
+    """The types of devices and capacity that the attempt asks for. Absent if the job names none."""
     waiting: Waiting | None = None
     """The worker group that waits for capacity. Absent if each worker group has a pod on a node."""
     driver_head: DriverHead | None = None
-    """The head of its driver. Absent until the driver has started."""
+    """The head on which the driver runs. Absent until the driver has started."""
 
 
 class Internal(SpecModel):

@@ -35,7 +35,7 @@ class StepFacts:
     """The columns that the step adds or replaces, with their types. None is a type that is unknown
     before the run."""
     fixed_names: Collection[str] = ()
-    """Columns that the step adds with fixed names, which must not be names of other columns."""
+    """Columns that the step adds with fixed names. No other column may have such a name."""
     replaces_input: bool = False
     """Whether `fixed_names` may be names of input columns, which the step then replaces."""
     renames: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class StepFacts:
     user_code: bool = False
     """Whether the step passes rows to code of the user, which may read and return any columns."""
     fix_of_when: str = "Remove it: only steps that compute columns row by row may have it"
-    """The fix in the message that the step must not have `when` or `cascade`; empty if it may."""
+    """The fix in the message that `when` and `cascade` are not allowed; empty if they are."""
     tunable: bool = False
     """Whether the step may have the fields about batches, replicas and resources."""
     in_actors: bool = False

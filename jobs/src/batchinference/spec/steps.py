@@ -39,9 +39,9 @@ class Cascade(SpecModel):
 
     score: Condition
     """How sure the earlier step is: an expression that is a number, such as `cheap.score`. The step
-    runs for all rows for which it is null or NaN."""
+    runs for all rows whose score is null or NaN."""
     agree: Condition
-    """Whether both results are the same: a condition on columns of the output, such as
+    """Whether the results of both steps are the same: a condition on columns of the output, such as
     `cheap.label == expensive.label`."""
     precision: Annotated[float, Field(gt=0, lt=1), *Quantity]
     """The fraction of the skipped rows for which `agree` must be true, such as 0.95."""
@@ -49,7 +49,7 @@ class Cascade(SpecModel):
     """The number of first rows from which the job learns."""
 
     def condition(self, threshold: float) -> str:
-        """Return the condition on a row with which the step runs for it, with this threshold."""
+        """Return the condition under which the step runs for a row, with this threshold."""
         return f"({self.score}) is None or not ({self.score}) >= {threshold!r}"
 
 
@@ -153,7 +153,7 @@ class Cache(SpecModel):
 
     path: Uri
     """The path of a folder, or an object store prefix. Whoever can write there can change results
-    of the jobs that use it. Nothing is deleted there: use a lifecycle rule of the store."""
+    of the jobs that use the cache. Jobs never delete results: use a lifecycle rule of the store."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store."""
 
@@ -192,9 +192,9 @@ class Step(SpecModel):
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
     when: Condition | None = None
     """Run the step only for the rows for which this expression is true, in the language of
-    `filter`. All other rows, also those for which it is null, are skipped and counted as Skipped: a
-    column that the step adds is null for them, and a column that it replaces keeps its value. For
-    model, python, addColumns, decode and labelFromPath."""
+    `filter`. All other rows, also those for which the expression is null, are skipped and counted
+    as Skipped: a column that the step adds is null for them, and a column that it replaces keeps
+    its value. For model, python, addColumns, decode and labelFromPath."""
     cascade: Cascade | None = None
     """Learn from the first rows at which score an earlier result is good enough, and skip rows with
     such a score. For a step without `when`."""
@@ -203,8 +203,8 @@ class Step(SpecModel):
     python: PythonStep | None = None
     """Run your own function or class on each batch."""
     filter: Condition | None = None
-    """Keep the rows for which this expression is true. Rows for which it is null are filtered. An
-    expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
+    """Keep the rows for which this expression is true. Rows for which it is null are filtered out.
+    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
     `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, round, int,
     float, str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a
     struct, and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an
@@ -227,9 +227,9 @@ class Step(SpecModel):
     chunk: Chunk | None = None
     """Divide long texts into chunks, each in its own row."""
     batch_size: BatchSize | None = None
-    """Number of rows per batch, for model and python. The default is 32 for a model, 16
-    for the runtime http, and otherwise a whole block. `auto` searches for the fastest size with the
-    first batches. If a replica runs out of memory, it halves its batch size."""
+    """Number of rows per batch, for model and python. The default is 32 for a model, 16 for the
+    runtime http, and otherwise a whole block. `auto` searches for the fastest size with the first
+    batches. A replica that runs out of memory halves its batch size."""
     replicas: Replicas | None = None
     """The number of replicas of a model or a python class. Each replica is an actor. Without this
     field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.
@@ -245,12 +245,12 @@ class Step(SpecModel):
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
     dedupe: bool | None = None
-    """Whether rows with equal inputs are computed once, for a model. By default, they are not. Each
-    process reuses its latest results, up to about 128 MiB. With a random `sampling`, rows with
+    """For a model: whether rows with equal inputs are computed only once. By default, they are not.
+    Each process reuses its latest results, up to about 128 MiB. With a random `sampling`, rows with
     equal inputs then have equal results."""
     cache: Cache | None = None
     """Reuse the results of other jobs with the same model and settings, and store those of this job
-    for others. It includes `dedupe`."""
+    for others. `cache` includes `dedupe`."""
 
     @classmethod
     def kinds(cls) -> list[str]:
@@ -288,7 +288,7 @@ class Step(SpecModel):
         return self.cascade.condition(0.5) if self.cascade else self.when
 
     def with_sources(self, uris: Mapping[str, str]) -> Step:
-        """Return a copy with other paths and addresses, by field as in `facts.sources`."""
+        """Return a copy with the paths and addresses `uris`, by field as in `facts.sources`."""
         action = getattr(self, self.kind)
         update: dict[str, Any] = {}
         for field, uri in uris.items():
@@ -352,7 +352,7 @@ class Step(SpecModel):
 
     @property
     def max_per_pod(self) -> int:
-        """Return the maximum number of replicas in a pod, for which it has resources."""
+        """Return the maximum number of replicas in a pod. A pod has resources for all of them."""
         resources, replicas = self.resources or Resources(), self.replicas or Replicas()
         default = MAX_SHARING if self.replicas_per_device else resources.per_device
         return self.replicas_per_pod or min(default, replicas.max)

@@ -16,7 +16,7 @@ RENAMED = {
     "model.timeoutSeconds": "timeout",
     "spec.startingDeadlineSeconds": "startingDeadline",
 }
-"""The new names of fields that were renamed after v1alpha1, whose options were in snake_case."""
+"""The new names of fields that were renamed after v1alpha1, except for options in snake_case."""
 REMOVED = {
     "cluster.patches": "the fields of the pods in docs/devices.md",
     "volumes.mountPath": "cluster.volumeMounts",
@@ -104,7 +104,7 @@ OF_OTHER_KINDS = {
         for name in ("read", "steps", "write")
     },
 }
-"""Fields of a schedule in a job, and of a job in a schedule, with the only problem to show."""
+"""Fields of a schedule in a job, and of a job in a schedule: path and message of the problem."""
 METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
     "steps.map_batches": "mapBatches",
     "steps.flat_map": "flatMap",

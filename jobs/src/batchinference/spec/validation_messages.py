@@ -42,7 +42,7 @@ from batchinference.spec.write.tables import COLLECTION, INDEX
 MAX_LISTED = 17
 """Maximum number of known names that a message with a suggestion also lists."""
 _MIN_SIMILARITY = 0.7
-"""Minimum similarity of an unknown field and a suggestion. For `gpu` and `cpu`, it is lower."""
+"""Minimum similarity of a field and a suggestion. `gpu` and `cpu` are less similar than this."""
 PATTERNS = {
     base.MEMORY: A_QUANTITY,
     base.MONEY: "an amount of money such as 3.90, with at most nine decimal places",
@@ -99,11 +99,11 @@ _FIX = re.compile(
     r"\. (?:Add|Begin|Choose|Compare|Download|Give|Leave|Mount|Put|Remove|Rename|Request|Set|Store|"
     "Use|Write) "
 )
-"""The beginning of the fix in a message is the last match."""
+"""Matches the beginning of a fix. The fix in a message begins at the last match."""
 MAX_FIX = 500
 """Maximum number of characters of a fix."""
 _KEY_MARK = "[key]"
-"""The end of pydantic's location if not the value in a mapping is invalid, but its key."""
+"""The end of pydantic's location of an error about a key of a mapping, not about its value."""
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -128,7 +128,7 @@ _BOUND_FIXES = {
     "less_than_equal": ". Write {le} or less",
 }
 _SIGNS = {**dict.fromkeys(("tab", r"\t"), r"\t"), "comma": ",", "semicolon": ";", "pipe": "|"}
-"""The delimiters for which users write words, as they are written in YAML."""
+"""Words that users write for delimiters, and the delimiters as YAML has them."""
 _UNITS = {"too_long": "item", "too_short": "item", "string_too_long": "character"}
 """What is counted, by the type of the pydantic error about a length."""
 _NO_SHUFFLE_OF_ROWS = (
@@ -299,19 +299,19 @@ def _new_name(
 
 
 def _last_names(location: list[str | int]) -> str:
-    """Return the name of a field after that of the field around it, such as `limits.gpu`."""
+    """Return the names of the outer field and of the field itself, such as `limits.gpu`."""
     return ".".join([word for word in location if isinstance(word, str)][-2:])
 
 
 def _field_with(model: object, value: str | int) -> str | None:
-    """Return the field for which this word is one of several allowed values, if any."""
+    """Return the field of a model that allows `value` as one of several values, if any."""
     named = ((name, typing.get_args(kind)) for name, kind in _fields(model).items())
     return next((name for name, known in named if len(known) > 1 and value in known), None)
 
 
 def _field_below(parent: object, name: str) -> str | None:
     """Return how to write a field of this name or meaning one level below `parent`, such as
-    `resources: {gpu: ...}`; None unless it is in exactly one field of `parent`."""
+    `resources: {gpu: ...}`; None unless exactly one field of `parent` has such a field."""
     fields = {
         f"{key}: {{{inner}: ...}}"
         for key, kind in _fields(parent).items()
@@ -378,7 +378,7 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
 
 
 def _if_short(fix: str) -> str:
-    """Return a fix unless it repeats a long text of the document."""
+    """Return a fix; empty if it is long, because it then repeats a long text of the document."""
     return fix if len(fix) <= MAX_FIX else ""
 
 
@@ -389,7 +389,7 @@ def _is_gpu_name(field: str, value: object) -> bool:
 
 
 def _with_numbers(expected: str, context: dict[str, Any]) -> str:
-    """Return the text with its placeholders replaced by numbers without `.0`, and `1 item`."""
+    """Return a text with numbers for placeholders: 5 for 5.0, and `1 item` for `1 items`."""
     numbers = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value
         for key, value in context.items()
@@ -438,7 +438,7 @@ def _pattern_fix(pattern: str, value: _Value, known: object) -> str:
 
 
 def _sign_fix(field: str, value: object) -> str:
-    """Return the fix for a word in place of one character, such as `tab`; empty if it is none."""
+    """Return the fix for a word in place of a delimiter, such as `tab`; empty for other values."""
     sign = _SIGNS.get(str(value).strip().lower()) if field == "delimiter" else None
     return f'. Write "{sign}"' if sign else ""
 
@@ -493,8 +493,8 @@ def _not_one_of(value: _Value, location: list[str | int], expected: str) -> str:
 def _resolve(
     loc: tuple[str | int, ...], model: type[BaseModel]
 ) -> tuple[list[str | int], list[type[BaseModel] | None]]:
-    """Return the location of an error in the document, and the model that has each of its parts as
-    a field (None for keys and indexes).
+    """Return the location of an error in the document, and for each part of this location the model
+    of which it is a field (None for keys and indexes).
 
     Tags of unions and the mark for invalid keys are removed from pydantic's location `loc`. Numbers
     in the result are indexes of lists.
@@ -514,7 +514,7 @@ def _resolve(
         if _is_model(current):
             current = _fields(current).get(str(word))
         else:
-            current = _plain((None, *typing.get_args(current))[-1])  # of the items or values
+            current = _plain((None, *typing.get_args(current))[-1])  # the type of items or values
     return location, owners
 
 

@@ -12,14 +12,14 @@ from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, pa
 from batchinference.spec.quantities import Quantity
 
 MAX_TYPES = 1000
-"""Maximum number of typed values in a schema, at any depth. References can multiply them."""
+"""Maximum number of typed values in a schema, at any depth. References can repeat values."""
 _SHOWN = 200
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 _REFUSED = (
     *("$id", "$anchor", "$dynamicRef", "uniqueItems"),
     *("unevaluatedProperties", "unevaluatedItems"),
 )
-"""Keywords that change where a reference leads, or whose checks take quadratic time."""
+"""Refused keywords: they change where a reference leads, or their checks take quadratic time."""
 _REFERENCE = re.compile(r"#(/(\$defs|definitions)/[\w.-]+)?", re.ASCII)
 _ANY_FIELDS = {*_ALTERNATIVES, "if", "patternProperties", "dependentSchemas"}
 """Keywords with which an object may have fields other than its `properties`."""
@@ -87,7 +87,7 @@ class AnswerSchema(SpecModel):
     fields: Fields | None = None
     """The fields of the answers, in their order. An answer with other fields is invalid."""
     json_schema: Arguments | None = None
-    """A JSON Schema (2020-12) of the answers. References must be within it, as `#/$defs/NAME`.
+    """A JSON Schema (2020-12) of the answers. References must stay within it, as `#/$defs/NAME`.
     Kubernetes sorts its names, so the order of fields may differ from that on your machine."""
 
     @model_validator(mode="before")
@@ -151,8 +151,8 @@ class _ColumnTypes:
         self._root, self._count = root, 0
 
     def of(self, schema: Any, above: tuple[str, ...] = ()) -> ColumnType:
-        """Return the type for a schema. `above` has an item for each level above it: the reference
-        that led there, or an empty text. Raises a validation error above MAX_TYPES values."""
+        """Return the type for a schema. `above` has an item for each enclosing schema: its
+        reference, or an empty text. Raises a validation error above MAX_TYPES values."""
         self._count += 1
         if self._count > MAX_TYPES:
             raise invalid(f"jsonSchema: more than {MAX_TYPES} values with types. Use a smaller one")
@@ -180,7 +180,7 @@ class _ColumnTypes:
         return {name: self.of(field, (*above, "")) for name, field in fields}
 
     def _of_alternatives(self, schema: Mapping[str, Any], above: tuple[str, ...]) -> ColumnType:
-        """Return the type that all alternatives, or all values of an `enum`, have in common."""
+        """Return the type of all alternatives or values of `enum`; `json` if types differ."""
         for parts in (schema[keyword] for keyword in _ALTERNATIVES if keyword in schema):
             others = (part for part in parts if part != {"type": "null"})
             return _common([self.of(part, (*above, "")) for part in others])

@@ -80,12 +80,12 @@ class RuntimeModel(StepSettings):
     EmptyInput. `fail`: the row is a failed row. `compute`: the model computes it."""
     non_finite: Literal["keep", "fail"] | None = None
     """What happens to a row if its output contains NaN or infinity. `keep`: the row is counted as
-    NonFinite. `fail`: the row is a failed row, which is the default for normalized embeddings, the
-    embeddings of vllm, and the embeddings of http."""
+    NonFinite. `fail`: the row is a failed row. `fail` is the default for normalized embeddings, and
+    for the embeddings of vllm and http."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Put the fields of base classes last, as in documentation: `runtime` comes first."""
+        """Put the fields of base classes last, so that `runtime` comes first in documentation."""
         own = cls.__annotations__
         cls.__pydantic_fields__ = dict(
             sorted(cls.__pydantic_fields__.items(), key=lambda field: field[0] not in own)
@@ -128,7 +128,7 @@ class RuntimeModel(StepSettings):
 
     @property
     def uses_texts(self) -> bool:
-        """Return whether all inputs are used as texts, so that other values are converted."""
+        """Return whether the model uses all inputs as texts, and converts other values to text."""
         return False
 
     @property
@@ -138,7 +138,7 @@ class RuntimeModel(StepSettings):
 
     @property
     def secret_variables(self) -> list[str | None]:
-        """Return the environment variables with secrets that the model names."""
+        """Return the environment variables of secrets that fields name; None for unset fields."""
         return []
 
     @property
@@ -160,8 +160,8 @@ class RuntimeModel(StepSettings):
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
-        """Return the text columns of a prompt, in its order, if the model is faster with prompts
-        that begin like those before them; empty otherwise."""
+        """Return the text columns of a prompt, in the order of the prompt, if the model is faster
+        when successive prompts begin alike; empty otherwise."""
         return ()
 
     @property
@@ -206,7 +206,7 @@ class TextModel(RuntimeModel):
     too_long: TooLong | None = None
     """What happens to a text with more tokens than the model takes. `truncate`: its end is cut.
     `truncateLeft`: its beginning is cut. `windows`: it is divided into overlapping windows, and
-    their results are combined. `fail`: the row is a failed row. By default, the end is cut, and for
+    their results are combined. `fail`: the row is a failed row. By default, the end is cut, but for
     models that generate text, the row fails. Rows with a cut text are counted as TextCut."""
 
 
@@ -245,7 +245,7 @@ class LabelModel(RuntimeModel):
         return {**super().extra_outputs, **score}
 
     def check_score(self) -> None:
-        """Raise a validation error if `scoreOutput` is set without a score, or is the output."""
+        """Raise a validation error if `scoreOutput` is set for no classifier, or is the output."""
         if self.score_output is None:
             return
         if not self.classifies:

@@ -48,7 +48,7 @@ class GeneratingModel(TextModel):
 
     @property
     def has_several_texts(self) -> bool:
-        """Return whether a row has a list of texts."""
+        """Return whether the model generates several texts for a row, as a list."""
         return False
 
     @property
@@ -109,7 +109,7 @@ _REPLACED = (
     *("prompt", "system", "messages", "images", "sampling", "details", "answer_schema", "repair"),
     *("top_k", "adapter", "too_long", "max_input_tokens", "return_full_text", "candidate_labels"),
 )
-"""The fields that cannot be set with `request`, because the request has these values."""
+"""The fields that cannot be set with `request`, because the request replaces them."""
 
 
 class RequestModel(GeneratingModel):
@@ -131,7 +131,7 @@ class RequestModel(GeneratingModel):
         return () if self.request_url is None else (self.request_url,)
 
     def check_request(self) -> None:
-        """Raise a validation error if a field does not fit `request`."""
+        """Raise a validation error if `request` is not set, or a field does not fit it."""
         named = [name for name in (self.request, self.request_url) if name is not None]
         if self.request is None:
             raise invalid("'requestUrl' needs 'request'")

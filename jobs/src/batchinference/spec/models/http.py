@@ -101,7 +101,7 @@ _TYPES: dict[str, ColumnType] = {
     **{"text": "string", "number": "float64", "integer": "int64", "boolean": "bool"},
     "embeddings": ["float32"],
 }
-"""The types of outputs by `result_type` for the api `json`, and otherwise by api."""
+"""The types of outputs: for the API `json` by `result_type`, and for other APIs by `api`."""
 
 
 class HttpModel(RequestModel):
@@ -118,8 +118,8 @@ class HttpModel(RequestModel):
     """The base URL for the OpenAI APIs, such as `https://api.openai.com/v1`. For json, the URL of
     the endpoint."""
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    """The name of the model at the endpoint, for the OpenAI APIs. With `request`, it replaces the
-    name in each request, if it is set."""
+    """The name of the model at the endpoint, for the OpenAI APIs. If it is set, it also replaces
+    the name in each `request`."""
     inputs: Inputs
     """Names for columns. Templates and `images` use these names."""
     output: ColumnName
@@ -136,7 +136,7 @@ class HttpModel(RequestModel):
     images: Images = []
     """The inputs that are images. Pixels and the bytes of files are sent as data URIs. Addresses
     (http://, https:// or data URIs) are sent unchanged, and the endpoint fetches them. For chat, an
-    image replaces its `{name}` in `prompt`, or precedes the prompt. For json, it replaces its
+    image replaces its `{name}` in `prompt`, or precedes the prompt. For json, an image replaces its
     `{name}` in `body`."""
     sampling: Arguments = {}
     """Additional fields of each request, such as `temperature`, `max_tokens`, `seed` or
@@ -170,9 +170,9 @@ class HttpModel(RequestModel):
     null_input: Literal["null", "fail", "compute"] | None = None  # type: ignore[assignment]
     """As for the other runtimes. `compute` sends null to an endpoint with `api: json`."""
     max_input_tokens: Annotated[int, Field(ge=1, le=100000000)] | None = None
-    """The number of tokens that the model of the endpoint takes, for embeddings. Some endpoints cut
-    longer texts without an error. If `usage` in a response has this number, the text may have been
-    cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
+    """For embeddings: the maximum number of tokens that the model of the endpoint takes. Some
+    endpoints cut longer texts without an error. If `usage` in a response has this number, the text
+    may have been cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
 
     @property
     def endpoint(self) -> str:
@@ -223,7 +223,7 @@ class HttpModel(RequestModel):
 
     def _check(self) -> None:
         for field, apis in _FIELDS.items():
-            # API servers add defaults to objects, so a default value does not count
+            # the API server adds defaults to objects, so a default value counts as not set
             is_set = getattr(self, field) != type(self).model_fields[field].default
             if is_set and self.api not in apis:
                 raise invalid(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")

@@ -18,8 +18,8 @@ class OnnxModel(RuntimeModel):
     """How to access the object store of `source`."""
     inputs: Inputs
     """The inputs of the model by name, and the column for each. A column becomes an array of batch
-    x the shape of its values. Floating-point numbers, and integers that fit, are converted to the
-    type of the input. Other values are not converted."""
+    x the shape of its values. Floating-point numbers are converted to the type of the input, and
+    also integers that fit into this type. Other values are not converted."""
     output: ColumnName
     """The column for the output of the model, an array of batch x any shape."""
     output_name: OutputName | None = None

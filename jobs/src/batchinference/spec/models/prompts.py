@@ -13,7 +13,7 @@ from batchinference.spec.expression import root_of
 from batchinference.spec.problems import did_you_mean
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
-"""The name of an input, and the fields and items that are read from it."""
+"""Matches the name of an input, and the fields and items of it that are read."""
 
 
 def placeholders(template: str) -> list[str]:
@@ -60,7 +60,7 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # an error of Python
+        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # Python names no fix
         raise invalid(f"{error}{fix}") from None
     return text
 
@@ -77,7 +77,7 @@ class Message(SpecModel):
     role: Literal["system", "user", "assistant"]
     """The role of the author of the message."""
     content: Template
-    """The template of the message, as for the prompt."""
+    """The template of the message, in the form of `prompt`."""
 
 
 Messages = Annotated[list[Message], Field(max_length=32)]
@@ -126,9 +126,9 @@ def check_prompt(
     """Raise a validation error if a template or `images` refers to an unknown input, or if an input
     is not used.
 
-    Other fields use `other_inputs`. A job without a prompt must have exactly one input that no
-    field uses: this input is sent unchanged. With `images_suffice`, it may have none if it has
-    images.
+    `other_inputs` are used by fields outside of the prompt. A job without a prompt must have
+    exactly one input that no field uses: this input is sent unchanged. With `images_suffice`, a job
+    with images needs no such input.
     """
     messages = [(f"messages[{at}]", each.content) for at, each in enumerate(model.messages)]
     others = [*messages, ("system", model.system or "")]

@@ -1,5 +1,5 @@
 """Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
-a row cannot hold. Numbers may be values of the row."""
+would be lost. A number may be an input of the row, as `{input}`."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -125,7 +125,7 @@ HTTP_LOST = {
 
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
     """Raise a validation error for a parameter that vLLM does not have, whose value has a wrong
-    type, or whose results a row cannot hold. Values are not shown, because they may be secret."""
+    type, or whose results would be lost. Errors do not show values, which may be secret."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     check_lost(sampling, lost)
     of_rows = row_parameters(sampling)
@@ -142,7 +142,7 @@ def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
 
 def check_openai(sampling: Mapping[str, Any]) -> None:
     """Raise a validation error for a parameter that an OpenAI API would ignore or refuse, or that
-    replaces what the job sends. An endpoint may have parameters of its own."""
+    replaces what the job sends. Unknown names are valid: an endpoint may have its own."""
     check_lost(sampling, HTTP_LOST)
     for name, value in sampling.items():
         if name not in GENERATE and (snake := to_snake(name)) in GENERATE:
@@ -152,8 +152,8 @@ def check_openai(sampling: Mapping[str, Any]) -> None:
 
 
 def row_parameters(sampling: Mapping[str, Any]) -> dict[str, str]:
-    """Return the parameters of vLLM whose value is an input of the row, as `{input}`, with this
-    input. Only numbers can be inputs, except those that change the type or number of results."""
+    """Return the input of each parameter of vLLM whose value is `{input}`. Only numbers can be
+    inputs, but not `n` and `logprobs`, which change the type or number of results."""
     return {
         name: value[1:-1]
         for name, value in sampling.items()
@@ -172,7 +172,7 @@ def _is_input(value: str) -> bool:
 
 
 def check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]]) -> None:
-    """Raise a validation error for a parameter in `lost`, whose results a row cannot hold."""
+    """Raise a validation error for a parameter in `lost`, unless its value changes nothing."""
     for name in sampling.keys() & lost.keys():
         neutral, reason = lost[name]
         if sampling[name] not in (neutral, None):
@@ -180,7 +180,7 @@ def check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]])
 
 
 def check_kind(name: str, value: Any, kind: Kind) -> None:
-    """Raise a validation error, which does not show the value, if it does not fit `kind`."""
+    """Raise a validation error, without showing the value, if `value` does not fit `kind`."""
     if kind.fits(value):
         return
     row = isinstance(value, str) and "{" in value

@@ -21,8 +21,8 @@ class TorchModel(RuntimeModel):
     runtime: Literal["torch"]
     """The library that runs the model."""
     factory: ModulePath | None = None
-    """`module:function` that returns the torch.nn.Module. With `source`, the module then loads
-    that state dict."""
+    """`module:function` that returns the torch.nn.Module. The module then loads the state dict in
+    `source`, if set."""
     factory_args: Arguments | None = None
     """Keyword arguments of the factory."""
     source: Source | None = None

@@ -25,16 +25,16 @@ class TorchvisionModel(LabelModel):
     """The name of the model in torchvision.models, such as resnet152."""
     weights: Weights | None = None
     """The torchvision name of the weights, such as IMAGENET1K_V1. DEFAULT by default. Their
-    transforms are applied to the images. torchvision downloads them, unless `source` is set."""
+    transforms are applied to the images. Without `source`, torchvision downloads the weights."""
     source: Source | None = None
-    """The path or URI of a state dict, which is loaded instead of these weights."""
+    """The path or URI of a state dict, which is loaded instead of `weights`."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
     """The column with images (uint8, height x width x 3): `image: COLUMN`."""
     output: ColumnName
-    """The column for the result: a struct of `index`, `label` and `score`, or an embedding with
-    `features`."""
+    """The column for the result: a struct of `index`, `label` and `score`, or with `features` an
+    embedding."""
     top_k: TopK | None = None
     """Return a list of at most this many of the most likely classes, the most likely first. By
     default, only the most likely class."""
@@ -46,8 +46,8 @@ class TorchvisionModel(LabelModel):
     dtype: Dtype | None = None
     """The data type of the model. float32 by default."""
     options: Arguments = {}
-    """Keyword arguments of the function that builds the model. With `labels`, the default of
-    `num_classes` is their number."""
+    """Keyword arguments of the function that builds the model. With `labels`, `num_classes` is the
+    number of labels by default."""
 
     @property
     def classifies(self) -> bool:

@@ -54,14 +54,14 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """How to access the object store of `source`."""
     inputs: Inputs
     """The columns for the inputs of the task, such as `text: COLUMN`, `image: COLUMN` or
-    `audio: COLUMN`. For tasks that generate text, names for columns, which `prompt` and `images`
-    use."""
+    `audio: COLUMN`. For tasks that generate text, names for columns; `prompt` and `images` use
+    these names."""
     output: ColumnName
     """The column for the result. Depending on the task, it is an embedding, a struct of `label` and
     `score`, a text, or a list of structs."""
     pooling: Literal["mean", "cls"] | None = None
     """How the embeddings of the tokens of a text or the patches of an image are combined: `mean`
-    for their mean, or `cls` for the first one. For the two feature-extraction tasks. mean by
+    for their mean, or `cls` for the first one. For the two feature-extraction tasks. `mean` by
     default. Models such as CLIP have their own pooling."""
     normalize: bool | None = None
     """Whether to scale each embedding to length 1. For the two feature-extraction tasks."""
@@ -90,8 +90,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     sampling: Arguments = {}
     """The GenerationConfig of transformers, such as `max_new_tokens`, `do_sample`, `temperature`,
     `top_p` or `num_return_sequences`. The default of `max_new_tokens` is that of the model. If the
-    model has none, it is 256 for a model with a table of positions, and otherwise 4096 or the
-    context of the model if that is shorter. With `seed`, the random numbers of a row depend only on
+    model has none, it is 256 for a model with a table of positions, and otherwise 4096, or the
+    length of the context if that is less. With `seed`, the random numbers of a row depend only on
     its prompt and the seed. `max_length` and `min_length` are only for models with an encoder,
     because they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None

@@ -51,8 +51,8 @@ INPUTS: dict[str, tuple[str, ...]] = {
     ),
     "video-classification": ("video",),
 }
-"""The required input of each task, and the optional one. Tasks that generate text are absent,
-because their prompts define their inputs."""
+"""The required input of each task, and its optional input, if any. Tasks that generate text are
+absent, because their prompts define their inputs."""
 
 
 def describe_inputs(task: str, inputs: Mapping[str, str]) -> str:
@@ -108,7 +108,7 @@ TIMED: ColumnType = {
     "text": "string",
     "chunks": [{"text": "string", "start": "float32", "end": "float32"}],
 }
-"""The type of speech with the times of its parts."""
+"""The type of the text of speech with the times of the parts of the text."""
 _TEXTS = (*WINDOWED, "fill-mask", "text-generation")
 
 FIELDS: dict[str, tuple[str, ...]] = {

@@ -45,7 +45,7 @@ _ENGINE_FIELDS = {
     "tensor_parallel_size": "parallelism.tensor",
     "pipeline_parallel_size": "parallelism.pipeline",
 }
-"""Engine arguments that have their own fields, because the plan needs their values."""
+"""Engine arguments, and the field to set instead of each, because the plan needs the value."""
 
 
 class Parallelism(SpecModel):
@@ -85,8 +85,8 @@ class VllmModel(RequestModel, LabelModel):
     inputs: Inputs
     """Names for columns. Templates, `images` and `adapter` use these names."""
     output: ColumnName
-    """The column for the text, with `sampling.n` above 1 the list of texts, the embedding, the
-    struct of `label` and `score`, or the score."""
+    """The column for the result: a text, a list of texts if `sampling.n` is above 1, an embedding,
+    a struct of `label` and `score`, or a score."""
     top_k: TopK | None = None
     """Return a list of at most this many of the most likely labels, the most likely first. For
     classify. By default, only the most likely label."""
@@ -118,17 +118,17 @@ class VllmModel(RequestModel, LabelModel):
     sampling: Arguments = {}
     """The SamplingParams of vLLM, such as `max_tokens` (by default, the rest of the context of the
     model), `temperature`, `top_p`, `seed`, `stop`, `n` or `structured_outputs`. A number may be a
-    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; if it is null, the
-    default applies.
-    `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
+    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; for null, the default
+    applies. `logprobs` needs `details`. For embed, classify and score, the PoolingParams of
+    vLLM."""
     row_timeout: Duration | None = None
     """Maximum time of a row in the engine, including the wait for rows that the engine got before.
-    After this time, its computation ends, and it is a failed row. Unlimited by default."""
+    After this time, the row is a failed row, and its computation ends. Unlimited by default."""
     engine: Arguments = {}
     """The engine arguments of vLLM, such as `max_model_len`, `gpu_memory_utilization`, `dtype`,
     `enable_prefix_caching` or `limit_mm_per_prompt`. With a fraction of a GPU (`resources.gpu`),
-    `gpu_memory_utilization` is 0.9 x this fraction by default. A replica keeps twice as many
-    prompts with their images in memory as `max_num_seqs`, which is 256, or 1024 on large GPUs."""
+    `gpu_memory_utilization` is 0.9 x this fraction by default. `max_num_seqs` is 256 by default, or
+    1024 on large GPUs. A replica keeps twice as many prompts with their images in memory."""
     parallelism: Parallelism = Parallelism()
     """How the model is distributed over several GPUs."""
     lora_path: Source | None = None
@@ -173,7 +173,7 @@ class VllmModel(RequestModel, LabelModel):
 
     @property
     def row_parameters(self) -> dict[str, str]:
-        """Return the parameters of `sampling` that are values of the row, with their inputs."""
+        """Return the input of each parameter of `sampling` whose value comes from the row."""
         return row_parameters(self.sampling)
 
     @property

@@ -66,7 +66,7 @@ Read = Annotated[
 
 
 def format_of(kind: type[ReadModel]) -> str:
-    """Return the value of `format` of a class."""
+    """Return the value of the field `format` of a class."""
     return str(get_args(kind.model_fields["format"].annotation)[0])
 
 

@@ -40,14 +40,14 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. By default, those of
-    the format are read, and files with an unknown extension if their content has the format."""
+    """The extensions of the files to read from directories, without the dot. By default, the
+    extensions of the format, and unknown extensions of files whose content has the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
     set."""
     partitioning: Literal["hive"] | None = None
-    """`hive` adds a column for each directory of the form `name=value`, such as `class=cat/`. Its
-    type is inferred from all values: `int64`, `date` or text."""
+    """`hive` adds a column for each directory of the form `name=value`, such as `class=cat/`. The
+    type of the column is inferred from all values: `int64`, `date` or text."""
     types: ColumnTypes | None = None
     """The types of columns: partition values of all formats, columns of CSV, JSON and Parquet
     files, and JSON members of webdataset. Other types are inferred from the first rows of many
@@ -55,8 +55,8 @@ class FileOptions(ReadOptions):
     that does not fit its declared type makes its row a failed row."""
     limit: Limit | None = None
     """Maximum number of rows to read: the first rows in the order of the paths. If the files do not
-    store their number of rows, they are read twice up to this row. If you change the limit, use
-    another output path or `write.mode: overwrite`."""
+    store their number of rows, they are read twice up to the last of these rows. If you change the
+    limit, use another output path or `write.mode: overwrite`."""
     shuffle: Literal["files"] | None = None
     """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
@@ -128,14 +128,14 @@ class ReadModel(SpecModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Put the options last, as in documentation."""
+        """Put the field `options` last, so that documentation lists it last."""
         cls.__pydantic_fields__["options"] = cls.__pydantic_fields__.pop("options")
         cls.model_rebuild(force=True)
 
     @property
     def own_columns(self) -> list[str] | None:
         """Return the columns of the source itself, without paths and partition values; None if they
-        are unknown until it is opened."""
+        are unknown until the source is opened."""
         return list(self.COLUMNS) or None
 
     @property
@@ -154,8 +154,8 @@ class ReadModel(SpecModel):
         return None
 
     def wrong_option(self, columns: list[str]) -> tuple[str, str] | None:
-        """Return the field that is probably wrong, and the message about it, if steps read none of
-        these columns of the source; None if no field looks wrong."""
+        """Return the field that is probably wrong and the message about it, for a source that has
+        these columns although steps read none of them; None if no field looks wrong."""
         return None
 
     @property
@@ -229,8 +229,8 @@ class ReadFiles(ReadModel):
     `recompute`: the rows of the new content replace those of the old one. Not for tables."""
     on_delete: Literal["keep", "removeRows"] = "keep"
     """What happens to the output rows of a file that is gone, when an unfinished job resumes or
-    with `write.mode: append`. `keep`: they stay, and the job fails if it has not read all of them.
-    `removeRows`: they and their error records are removed. Not for tables."""
+    with `write.mode: append`. `keep`: the rows stay, and the job fails if it has not read all rows
+    of the file. `removeRows`: the rows and their error records are removed. Not for tables."""
 
     @property
     def replaces_rows(self) -> str | None:

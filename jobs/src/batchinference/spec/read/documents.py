@@ -25,12 +25,12 @@ class Render(SpecModel):
 
 class DocumentOptions(RowOptions):
     rows: Literal["page", "element"] = "page"
-    """`page`: each page of a PDF file and each slide is a row, and so is each document of another
-    kind. `element`: each paragraph, heading, list item, table and note is a row, and each block of
-    lines of a PDF file."""
+    """`page`: each page of a PDF file, each slide, and each document of another kind is a row.
+    `element`: each paragraph, heading, list item, table and note is a row, and of a PDF file each
+    block of lines."""
     render: Render | None = None
-    """Add a column `image` with the pixels of each page of PDF files, for vision models. It is null
-    for other documents. Only with `rows: page`."""
+    """Add a column `image` with the pixels of each page of PDF files, for vision models. The column
+    is null for other documents. Only with `rows: page`."""
 
     def _check(self) -> None:
         super()._check()

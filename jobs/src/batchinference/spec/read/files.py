@@ -21,7 +21,7 @@ from batchinference.spec.read.base import (
 from batchinference.spec.uri_fields import UriPrefix
 
 USUAL_PICTURE, USUAL_FRAME, USUAL_OBJECT = (512, 512), (720, 1280), 1 << 18
-"""Assumed sizes if the real ones are unknown: height and width in pixels; bytes of an object."""
+"""Sizes to assume if a size is unknown: height and width in pixels, or the bytes of an object."""
 NullValues = Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=64), Unique]
 
 
@@ -61,11 +61,11 @@ class ParquetOptions(TableOptions):
     """The columns to read. Other columns are not fetched. All columns by default."""
     assume_timezone: TimeZone | None = None
     """The time zone of timestamps without one, such as UTC or Europe/Berlin. They become points in
-    time, as those with a time zone in other files."""
+    time, like timestamps with a time zone."""
     int96: Literal["us", "ns"] = "us"
     """The unit of INT96 timestamps, as Hive, Impala and older versions of Spark write them. `us`
-    can hold all years, and `ns` nanoseconds from the year 1677 to 2262. If the unit cannot hold a
-    timestamp, the row is a failed row."""
+    covers all years. `ns` has nanoseconds, but covers only the years 1677 to 2262. A row with a
+    timestamp outside of these years is a failed row."""
 
 
 class ReadParquet(ReadFiles):
@@ -85,8 +85,8 @@ class ReadParquet(ReadFiles):
 
 class JsonOptions(TypedOptions, RowOptions):
     lines: bool = True
-    """Whether each line is a JSON object (JSON Lines). An object may also span lines. If false, a
-    file is one array of objects."""
+    """Whether each line is a JSON object (JSON Lines). An object may also span several lines. If
+    false, a file is one array of objects."""
 
 
 class ReadJson(ReadFiles):
@@ -117,26 +117,26 @@ class ReadOpenaiBatch(ReadFiles):
 
 class CsvOptions(TableOptions, RowOptions):
     delimiter: Annotated[str, Field(pattern=DELIMITER, max_length=1)] | None = None
-    """The character between two fields. By default, it is a comma, in .tsv files a tab, or what a
-    first line such as `sep=;` names. This line is skipped."""
+    """The character between two fields. By default, a comma, or in .tsv files a tab. A first line
+    such as `sep=;` names another delimiter, and is skipped."""
     column_names: Columns | None = None
     """The column names, for files without a header line."""
     encoding: Encoding = "utf-8"
     """The Python name of the encoding."""
     quote: Annotated[str, Field(pattern=PUNCTUATION, max_length=1)] = '"'
-    """The character around a value that contains delimiters or line ends. Within the value, it is
-    doubled. Empty if the files have no quotes, so that the character is a part of the values."""
+    """The character around a value that contains delimiters or line ends. Within the value, this
+    character is doubled. Empty if the files have no quotes: `"` is then a part of the values."""
     escape: Annotated[str, Field(pattern=PUNCTUATION, max_length=1)] = ""
-    """The character that makes a quote, delimiter or line end after it a part of the value, such
-    as a backslash. A field that is this character and `N` is null. If `quote` is empty, it also
+    """The character that makes a quote, delimiter or line end after it a part of the value, such as
+    a backslash. A field that is this character and `N` is null. If `quote` is empty, `escape` also
     begins the sequences of MySQL and PostgreSQL: `\\n` is a line feed and `\\t` a tab."""
     comment: Annotated[str, Field(pattern=PUNCTUATION, max_length=1)] = ""
     """The character at the beginning of lines to leave out, such as `#`."""
     skip_lines: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Number of lines before the header to leave out."""
+    """Number of lines to leave out before the header."""
     newlines_in_values: bool = True
-    """Whether values in quotes may contain line ends. If not, a quote that is not closed damages
-    one line."""
+    """Whether values in quotes may contain line ends. If false, a quote that is not closed damages
+    only one line."""
     decimal: Literal[".", ","] = "."
     """The character before the fraction of a number. With a comma, `1.5` is no number."""
     null_values: NullValues = []
@@ -285,7 +285,7 @@ class ReadVideo(ReadFiles):
 
 class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
     decoder: bool = True
-    """Decode members by their extension: images, JSON, text, and labels in .cls and .index, which
+    """Decode members by their extension: images, JSON, text, and labels in .cls and .index. Labels
     are integers if the first samples have only integers, and otherwise texts. Other members are
     bytes. If false, all members are bytes."""
     suffixes: (
@@ -302,7 +302,7 @@ class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
 
 class ReadWebdataset(ReadFiles):
     """Tar archives of samples. Members with the same name up to the first dot are a row, wherever
-    they are in the archive, with this name in the column `__key__` and a column for each
+    they are in the archive. The row has this name in the column `__key__`, and a column for each
     extension."""
 
     EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz")

@@ -68,7 +68,7 @@ class HuggingfaceOptions(ReadOptions):
     """The branch, tag or commit of a data set of the Hub. A commit makes the job reproducible."""
     limit: Limit | None = None
     """Maximum number of rows to read, from the beginning. With `streaming: true`, one task reads
-    them. If you change the limit, use another output path or `write.mode: overwrite`."""
+    all rows. If you change the limit, use another output path or `write.mode: overwrite`."""
     streaming: bool = True
     """Whether rows are read over the network when they are needed. If false, each machine first
     downloads the data set."""

@@ -13,7 +13,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 
 MAX_SNAPSHOT = 9_223_372_036_854_775_000
-"""Maximum id of a snapshot. It is below 2**63 also as a float, as which the API server compares."""
+"""Maximum id of a snapshot. As a float, it is also below 2**63. The API server compares floats."""
 
 
 class VersionedOptions(ReadOptions):

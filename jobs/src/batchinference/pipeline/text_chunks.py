@@ -1,8 +1,8 @@
-"""Splits long texts into chunks: spans of at most a number of characters, words or tokens (units).
+"""Splits long texts into chunks: spans of limited numbers of characters, words or tokens (units).
 
-The spans cover a text without gaps. A span ends after a paragraph if one ends in the second half of
-the maximum length, or else after a sentence, a line or a word that ends there. The time is linear
-in the length of the text, and only a few spans are in memory."""
+The spans cover a text without gaps. A span ends after a paragraph that ends in the second half of
+the maximum length or, if there is none, after a sentence, line or word that ends in this half. The
+time is linear in the length of the text, and only a few spans are in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
 _UNIT_LENGTH = 6.0
 """First guess of the characters per unit. If the guess is too low, more of the text is read."""
 _MARGIN = 1.25
-"""The next span may have this many times as many characters before more text must be read."""
+"""Units may have this many times the characters of the last span's units before more is read."""
 
 
 class Span(NamedTuple):
@@ -64,7 +64,7 @@ def _tokens(tokenizer: Any, text: str) -> np.ndarray:
 @dataclass(frozen=True)
 class Splitter:
     """Splits texts into spans of at most `size` units. Each span repeats up to `overlap` units from
-    the end of the previous one."""
+    the end of the previous span."""
 
     units: Units
     size: int
@@ -76,7 +76,7 @@ class Splitter:
         while True:
             piece, starts = self._read(text, start, int(unit_length * (self.size + 2)) + 1)
             end, starts = self._end(piece, starts, repeated)
-            if repeated >= end > 0:  # nothing new fits, because the overlap has other tokens here
+            if repeated >= end > 0:  # nothing new fits: the repeated text has more tokens here
                 start, repeated = start + repeated, 0
                 continue
             yield Span(start, start + end, len(starts))
@@ -98,7 +98,7 @@ class Splitter:
             length *= 2
 
     def _end(self, piece: str, starts: np.ndarray, repeated: int) -> tuple[int, np.ndarray]:
-        """Return the end of the span at the beginning of a piece, and the beginnings of its units.
+        """Return the end of the span with which a piece begins, and the beginnings of its units.
         The first `repeated` characters are also in the previous span."""
         end = len(piece)
         while len(starts) > self.size:

@@ -1,7 +1,7 @@
 """Infers the type of texts, such as the values of a CSV column.
 
-Texts stay text unless all of them are numbers, dates, timestamps or booleans that a type keeps as
-they are written. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
+Texts stay text unless one type of numbers, dates, timestamps or booleans keeps all texts as they
+are written. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pyarrow.compute as pc
 from batchinference.pipeline.declared_types import arrow_type
 
 _LOSSY = ("bool", "int64", "uint64", "float64")
-"""Types that accept texts but would print them differently, such as `007` and `1e400`."""
+"""Types that accept some texts but would print them differently, such as `007` and `1e400`."""
 _TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
 _NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
 """Matches integers, and texts such as `12E3`, which are no floats: programs write a float with a
 decimal point or with a sign in the exponent."""
 SAFE_DIGITS = 15
-"""A number with at most so many digits keeps them when it is printed as float64."""
+"""A number with at most this many digits keeps its digits when it is printed as float64."""
 MAX_DIGITS = 800
 """No float64 has more significant digits."""
 FIRST_VALUES = 64
-"""Number of values of a sample that are cast first, because a cast that fails takes long."""
+"""Number of values of a sample that are cast first: a cast of all values that fails takes long."""
 CHECKED_NUMBERS = 10_000
 """Maximum number of long numbers in a sample whose printed digits are compared."""
 
@@ -55,7 +55,7 @@ def _number_type(texts: pa.ChunkedArray) -> str:
         return "string"
     if not pc.all(pc.match_substring_regex(texts, _NO_FRACTION)).as_py():
         return "float64" if _are_exact(texts) else "string"
-    # not integers: telephone numbers such as +49301, and part numbers such as 12E3
+    # telephone numbers such as +49301 and part numbers such as 12E3 fit no integer type
     return next((kind for kind in ("int64", "uint64") if _fits(texts, kind)), "string")
 
 
@@ -76,7 +76,7 @@ def altered(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | Non
     characters, limits = buffers_of(array)
     lengths = np.diff(limits)
     if inferred == "bool":
-        mask = lengths < len("true")  # 0 and 1
+        mask = lengths < len("true")  # 0 and 1 would be printed as false and true
     else:
         mask = _have_leading_zeros(characters, limits)
     if inferred == "float64":

@@ -1,10 +1,10 @@
 """Widens Arrow types, so that one column type can hold the values of several schemas.
 
 An integer and a float become float64. An integer and a decimal become a decimal with enough digits
-for any integer. Timestamps of two time zones become UTC. Other types are widened as by Arrow, and
-tensors as by Ray. The result does not depend on the order of the types, except for the order of
-struct fields. Some unions cannot hold all values, such as int64 with uint64; `exact_cast` therefore
-keeps every value or raises ArrowInvalid."""
+for any integer. Timestamps of two time zones become UTC. Ray widens tensors, and Arrow widens other
+types. The result does not depend on the order of the types, except for the order of struct fields.
+Some wider types cannot hold all values, such as the type for int64 and uint64; `exact_cast`
+therefore keeps every value or raises ArrowInvalid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TENSORS = frozenset(
         *("ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"),
     )
 )
-"""The names of tensor types. Arrow knows those of Ray only after Ray Data is imported."""
+"""The names of tensor types. Arrow knows Ray's types only after Ray Data is imported."""
 EXTENSION_NAME = b"ARROW:extension:name"
 
 
@@ -68,8 +68,8 @@ def is_tensor(kind: pa.DataType) -> bool:
 
 
 def register_tensors(schema: pa.Schema) -> bool:
-    """Return whether a schema names a tensor type of Ray that Arrow does not know yet. Registers
-    these types then, and the caller must open the data again."""
+    """Return whether a schema names a tensor type of Ray that Arrow does not know yet. If so,
+    registers Ray's tensor types, and the caller must open the data again."""
     unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
                   for field in schema)  # fmt: skip
     if unknown:
@@ -78,7 +78,7 @@ def register_tensors(schema: pa.Schema) -> bool:
 
 
 def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
-    """Return the first field, with a type for the values of all fields; None if there is none."""
+    """Return the first field, with a type for the values of all fields; None if no type fits."""
     wider: pa.DataType | None = pa.null()
     for field in fields:
         wider = None if wider is None else unify_types(wider, field.type)
@@ -89,7 +89,7 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
 
 def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """Return a schema with the columns of all schemas. Raises TypeMismatch if a column has two
-    different types, other than null."""
+    different types, and neither is null."""
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
@@ -202,15 +202,15 @@ def shape_of(kind: pa.DataType) -> ColumnType:
 
 
 def may_be_hexadecimal(texts: Any) -> Any:
-    """Return a mask of the texts, of an array or an expression, that may be integers such as 0xFF.
-    Arrow casts this text to -1 if the type is int8."""
+    """Return a mask of the texts in an array or an expression that may be integers such as 0xFF.
+    Arrow casts 0xFF to -1 if the type is int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     return pc.match_substring(texts, "x", ignore_case=True)
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a type is that of texts."""
+    """Return whether values of this type are texts."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
 
 
@@ -265,7 +265,7 @@ def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) 
 
 
 def map_nulls(kind: pa.DataType) -> pa.DataType:
-    """Return the type with texts in place of the type null, at any depth."""
+    """Return the type after replacing each type null by the type of texts, at any depth."""
     return map_types(kind, lambda inner: pa.string() if kinds.is_null(inner) else inner)
 
 
@@ -280,7 +280,7 @@ ResolveConflict = Callable[[pa.DataType, pa.DataType], pa.DataType]
 
 def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict[str, pa.DataType]:
     """Return the type of each column for file formats without a schema. If files differ, the type
-    is widened, or else chosen by `resolve`."""
+    is widened, or if that is impossible, chosen by `resolve`."""
     agreed: dict[str, pa.DataType] = {}
     for schema in schemas:
         for field in schema:
@@ -319,8 +319,8 @@ def shared_types(
 def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
     """Return the table with its columns cast to the types that all files share.
 
-    A column whose type is wider than the shared one is left unchanged. Raises TypeError for a
-    column with an incompatible type, and ArrowInvalid for a value that does not fit."""
+    A column whose type is wider than the shared type is not changed. Raises TypeError for a column
+    with an incompatible type, and ArrowInvalid for a value that does not fit."""
     for index, field in enumerate(table.schema):
         shared = types.get(field.name, field.type)
         if field.type == shared or isinstance(shared, pa.ExtensionType):
@@ -351,7 +351,7 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
     has_fractions = any(map(kinds.is_floating, nested_types(kind)))
-    # Arrow casts the decimal 99.99 to another float64 than that of the text
+    # as texts, because Arrow casts the decimal 99.99 and the text 99.99 to different floats
     cast = (array.cast(text) if has_fractions else array).cast(kind)
     for before, after in _leaves(array, cast):
         if before.type != after.type and not kinds.is_null(before.type):
@@ -385,7 +385,7 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error if a cast would turn numbers into times, or add or drop a zone."""
+    """Raise an Arrow error if a cast would turn numbers into times, or add or drop a time zone."""
     both = (source, target)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")

@@ -1,4 +1,4 @@
-"""Checks that the columns exist that each step and the output read, with advice for wrong names."""
+"""Checks that the columns that steps and the output read exist, with advice for wrong names."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the problems with the columns that steps and the output use. `columns` are those of the
-    input; None if they are unknown. If no step reads one of them, and they look as if the file was
-    read with wrong options, yield only the problem with these options."""
-    problems = _column_problems(spec, columns)  # lazy: the caller may need only the first ones
+    """Yield the problems with the columns that steps and the output use. `columns` are the input
+    columns; None if unknown. If no step reads an input column, and the columns look as if the file
+    was read with wrong options, yield only the problem with these options."""
+    problems = _column_problems(spec, columns)  # lazy: the caller may need only the first problems
     first = next(problems, None)
     if first is None:
         return
@@ -48,7 +48,7 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     """Yield the problems with the columns that steps and the output use.
 
     After a step with user code, all columns are unknown until a step selects columns. If a later
-    step then reads a missing column, the selecting step may have misspelled it.
+    step then reads a missing column, the selecting step may have misspelled its name.
     """
     made: list[str] = []
     selection: dict[str, str] = {}
@@ -73,8 +73,8 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
 def _missing_columns(
     path: str, step: Step, columns: list[str], fields: Mapping[str, str], chosen: dict[str, str]
 ) -> Iterator[Problem]:
-    """Yield a problem for each missing column that the step at `path` reads. `chosen` maps columns
-    that a step has selected after user code to the path of that step."""
+    """Yield a problem for each missing column that the step at `path` reads. By column, `chosen`
+    has the path of the step that selects the column after user code."""
     for column in sorted({*step.facts.reads} - {*columns}):
         near = closest(column, columns)  # computed once, because it is slow
         if near in chosen and column not in chosen:
@@ -89,7 +89,7 @@ def _missing_columns(
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
     """Yield a note for each result of a step that replaces a column of the input or of an earlier
-    step. `columns` are those of the input. A column that a step reads counts as one of them."""
+    step. `columns` are the input columns. A column that a step reads counts as an input column."""
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
@@ -114,7 +114,7 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
 
 
 def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Return an expression such as `column.field` for each field of a struct, by its name."""
+    """Return an expression such as `column.field` for each field of a struct, by field name."""
     return {
         field: f"{code_of(name)}.{field}"
         for name, kind in types.items()
@@ -144,7 +144,7 @@ def _check_write(write: Write, columns: list[str] | None) -> Iterator[Problem]:
 
 
 def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield a problem for each column that a gate or cascade reads and the output files lack."""
+    """Yield a problem for each column that `gate` or a cascade reads, but output files lack."""
     directories = spec.write.column_fields.get("partitionBy", ())
     chosen = spec.write.columns_needed or columns
     in_files = [name for name in chosen or () if name not in directories]
@@ -197,7 +197,7 @@ def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | Non
 
 
 def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
-    """Return the types of the columns after all steps, as far as they are known."""
+    """Return the types of the columns after all steps, without columns of unknown type."""
     types: dict[str, ColumnType] = {}
     for facts in (step.facts for step in steps):
         changed = {*facts.columns_added, *facts.renames}
@@ -242,8 +242,8 @@ def _reserved_names(step: Step) -> list[str]:
 
 
 def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> Iterator[str]:
-    """Yield a message for each column that a step adds beside one of the same name. `made` are the
-    columns that earlier steps have added."""
+    """Yield a message for each column that a step adds beside a column of the same name. `made` are
+    the columns that earlier steps have added."""
     facts, renamed = step.facts, step.facts.renames
     for old, new in renamed.items():
         if new in columns and new not in renamed:
@@ -268,7 +268,7 @@ def _missing_in_condition(step: Step, column: str, columns: list[str], near: str
 def _missing_column(
     step: Step, column: str, columns: list[str], fields: Mapping[str, str], near: str | None
 ) -> str:
-    """Return the message about a column that a step reads, but that does not exist there."""
+    """Return the message about a column that a step reads, but that does not exist before it."""
     expressions, fix = list(step.facts.expressions), ""
     if expressions:
         has_results = bool(step.facts.adds)
@@ -288,8 +288,8 @@ def _fix_of_expression(
     column: str, columns: list[str], expressions: list[str], near: str | None, *, has_results: bool
 ) -> str:
     """Return the fix for a name in `expressions` that is no column, or an empty text. `near` is the
-    most similar column. `has_results` says whether the expressions compute new columns, which may
-    be constants."""
+    most similar column. `has_results` says whether the expressions compute new columns: only these
+    may be constants."""
     reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
         return f". There is no clock. Write {translated(reader)}, and declare since in parameters"

@@ -1,8 +1,8 @@
 """Computes the worker groups: the kinds of pods that the stages of a job run on.
 
-All stages that request only CPUs share the group `cpu`. A pool that requests GPUs, memory or custom
-resources gets pods for exactly one replica, or for as many as `replicasPerPod` says. Pools with the
-same resources share a group.
+All stages that request only CPUs share the group `cpu`. The pods of a pool that requests GPUs,
+memory or custom resources are for exactly one replica, or for `replicasPerPod` replicas. Pools with
+the same resources share a group.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from batchinference.spec.value_fixes import above_max
 
 CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
-"""The name of the group of the head, which is also the value of its GROUP_LABEL."""
+"""The name of the group of the head, and the value of the head's GROUP_LABEL."""
 GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
-"""Minimum workers of the group `cpu`. Every job needs one, so it starts together with the head.
-With gang scheduling, as many as reading, writing and the minimum replicas need together."""
+"""Minimum workers of the group `cpu`. Every job needs one, so one starts together with the head.
+With gang scheduling, the minimum covers reading, writing and the minimum replicas together."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
-"""KubeRay puts the group's name into pod names, which it truncates to 50 characters."""
+"""KubeRay puts the group's name into pod names, and truncates pod names to 50 characters."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,12 @@ def groups_of(
 ) -> list[WorkerGroup]:
     """Return the worker groups for these stages, `cpu` first.
 
-    With `single_segment`, no CPUs are needed for separate tasks that write. With `gang`, the
-    minimum number of replicas of all steps starts together with the head. Otherwise, groups of
-    pools are empty until their step begins.
+    With `single_segment`, the tasks that read also write, so no CPUs are needed for separate tasks.
+    With `gang`, the minimum number of replicas of all steps starts together with the head.
+    Otherwise, the group of a pool is empty until its step begins.
 
-    Raises SpecError if the group `cpu` is too small for everything that must run at the same time,
-    because its actors would take all CPUs, and the tasks that feed them would never start.
-    """
+    Raises SpecError if the group `cpu` is too small for everything that must run at the same time:
+    actors would take all CPUs, and the tasks that feed these actors would never start."""
     shapes: dict[Shape, WorkerGroup] = {}
     for stage in stages:
         if is_cpu_stage(stage) or stage.replicas is None:
@@ -115,7 +114,7 @@ def _shape(stage: Stage) -> Shape:
 
 
 def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
-    """Return the worker group of a pool. Its minimum is 0 pods, except with `gang`."""
+    """Return the worker group of a pool. The minimum of the group is 0 pods unless `gang`."""
     cpus, gpus, memory, custom, accelerator, pods, per_pod, part = _shape(stage)
     minimum, maximum = (math.ceil(count / per_pod) * pods for count in (replicas.min, replicas.max))
     name, minimum = stage.name[:MAX_GROUP_NAME].rstrip("-"), minimum if gang else 0
@@ -180,8 +179,8 @@ def pods_needed(cpus: list[float], size: float) -> int:
 
 
 def _default_cpus(demands: list[float]) -> float:
-    """Return the CPUs of a worker that holds everything that must run at the same time. The result
-    is at most MAX_DEFAULT_CPUS, unless a single demand is larger."""
+    """Return the CPUs of a worker for everything that must run at the same time. The result is at
+    most MAX_DEFAULT_CPUS, unless a single demand is larger."""
     total = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
     return float(max(total, math.ceil(max(demands))))
 

@@ -15,12 +15,11 @@ def fit_to_machine(
     stages: Sequence[Stage], resources: Mapping[str, float]
 ) -> tuple[list[Stage], list[str]]:
     """Return the stages without the devices and custom resources that the machine lacks, and a note
-    for each. `resources` maps Ray's resource names to the number of units that the machine has.
+    for each affected step. `resources` maps Ray's resource names to the units that the machine has.
 
     A step whose device is missing is planned as if it had not requested the device, so that it may
-    need no pool. Missing resources that are no devices, such as licenses, stay in the step, whose
-    pool limits the number of replicas.
-    """
+    need no pool. Missing resources that are no devices, such as licenses, stay in the step, because
+    its pool limits the number of replicas."""
     notes: list[str] = []
     # on one machine, the accelerator type is ignored
     result = [_with_min_one_replica(replace(stage, accelerator=None)) for stage in stages]
@@ -79,8 +78,8 @@ def _without_device(step: Step, name: str) -> Step:
 
 
 def fit_to_memory(stages: Sequence[Stage], memory: float | None) -> tuple[list[Stage], list[str]]:
-    """Return the stages with their memory requests if one replica of each pool fits into `memory`;
-    otherwise without them, and a note for each. If `memory` is None, there are no notes."""
+    """Return the stages, without memory requests unless one replica of each pool fits into
+    `memory`, and a note for each removed request. If `memory` is None, there are no notes."""
     notes: list[str] = []
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)

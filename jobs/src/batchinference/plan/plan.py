@@ -34,7 +34,7 @@ class Plan:
     groups: tuple[WorkerGroup, ...]
     single_segment: bool
     """Whether each task reads a part of the input, runs all steps and writes the results. For some
-    inputs and outputs, the pipeline uses several segments nevertheless: see `Executor`."""
+    inputs and outputs, separate tasks do these three things nevertheless: see `Executor`."""
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
@@ -63,8 +63,8 @@ class Plan:
         return sum(asked) if group.name == CPU_GROUP else max(asked, default=0)
 
     def on_machine(self, resources: Mapping[str, float]) -> Plan:
-        """Return the plan for a machine with the Ray resources `resources`. Steps run on
-        the CPU if there are not enough devices for one replica of each."""
+        """Return the plan for a machine with the Ray resources `resources`. Steps run on the CPU if
+        there are not enough devices for one replica of each step."""
         stages, notes = fit_to_machine(self.stages, resources)
         single = is_single_segment(stages)
         return replace(self, stages=tuple(stages), single_segment=single, notes=tuple(notes))
@@ -80,7 +80,7 @@ def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError if the job would never finish."""
     stages = _checked_stages(spec)
     single = is_single_segment(stages)
-    # with a model, the pipeline may use several segments, which need CPUs for pools and writing
+    # with a model, separate tasks may read and write, so pools and writing need their own CPUs
     no_pools = all(stage.replicas is None for stage in stages)
     cluster, single_task = spec.cluster, single and no_pools
     gang = bool(cluster.gang_scheduling or cluster.queue_name)
@@ -131,8 +131,8 @@ def _part_of_cpu(plan: Plan) -> float:
 
 
 def cpus_needed(plan: Plan) -> float:
-    """Return the minimum number of CPUs with which the replicas leave CPUs for the tasks that feed
-    them and for writing."""
+    """Return the number of CPUs for the minimum replicas of all pools, one task that feeds them and
+    one task that writes."""
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]
     return pools + max([TASK_CPUS, *tasks]) + WRITE_CPUS

@@ -1,9 +1,9 @@
 """Groups steps into stages with their devices. Ray Data runs each stage as one operator.
 
 Adjacent steps without a model or class run together in one task. A model or a class gets its own
-actor pool. No other CPU step runs in that pool, so that the next batch is prepared while the device
-computes. Only steps that drop or select columns run in the pool, so that image data that no later
-step reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
+actor pool. Other steps that compute do not run in that pool, so that the next batch is prepared
+while the device computes. Steps that drop or select columns run in it, so that image data that no
+later step reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
 `plan.is_single_segment`.
 """
 
@@ -24,9 +24,9 @@ MIN_WRITERS, CPUS_PER_WRITER = 2, 2
 def writers(cpus: float) -> int:
     """Return the maximum number of concurrent write tasks for this number of CPUs.
 
-    With this limit, Ray Data reserves only the CPUs that so many tasks can use. Without a limit, it
-    reserves up to a quarter of all CPUs for an operator, which is too much for write tasks: of
-    three CPUs, only one would remain for computing.
+    With this limit, Ray Data reserves only the CPUs that this number of tasks can use. Without a
+    limit, it reserves up to a quarter of all CPUs for an operator, which is too much for write
+    tasks: of three CPUs, only one would remain for computing.
     """
     return max(MIN_WRITERS, int(cpus / CPUS_PER_WRITER))
 
@@ -45,8 +45,8 @@ PREPARED_ROWS = 1024
 TASK_CPUS = 1.0
 """CPUs of a read task, or of a task that runs column steps."""
 WRITE_CPUS = 0.25
-"""CPUs of a write task, which mostly waits for storage. If it requested a whole CPU, it might start
-only after all reading is done, and rows are lost in a crash until they are written."""
+"""CPUs of a write task, which mostly waits for storage. With a whole CPU, it might start only after
+all reading is done, and a crash loses all rows that are not written yet."""
 Custom = tuple[tuple[str, int], ...]
 """Custom resources: pairs of Ray's resource name and number of units."""
 
@@ -58,7 +58,7 @@ class Stage:
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
     means a whole block. `kinds` pairs each resource that is a device with PyTorch's device type. On
     a cluster, a replica has either `pods` pods, which share its GPUs and each have `cpus` and
-    `memory`, or it shares a pod with other replicas, up to `per_pod`.
+    `memory`, or it is one of up to `per_pod` replicas in a pod.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Stage:
     searches: bool = False
     """Whether the number of replicas per GPU, up to `per_pod`, is measured (`auto`)."""
     prepares: bool = False
-    """Whether its tasks only convert inputs to tokens for the pool of the same step."""
+    """Whether the tasks only convert inputs to tokens for the pool of the same step."""
 
     @property
     def resources(self) -> dict[str, float]:
@@ -108,12 +108,12 @@ class Stage:
 
     @property
     def skips_rows(self) -> bool:
-        """Whether its first step may compute only some of the rows."""
+        """Whether the first step may compute only some of the rows."""
         return bool(self.steps) and self.steps[0].skips_rows
 
     @property
     def needs_pool(self) -> bool:
-        """Whether the job sets `replicas`, or requests more than CPUs for a replica."""
+        """Whether `batches_itself`, or the job sets `replicas` or requests more than CPUs."""
         step = self.steps[0] if self.steps else None
         if self.replicas is None or step is None:
             return False
@@ -206,7 +206,7 @@ class _Placed:
 
 
 def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
-    """Drop a column after the last step that needs it: in a new step, or in a drop that follows."""
+    """Drop a column after the last step that needs it: in a new step, or in a drop step there."""
     index = len(steps)
     while index > 0 and not (
         steps[index - 1].step.facts.user_code or column in steps[index - 1].columns
@@ -237,8 +237,8 @@ def profiles_of(
 ) -> dict[str, Profile]:
     """Return the profile of each requested resource by Ray's resource name, GPUs first.
 
-    The profile of the accelerator type overrides that of the first resource that is a device. A
-    resource without a profile gets an empty one.
+    The profile of the accelerator type overrides the profile of the first resource that is a
+    device. A resource without a profile gets an empty one.
     """
     known = known_profiles(profiles)
     names = [GPU, *dict(custom)] if gpus else list(dict(custom))

@@ -22,9 +22,9 @@ from batchinference.spec.steps import Step, to_alias
 def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
     """Yield the problems with devices that steps request, given complete cluster settings.
 
-    A device without a profile is a problem: only a profile has the labels of the nodes with this
-    device, which differ between clouds, and without them a pod might get a more expensive GPU. A
-    replica with several kinds of devices is also a problem.
+    A device without a profile is a problem: only a profile has the labels of nodes with this device
+    in this cloud, and without these labels a pod might get a more expensive GPU. A replica with
+    several kinds of devices is also a problem.
     """
     for index, step in enumerate(spec.steps):
         if step.resources:
@@ -68,7 +68,7 @@ def _unknown(name: str, names: list[str], fields: str) -> str:
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
-    """Yield the problems of a job with complete cluster settings, except those of its pods."""
+    """Yield the problems of a job with complete cluster settings, except problems of its pods."""
     yield from check_paths(spec)
     yield from check_fallback(spec)
     yield from check_queue(spec.cluster, groups)
@@ -126,15 +126,15 @@ def _absolute(path: str) -> bool:
 
 
 def _is_relative(source: NamedSource) -> bool:
-    """Return whether a source is a relative path: `./model` is one, but `team/model` may also be
-    the id of a model on the Hub."""
+    """Return whether a source is a relative path. For a model, `./model` is a path, but
+    `team/model` is not, because it may also be the id of a model on the Hub."""
     is_path = not source.may_be_of_hub or source.uri.startswith((".", "~", "file:"))
     return is_path and is_local(source.uri) and not _absolute(source.uri)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
     """Return whether a path is on a volume that is writable and outlives the pods. If a volume is
-    mounted inside another one, only the inner volume counts."""
+    mounted inside another volume, only the inner volume counts."""
     target = PurePosixPath(normpath(local_path(path)))
     mounts = {normpath(mount.mount_path): mount for mount in spec.cluster.volume_mounts}
     above = [directory for directory in mounts if target.is_relative_to(directory)]

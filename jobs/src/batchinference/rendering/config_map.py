@@ -49,7 +49,7 @@ def config_map(
 
 def config_map_name(names: Names, files: dict[str, str]) -> str:
     """Return the name of the ConfigMap with these files. The name contains their digest, because
-    the spec may change between the creation of the ConfigMap and that of the RayJob."""
+    the spec may change between the creations of the ConfigMap and of the RayJob."""
     return names.config_map(digest_of("".join(files.values())))
 
 
@@ -59,7 +59,7 @@ def digest_of(file: str) -> str:
 
 
 def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
-    """Raise SpecError if a file in JOB_DIRECTORY is not the one that the RayJob was created for.
+    """Raise SpecError if a file in JOB_DIRECTORY is not the file that the RayJob was created for.
     Other files are not checked, because the user chooses them."""
     directory, _, name = path.rpartition("/")
     expected = environment.get(DIGEST_VARIABLES.get(name, ""))
@@ -89,7 +89,7 @@ def job_file(job: BatchInference, uid: str) -> str:
         "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": uid},
         "spec": {**spec, "cluster": cluster},
     }
-    # no allow_unicode: PyYAML would then lose some Unicode line breaks
+    # without allow_unicode, because with it PyYAML would lose some Unicode line breaks
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 

@@ -48,8 +48,8 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
 
 
 def _without_images(defaults: Cluster) -> Cluster:
-    """Return the defaults without the images of their profiles. A job with its own image needs what
-    this image contains, such as its code, and the images of profiles lack it."""
+    """Return the defaults without the images of their profiles. A job with its own image needs the
+    content of this image, such as code, and the images of profiles lack this content."""
     profiles = {name: profile.model_copy(update={"image": None})
                 for name, profile in defaults.profiles.items()}  # fmt: skip
     return defaults.model_copy(update={"profiles": profiles})
@@ -69,7 +69,7 @@ def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:
     """Yield a problem for each volume of a job that has the name of a volume in a patch. The merged
-    volume could be that of the platform, which the job must not mount, or be invalid."""
+    volume could be the platform's volume, which the job must not mount, or be invalid."""
     lists = [patch.pod.spec.get("volumes") for patch in patches]
     patched = [volume for volumes in lists if isinstance(volumes, list) for volume in volumes]
     names = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}

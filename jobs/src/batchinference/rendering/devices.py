@@ -13,7 +13,7 @@ from batchinference.spec.profiles import GPU, Profile
 
 def start_parameters(group: WorkerGroup) -> dict[str, str]:
     """Return the parameters of `ray start` for a group: every resource that a replica requests.
-    Ray's autoscaler scales a group only for replicas whose resources it has."""
+    Ray's autoscaler scales a group only for replicas whose resources the group has."""
     parameters = {"num-cpus": str(math.ceil(group.cpus))}
     if group.gpus:  # KubeRay detects GPUs only if their resource name ends in `gpu`
         parameters["num-gpus"] = str(group.gpus)
@@ -53,7 +53,7 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
 
 def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
     """Return the longest `idleTimeout` of the profiles of a group, in seconds; None if no profile
-    has one."""
+    has an `idleTimeout`."""
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
     given = [seconds_of(profile.idle_timeout) for profile in of_group if profile.idle_timeout]
     return max(given, default=None)

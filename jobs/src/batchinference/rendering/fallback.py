@@ -15,15 +15,15 @@ from batchinference.spec.steps import Step
 
 def choices_of(job: BatchInference) -> list[Choice]:
     """Return the choices of a job with complete cluster settings, in the order in which they are
-    tried; empty if it requests no type of device or capacity. Raises SpecError if the job cannot be
-    planned."""
+    tried; empty if the job requests no type of device or capacity. Raises SpecError if the job
+    cannot be planned."""
     numbers = _combinations(job)
     return [_choice(with_choice(job, number), number, len(numbers)) for number in numbers]
 
 
 def with_choice(job: BatchInference, number: int) -> BatchInference:
-    """Return the job with only the devices and the capacity of choice `number`, which is the last
-    one if the job has fewer choices."""
+    """Return the job with only the devices and the capacity of choice `number`, or of the last
+    choice if the job has fewer choices."""
     if not (pairs := _combinations(job)):
         return job
     capacity, index = pairs[min(number, len(pairs))]
@@ -46,7 +46,7 @@ def _combinations(job: BatchInference) -> dict[int, tuple[str | None, int]]:
 
 
 def _with_type(step: Step, index: int) -> Step:
-    """Return the step with only the type of device at this index, or the last one."""
+    """Return the step with only the type of device at this index, or the last type."""
     types = step.resources.accelerator_types if step.resources else None
     if step.resources is None or not types:
         return step
@@ -82,12 +82,12 @@ def _mean_price(job: BatchInference) -> str | None:
 
 
 def price_text(price: Decimal) -> str:
-    """Return a price as it is in the API, with at most nine decimal places."""
+    """Return a price in the format of the API, with at most nine decimal places."""
     return f"{price:.9f}".rstrip("0").rstrip(".")
 
 
 def device_hour(group: WorkerGroup, cluster: Cluster) -> Decimal | None:
-    """Return the price of a device of a worker group per hour; None if no profile has one."""
+    """Return the price of a device of a worker group per hour; None if no profile has a price."""
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
     price = next((Decimal(one.device_hour) for one in of_group if one.device_hour), None)
     capacity = capacity_profile(cluster)

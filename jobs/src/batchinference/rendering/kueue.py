@@ -1,5 +1,5 @@
-"""Computes the labels and annotations with which Kueue queues a RayJob, or another scheduler starts
-its pods as a gang, and checks the settings for Kueue."""
+"""Computes the labels and annotations of a RayJob: for Kueue, which queues it, and for schedulers
+that start its pods as a gang. Also checks the settings for Kueue."""
 
 from collections.abc import Iterator, Sequence
 

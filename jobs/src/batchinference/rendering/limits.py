@@ -1,7 +1,7 @@
 """Checks that a RayCluster is not too large, and cannot grow beyond the limits of a job.
 
 A job above a limit is refused. Its groups are not reduced, because the operator cannot know which
-of them to reduce, and the job would be slower than its file implies.
+groups to reduce, and the job would be slower than its file implies.
 """
 
 import json
@@ -19,7 +19,7 @@ GroupAmounts = list[tuple[str, float, int]]
 
 MAX_CLUSTER_BYTES = 384 << 10
 """Maximum size of the spec of a RayCluster as JSON. The operator reads RayJobs whose spec is
-smaller than 512 KiB. etcd stores objects of at most 1.5 MiB. This includes the managed fields,
+smaller than 512 KiB. etcd stores objects of at most 1.5 MiB. An object also has managed fields,
 which are about as large as the spec."""
 
 

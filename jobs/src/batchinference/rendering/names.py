@@ -15,8 +15,8 @@ ATTEMPT_LABEL = f"{GROUP}/attempt"
 GENERATION = f"{GROUP}/generation"
 """Annotation of a RayJob with the generation of the BatchInference that it was created from."""
 RELEASED = f"{GROUP}/released"
-"""Annotation of a RayJob with the time at which the operator last changed it so that Kueue checks
-its gated pods again."""
+"""Annotation of a RayJob with the time at which the operator last changed the RayJob to make Kueue
+check its gated pods again."""
 CHOICE = f"{GROUP}/choice"
 """Annotation of a RayJob with the choice of devices and capacity of its attempt, as JSON."""
 DEVICE_HOUR = f"{GROUP}/device-hour"
@@ -52,7 +52,7 @@ class Names:
 
     @property
     def ray_job(self) -> str:
-        """The name of the RayJob, which is the name of the job with the number of the attempt."""
+        """The name of the RayJob, made of the name of the job and the number of the attempt."""
         return f"{self.job}-{self.attempt}"
 
     def config_map(self, digest: str) -> str:

@@ -16,9 +16,9 @@ from batchinference.spec.steps import Step
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
     """Return the job with at least this memory per pod. `minimum` maps group names to memory.
 
-    Groups that the job does not have are ignored. If a group would have the same pods as another
-    group, the first one gets a few Mi less, because the planner would merge equal groups. Raises
-    SpecError if the job cannot be planned.
+    Groups that the job does not have are ignored. If a group that gets more memory would have the
+    same pods as another group, its memory is a few Mi lower, because the planner would merge equal
+    groups. Raises SpecError if the job cannot be planned.
     """
     if not minimum:
         return job

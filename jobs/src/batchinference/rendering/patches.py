@@ -1,8 +1,8 @@
 """Applies the patches of the platform (`defaults.patches`) to the rendered pods.
 
-They are strategic merge patches, as with `kubectl patch`. Objects are merged by field, and `null`
-deletes a field. Lists of items with a merge key are merged by this key, and new items are appended.
-All other lists are replaced. The merge keys are those of Kubernetes.
+Patches are strategic merge patches, as with `kubectl patch`. Objects are merged by field, and
+`null` deletes a field. Lists of items with a merge key are merged by this key, and new items are
+appended. All other lists are replaced. The merge keys are the keys that Kubernetes uses.
 """
 
 from collections.abc import Sequence

@@ -54,7 +54,7 @@ SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607
 """Lifetime of the ServiceAccount token, the default of Kubernetes. The kubelet renews the token."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Environment variable of Ray: after how many seconds a driver that was asked to stop is killed."""
+"""Ray's variable for the seconds after which a driver that was asked to stop is killed."""
 HEAD_GRACE = "5s"
 """Default grace period of heads. It is short, because KubeRay starts Ray in a shell that does not
 forward SIGTERM to Ray."""
@@ -84,8 +84,8 @@ PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
     """Return the template of the head pod, which runs Ray's services and the driver.
 
-    The head mounts the files of the attempt. Cluster autoscalers do not evict it, unless the job
-    sets the annotation EVICTABLE to true.
+    The head mounts the files of the attempt. Cluster autoscalers do not evict the head, unless the
+    job sets the annotation EVICTABLE to true.
     """
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     if cluster.annotations.get(EVICTABLE) != "true":
@@ -149,7 +149,7 @@ def head_size(cluster: Cluster) -> tuple[float, str]:
 def object_store_bytes(memory: str) -> int:
     """Return the size of the head's object store for a head with this memory.
 
-    The size is Ray's default share of the memory without that of Ray's processes, but at least the
+    The size is Ray's default share of the memory that Ray's processes do not need, but at least the
     minimum that Ray accepts. Ray itself would compute the size from the memory that is free at
     startup, which may be too little on a small head.
     """
@@ -223,11 +223,11 @@ def _template(cluster: Cluster, names: Names, resources: dict[str, Any]) -> dict
 
 
 def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
-    """Return the settings of `cluster` for all pods, as far as they are set. The labels `own`
+    """Return the settings of `cluster` for all pods, without unset settings. The labels `own`
     select the pods of the attempt."""
     spreads = [{"labelSelector": {"matchLabels": own}, **dump_given(spread)}
                for spread in cluster.topology_spread_constraints]  # fmt: skip
-    # only once, because it takes minutes to change the owner of all files of a large volume
+    # change the owner of files only once, because this takes minutes for a large volume
     group = {"fsGroup": cluster.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     settings: dict[str, Any] = {
         "serviceAccountName": cluster.service_account_name,

@@ -103,7 +103,7 @@ class Rule:
     `prefix`: a listed value, or one that begins with a listed prefix that ends in `/`. `image`: an
     image in a listed registry or repository. `any`: no value. `variable`: a prefix with which none
     of DEVICE_VARIABLES begins. `maximum`: a number up to the value of the policy. `if_listed`: an
-    empty list, or any list if the policy lists a value, with which its items are compared later."""
+    empty list, or any list if the policy lists a value; the items are compared later."""
 
     @cached_property
     def parts(self) -> list[list[str]]:

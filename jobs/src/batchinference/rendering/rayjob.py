@@ -1,7 +1,7 @@
 """Renders the ConfigMap and the RayJob of one attempt.
 
-The operator creates the RayJob once. Because Kueue changes its spec too, the operator later patches
-only single fields of the spec: the deadlines and ttlSecondsAfterFinished.
+The operator creates the RayJob once. Because Kueue also changes the spec of the RayJob, the
+operator later patches only single fields of the spec: the deadlines and ttlSecondsAfterFinished.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.status import CHOICE_VARIABLE, Choice
 
 GRACE_SECONDS = 3600
-"""Seconds between the operator's deadline for an attempt and KubeRay's. The operator must act
-first, because it knows the cause. A restart of the operator takes less time than this."""
+"""Seconds between the deadlines of the operator and of KubeRay for an attempt. The operator must
+act first, because it knows the cause. A restart of the operator takes less time than this."""
 MAX_SECONDS = 2**31 - 1
 """The largest value that KubeRay accepts."""
 KEEP_SECONDS = 600
@@ -72,13 +72,13 @@ class KubeRayDeadlines(NamedTuple):
     def of(
         cls, deadlines: Deadlines, ttl: Ttl, *, queued: bool, counting: bool, waited: int = 0
     ) -> KubeRayDeadlines:
-        """Return KubeRay's deadlines of an attempt, which are later than the operator's.
+        """Return KubeRay's deadlines of an attempt, later than those of the operator.
 
         KubeRay counts from the start of the RayJob, which is never before its creation. The
         operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
         is false while the operator may still restart this count, because of gated pods of a
-        `queued` job. KubeRay cannot restart a count, so these deadlines are then None. The cluster
-        of a queued job may wait for gated pods indefinitely, so `pre_running` is None.
+        `queued` job. KubeRay cannot restart a count, so it does not get these two deadlines then.
+        The cluster of a queued job may wait for gated pods indefinitely, so `pre_running` is None.
         """
         active = _later(deadlines.active, waited) if counting else None
         pending = _later(deadlines.pending, waited) if counting and not queued else None
@@ -190,7 +190,7 @@ def _ray_job(
         "kind": RAY_JOB,
         "metadata": about,
         "spec": {
-            **({"suspend": True} if queue else {}),  # until it is admitted
+            **({"suspend": True} if queue else {}),  # until Kueue admits the job
             "submissionMode": "HTTPMode",
             "entrypoint": entrypoint(),
             "backoffLimit": 0,
@@ -263,8 +263,8 @@ def _start_params(cluster: Cluster, group: str) -> dict[str, str]:
 def _autoscaler(head: dict[str, Any], idle_timeout: str) -> dict[str, Any]:
     """Return the settings of Ray's autoscaler, which KubeRay adds to the head pod as a container.
 
-    Only the autoscaler container mounts the token of the head's ServiceAccount, because it allows
-    changes of all pods and RayClusters in the namespace.
+    Only the autoscaler container mounts the token of the head's ServiceAccount, because the token
+    allows changes of all pods and RayClusters in the namespace.
     """
     mount = mount_service_account(head["spec"])
     return {

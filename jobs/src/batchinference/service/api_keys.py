@@ -38,8 +38,8 @@ class Keys:
         return namespace
 
     def _current(self) -> dict[str, str]:
-        """Return the namespaces by the hash of their key. Reads the files again if the time of the
-        directory has changed, because Kubernetes replaces a link in it for a changed Secret."""
+        """Return namespaces by the hash of the key. Reads the files again if the time of the
+        directory has changed: Kubernetes replaces a link in it for a changed Secret."""
         changed_at = self._directory.stat().st_mtime_ns
         if changed_at != self._changed_at:
             entries = set(self._entries())

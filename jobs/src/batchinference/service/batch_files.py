@@ -1,10 +1,10 @@
-"""Stores uploaded files, and reads, lists and deletes them and the result files of batches.
+"""Stores uploaded files. Reads, lists and deletes uploaded files and the result files of batches.
 
     PATH/NAMESPACE/files/FILE/NAME.jsonl   the content of an uploaded file with this encoded name
-    PATH/NAMESPACE/files/FILE/check.json   the result of checking its lines
+    PATH/NAMESPACE/files/FILE/check.json   the result of checking the lines of the file
     PATH/NAMESPACE/batches/BATCH/          the output of the job with the name BATCH
 
-The content is written after `check.json`. The file exists from then on.
+`check.json` is written first. The file exists once its content is written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ READ_BYTES = 4 * 2**20
 MAX_NAME = 180
 """Maximum bytes of the name of a file, because the key of its object contains the encoded name."""
 MAX_CHECK = 2**20
-"""Maximum bytes of `check.json`, because it is untrusted."""
+"""Maximum bytes of `check.json`, because it is untrusted: tenants can write to it."""
 MAX_STATE = 64 * 2**20
 """Maximum bytes of the state of an output, because it is untrusted: tenants can write to it."""
 CHECK, ERROR_FILE = "check.json", "_errors.jsonl"
@@ -112,8 +112,8 @@ def open_store(config: ServiceConfig) -> ObjectStore:
 
 class Files:
     """The files in a store. Keys of objects begin with the namespace of the API key. `in_use` is
-    called with a namespace and a file id, and returns whether a batch still needs the file. Such a
-    file is not deleted when it expires."""
+    called with a namespace and a file id, and returns whether a batch still needs the file. A
+    needed file is not deleted when it expires."""
 
     def __init__(
         self, config: ServiceConfig, in_use: Callable[[str, str], Awaitable[bool]]
@@ -123,7 +123,7 @@ class Files:
         self._one_thread = ThreadPoolExecutor(1)
 
     def location(self, key: str) -> Location:
-        """Return the location of an object, as the spec of a job contains it."""
+        """Return the location of an object in the form for the spec of a job."""
         return Location(f"{self._config.path.rstrip('/')}/{key}", self._config.storage)
 
     async def objects(self, key: str) -> list[ObjectMeta]:
@@ -170,13 +170,13 @@ class Files:
         await obstore.put_async(self.store, result, check.model_dump_json().encode())
 
     async def _in_check_thread(self, check: Callable[..., Result], *arguments: Any) -> Result:
-        """Call `check` in a thread, one at a time, because a line may need much memory."""
+        """Call `check` in a thread. Calls run one at a time: a line may need much memory."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._one_thread, check, *arguments)
 
     async def get(self, namespace: str, identifier: str) -> StoredFile:
-        """Return a file. An expired file is deleted. Raises ApiError if the namespace has no file
-        with this id."""
+        """Return a file. An expired file counts as missing, and is deleted unless a batch needs it.
+        Raises ApiError if the namespace has no file with this id."""
         file = None
         if _UPLOADED.fullmatch(identifier):
             file = await self._find_upload(namespace, identifier)
@@ -213,11 +213,11 @@ class Files:
     async def list_ids(
         self, namespace: str, purpose: str | None, after: str | None, batches: list[str]
     ) -> list[str]:
-        """Return the ids of all files with this purpose, sorted by the upload time of the input.
+        """Return the ids of all files with this purpose, sorted by upload time of the input file.
 
         Some files may not exist, such as result files of running batches. `batches` are the names
-        of the jobs of all batches, because a job without output is not in the store. The id `after`
-        is always included, because a client may have deleted this file between two pages."""
+        of the jobs of all batches: the store lacks jobs without output. The id `after` is always
+        included, because a client may have deleted this file between two pages."""
         is_id = after and (_UPLOADED.fullmatch(after) or _OF_BATCH.fullmatch(after))
         identifiers = [after] if after and is_id else []
         if purpose in (None, "batch"):
@@ -235,7 +235,7 @@ class Files:
 
     async def delete(self, namespace: str, file: StoredFile) -> None:
         """Delete a file. An error file becomes empty instead, because `write_error_file` would
-        write a missing one again."""
+        write a missing error file again."""
         for part in file.parts:
             if part["path"].endswith(f"/{ERROR_FILE}"):
                 await obstore.put_async(self.store, part["path"], b"")
@@ -254,7 +254,7 @@ class Files:
                 yield bytes(await read)
 
     async def has_error_file(self, namespace: str, name: str) -> bool:
-        """Return whether a batch has an error file, also if it was deleted and so is empty."""
+        """Return whether a batch has an error file, also if `delete` has made the file empty."""
         output = f"{namespace}/batches/{name}"
         return any(each["path"] == f"{output}/{ERROR_FILE}" for each in await self.objects(output))
 

@@ -13,7 +13,7 @@ from batchinference.spec.status import Phase
 
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
-"""The key of a label of the BatchInferences of batches, and of their annotation with the Record."""
+"""The key of a label of BatchInferences for batches, and of the annotation that has the Record."""
 NOT_RUN = {
     "expired": ("batch_expired", "before the completion window expired"),
     "cancelled": ("batch_cancelled", "before the batch was cancelled"),
@@ -129,7 +129,7 @@ def _times(job: Object, record: Record, status: str) -> Object:
 
 
 def _errors(job: Object, record: Record) -> Object:
-    """Return the errors of lines of the file, or else the reason why the job failed."""
+    """Return the errors of the lines of the file or, if there are none, why the job failed."""
     errors = [error.model_dump() for error in record.errors]
     if not errors:
         failed = _condition(job, "Failed")

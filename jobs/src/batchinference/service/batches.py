@@ -35,7 +35,7 @@ from batchinference.spec.job import CANCELLED_AT
 
 NEVER_RUN = "batchinference.dev/batch-service"
 """The value of `managedBy` in the BatchInference of a batch whose file has errors. The operator
-ignores objects with it."""
+ignores objects with this value."""
 MAX_RUNS = 1000
 """Maximum number of batches for equal requests."""
 RETRY_SECONDS = 3600
@@ -104,7 +104,7 @@ class Batches:
     async def _latest_and_next_name(
         self, namespace: str, request: BatchRequest, key: str
     ) -> tuple[Object | None, str]:
-        """Return the last batch for an equal request, or None, and the name for another batch.
+        """Return the last batch for an equal request, or None, and the name for a new batch.
 
         A name is a hash of the request and a number, so that two replicas cannot create two batches
         for one request. A name with an output is not used again, even if its BatchInference was
@@ -151,7 +151,7 @@ class Batches:
         return job
 
     async def cancel(self, namespace: str, identifier: str) -> Object:
-        """Suspend the job of a batch, so that it commits its finished lines and stops, and return
+        """Suspend the job of a batch, so that the job commits its finished lines and stops. Return
         the batch. Raises ApiError if the batch has ended."""
         name = _name_of(identifier)
         job = await self._get(namespace, name)
@@ -169,8 +169,8 @@ class Batches:
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch still needs an input file. A batch needs it until the batch has
-        ended, and until the lines that did not run are in its error file. Raises ApiError."""
+        """Return whether a batch still needs an input file. A batch needs the file until the batch
+        has ended, and until the lines that did not run are in its error file. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
         for job in jobs:
@@ -194,7 +194,7 @@ class Batches:
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
         """Return up to `limit` batches, newest first, and whether there are more. `after` is the id
-        of the batch before the first one; None to begin with the newest."""
+        of the batch before the first returned batch; None to begin with the newest."""
         last = after and _name_of(after)
         names = await self._pages.after(namespace, lambda: self.names(namespace), last)
         jobs = await asyncio.gather(*(self._cluster.get(namespace, name) for name in names[:limit]))
@@ -202,7 +202,7 @@ class Batches:
 
 
 def _document(name: str, spec: Object, request: BatchRequest, check: FileCheck) -> Object:
-    """Return the BatchInference of a batch. It never runs if its file has errors."""
+    """Return the BatchInference of a batch. The job never runs if the file has errors."""
     record = Record(**request.model_dump(), **check.model_dump(exclude={"url"}))
     return {
         "apiVersion": API_VERSION,

@@ -30,7 +30,7 @@ class Conflict(Exception):
 
 
 class Kubernetes:
-    """Client for BatchInferences. `token` returns the current token, which is rotated."""
+    """Client for BatchInferences. `token` returns the current token: tokens are rotated."""
 
     def __init__(
         self, server: str, token: Callable[[], str], tls: ssl.SSLContext | None = None
@@ -59,11 +59,11 @@ class Kubernetes:
         return created
 
     async def get(self, namespace: str, name: str) -> Object | None:
-        """Return an object; None if there is none with this name."""
+        """Return an object; None if no object has this name."""
         return await self._request("GET", namespace, name)
 
     async def patch(self, namespace: str, name: str, change: Object) -> Object | None:
-        """Change fields of an object and return it; None if there is none with this name."""
+        """Change fields of an object and return the object; None if no object has this name."""
         headers = {"Content-Type": "application/merge-patch+json"}
         return await self._request("PATCH", namespace, name, json=change, headers=headers)
 

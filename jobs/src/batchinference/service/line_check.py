@@ -25,7 +25,7 @@ _MISSING = "missing_required_parameter"
 
 
 def _parsed(line: bytes) -> Any:
-    """Return the JSON value in a line. Raises ValueError or RecursionError if it has none."""
+    """Return the JSON value in a line. Raises ValueError or RecursionError for other lines."""
     try:
         return from_json(line, allow_inf_nan=False)
     except ValueError:
@@ -82,7 +82,7 @@ class LineChecker:
         self._rest = bytearray()
         self._too_long = False
         self._id_hashes = array("Q")
-        """A hash of the custom_id of each line; 0 if it has none."""
+        """A hash of the custom_id of each line; 0 for a line without a custom_id."""
 
     def add(self, block: bytes) -> None:
         """Check the lines that end in the next block of the file."""

@@ -1,8 +1,8 @@
 """Hashes the code and the model files of a job, to detect changes.
 
 The spec contains only the names of modules and models, so their hashes are stored with the output
-when a pass begins. Models of the Hugging Face Hub are identified by the name and revision in the
-spec, and installed packages by their version.
+when a pass over the input begins. Models of the Hugging Face Hub are identified by the name and
+revision in the spec, and installed packages by their version.
 """
 
 import ast
@@ -29,7 +29,7 @@ from batchinference.version import __version__
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
-"""A large file is slow to read: this number of samples is hashed, each of this size in bytes."""
+"""Large files are slow to read: only SAMPLES parts of SAMPLE_BYTES each and the end are hashed."""
 READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
@@ -59,7 +59,7 @@ def model_digest(model: Model, device: Device) -> str:
     if not hub:
         settings.pop("source", None)
     files, revision = (*model.HUB_FILES, "adapter_config.json"), getattr(model, "revision", None)
-    # not sorted: a model generates the fields of an answer in their order
+    # not sorted, because a model generates the fields of an answer in the order of the schema
     schema = json.dumps(settings.pop("answer_schema", None))
     packages = ("torch", "transformers", "tokenizers", RUNTIMES[model.runtime].library)
     known = {
@@ -88,8 +88,8 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
 
 
 def hashes_of_module(path: str) -> dict[str, str]:
-    """Return the hashes, by name, of the module in `module:name` and of the modules in the same
-    directory that it imports, directly or indirectly. Modules are not run.
+    """Return the hashes, by name, of the module in `module:name` and of all modules that it imports
+    from its own directory, directly or indirectly. Modules are not run.
 
     For an installed package, return its version instead. If the version is unknown, return the
     hashes of only those modules that are in the package."""
@@ -137,7 +137,7 @@ def _imported_names(content: bytes, package: str) -> list[str]:
     try:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):
-        return []  # importing it fails with a better message
+        return []  # the import of this code fails with a better message
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -150,8 +150,8 @@ def _imported_names(content: bytes, package: str) -> list[str]:
 
 
 def _hashes_of_files(root: Location, sampled: bool) -> Iterator[tuple[str, str]]:
-    """Yield the name and hash of a file; of a directory, those of all files in it and below, except
-    hidden files. Reads several files at once."""
+    """Yield the name and hash of a file, or of each file below a directory. Hidden files and
+    directories are skipped. Reads several files at once."""
     info = root.info()
     infos = [info] if info.is_file else root.files(recursive=True)
     names = [base_name(info.path)] if info.is_file else [root.relative(one.path) for one in infos]

@@ -24,8 +24,8 @@ from batchinference.spec.steps import Step, to_alias
 
 
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
-    """Yield the first problem of a step with the types of its columns. `types` are the types in the
-    input. Columns of unknown type, and steps after user code, are not checked."""
+    """Yield at most one problem: the first step that does not suit the types of its columns.
+    `types` are the input types. Columns of unknown type, and steps after user code, are skipped."""
     known = pa.schema(list(types.items())).empty_table()
     for index, step in enumerate(steps):
         field = "cascade" if step.cascade else "when"
@@ -44,8 +44,8 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
 
 
 def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the problem of the first column that user code reads and that does not exist, or that a
-    later step reads and the code does not return. `columns` are those of the input, if known."""
+    """Yield at most one problem: a missing column that user code reads, or a column that a step
+    reads and earlier user code does not return. `columns` are the input columns, if known."""
     before_code, last_code, fix_of_code = columns, "", ""
     for index, step in enumerate(steps):
         code, module = step.python, _module_of(step)
@@ -82,7 +82,7 @@ def _module_of(step: Step) -> ast.Module | None:
 
 def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
     """Return a second fix for a message whose fix is to convert a column; an empty text if there is
-    none. `types` are those of the columns of the input."""
+    none. `types` are the types of the input columns."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
     is_cast = of_input and (fix == CONVERT or "float(" in fix)
@@ -92,8 +92,8 @@ def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
 
 
 def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
-    """Raise UnsuitableTypes if a step with a condition replaces a column by one of another type:
-    the rows that the step skips keep their values, and both types must fit one column."""
+    """Raise UnsuitableTypes if a step with a condition gives a column an incompatible type: the
+    rows that the step skips keep their old values, and one column must fit both types."""
     replaced = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
     for name in sorted(replaced if step.condition is not None else ()):
         old, new = (table.schema.field(name).type for table in (before, after))
@@ -105,8 +105,8 @@ def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
 
 
 def _columns_after(step: Step, known: pa.Table) -> pa.Table:
-    """Return the columns of known type after a step, without rows. `known` has those before the
-    step. Raises UnsuitableTypes if the step cannot read them."""
+    """Return a table without rows of the columns whose type is known after a step. `known` is such
+    a table before the step. Raises UnsuitableTypes if the step cannot read its columns."""
     after = class_of(step).check_types(step.name, getattr(step, step.kind), known)
     if after is not None:
         return after

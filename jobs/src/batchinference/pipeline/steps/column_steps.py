@@ -16,8 +16,8 @@ from batchinference.spec.steps import LabelFromPath
 
 
 class Filter(Transform):
-    """Keeps the rows for which an expression is true, not those for which it is false or null.
-    Messages name the expression `field`."""
+    """Keeps the rows for which an expression is true, and drops rows for which it is false or null.
+    Messages use `field` as the name of the expression."""
 
     LOADS_NOTHING = True
 
@@ -28,7 +28,7 @@ class Filter(Transform):
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         try:
             mask = self.mask(batch)
-        except UnsuitableTypes as error:  # other batches may have other types
+        except UnsuitableTypes as error:  # fails these rows: other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
         kept = np.flatnonzero(mask.to_numpy())
         return batch if len(kept) == batch.num_rows else TransformResult(batch.filter(mask), kept)
@@ -99,7 +99,7 @@ class RenameColumns(Transform):
 
 
 class AddColumns(Transform):
-    """Adds or replaces columns. All are computed from the columns before the step."""
+    """Adds or replaces columns. Each new column is computed from the columns before the step."""
 
     LOADS_NOTHING = True
 
@@ -116,7 +116,7 @@ class AddColumns(Transform):
             require_columns(self._step, expression.columns, batch)
             try:
                 result = with_column(result, name, expression(batch))
-            except UnsuitableTypes as error:  # other batches may have other types
+            except UnsuitableTypes as error:  # fails these rows: other batches may have other types
                 return all_failed(batch.num_rows, TypeError(error.message))
         return result
 
@@ -144,7 +144,7 @@ class AddLabel(Transform):
         return with_column(batch, self.label.column, pa.array(labels, pa.string()))
 
     def _part(self, path: Any) -> str:
-        """Return the part of a path that is the label. Raises ValueError if there is none."""
+        """Return the part of a path that is the label. Raises ValueError if the part is missing."""
         parts = path.split("/") if isinstance(path, str) else []
         try:
             return parts[self.label.index]

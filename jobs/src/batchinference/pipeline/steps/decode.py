@@ -43,17 +43,17 @@ class JsonDecoder:
         value = parse_declared(content, self._schema)
         try:
             return fitting(value, self._schema)
-        except TypeError:  # perhaps because a field declared as `string` has another value
+        except TypeError:  # perhaps a field declared as `string` has a value that is not a text
             return fitting(parse_declared(content, self._schema, any_as_json=True), self._schema)
 
 
 JSON_GROWTH = 16
-"""The assumed memory of decoded JSON or text, as a multiple of the length of its content."""
+"""The assumed memory of decoded JSON or text, as a multiple of the encoded length."""
 
 
 class DecodeColumn(Transform):
     """Decodes each value of a column. A row whose value cannot be decoded is a failed row. A result
-    ends with the row with which the decoded values reach RESULT_BYTES."""
+    ends after the row whose value lets the decoded values reach RESULT_BYTES."""
 
     NEEDS_VALUES = True
 

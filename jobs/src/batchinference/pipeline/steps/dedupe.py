@@ -40,7 +40,7 @@ from batchinference.spec.steps import Step
 from batchinference.spec.warnings import WarningName
 
 _URL, _JSON_WITH_URLS = "^https?://", r'(?s)_url"\s*:.*"https?://'
-"""The text of an image input that is a URL, and JSON of requests or messages with such URLs."""
+"""Patterns of an image input that is a URL, and of requests or messages in JSON with URLs."""
 
 
 class Dedupe(Transform):
@@ -83,7 +83,7 @@ class Dedupe(Transform):
         return mask
 
     def take_notes(self) -> list[str]:
-        """Return, as JSON, the numbers of results reused since the last call, and cache errors."""
+        """Return the numbers of reused results and of cache errors since the last call, as JSON."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if self._cache is not None:
@@ -96,8 +96,8 @@ class Dedupe(Transform):
         return row_hashes(pa.table(columns))
 
     def _volatile_keys(self, batch: pa.Table, keys: Sequence[bytes]) -> set[bytes]:
-        """Return the keys of rows with a URL in an input. Their results are not cached for other
-        jobs, because the content at a URL may change."""
+        """Return the keys of rows with a URL in an input. Results of these keys are not cached for
+        other jobs, because the content at a URL may change."""
         mask = np.zeros(len(keys), dtype=bool)
         for name, column in self._inputs.items() if self._cache is not None else ():
             values = decoded(batch.column(column))
@@ -110,7 +110,7 @@ class Dedupe(Transform):
     def _known_results(
         self, keys: Sequence[bytes], volatile: Collection[bytes]
     ) -> dict[bytes, ResultRow]:
-        """Return the known results: those in memory, and those in the cache for stable keys."""
+        """Return results by key: from memory and, for keys not in `volatile`, from the cache."""
         known = self.recent.find(keys)
         others = set(keys) - known.keys() - set(volatile)
         for results in self._cache.find(others) if self._cache is not None else ():
@@ -125,8 +125,8 @@ class Dedupe(Transform):
         rows: Sequence[int],
         volatile: Collection[bytes],
     ) -> tuple[dict[bytes, ResultRow], dict[int, Exception]]:
-        """Compute these rows of a batch. Return their results by key, and the errors of failed rows
-        by row. The results are kept for later batches."""
+        """Compute `rows` of a batch. Return the results by key, and the errors of failed rows by
+        row. The results are kept for later batches."""
         if not rows:
             return {}, {}
         read = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
@@ -179,7 +179,7 @@ def _merged(
     result_rows = [known[keys[row]] for row in good]
     for row, (results, at) in zip(good.tolist(), result_rows, strict=True):
         for warning in results.warnings.get(at, ()):
-            # the amount is the number of requests, and a reused result needs none
+            # the amount of ANSWER_REPAIRED is a number of requests, and a reused result needs none
             counts = row in computed or warning.name is not WarningName.ANSWER_REPAIRED
             warn(warning.name, row=row, amount=warning.amount if counts else 0)
     table = batch.take(pa.array(good)) if failed else batch

@@ -20,7 +20,7 @@ from batchinference.spec.steps import Explode
 
 class ExplodeList(Transform):
     """Repeats each row for each element of a list. Rows without elements are filtered rows. A
-    result with more than about `max_bytes` is partial."""
+    result is partial if all its rows would exceed about `max_bytes`."""
 
     LOADS_NOTHING = True
 
@@ -36,7 +36,7 @@ class ExplodeList(Transform):
         require_columns(self._step, [self._column], batch)
         try:
             elements, parents = self._elements(batch.column(self._column))
-        except UnsuitableTypes as error:  # other batches may have other types
+        except UnsuitableTypes as error:  # fails these rows: other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
         rows = _rows_within_limit(batch, self._column, parents, self._max_bytes)
         if rows < batch.num_rows:
@@ -60,16 +60,16 @@ class ExplodeList(Transform):
                 "needs lists"
             )
         array = column.combine_chunks()
-        # null lists may refer to elements, which flattening skips
+        # a null list may refer to elements, but flattening skips them: its length counts as 0
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)
 
 
 def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray, max_bytes: int) -> int:
-    """Return how many first rows of a batch, at least one, give at most about `max_bytes`."""
+    """Return how many rows at the start of a batch, at least 1, give at most about `max_bytes`."""
     copies = np.bincount(parents, minlength=batch.num_rows)
     lists, others = batch.column(column), batch.drop_columns([column])
-    free_bytes, ranges = max_bytes, [(0, batch.num_rows)]  # halved until they fit
+    free_bytes, ranges = max_bytes, [(0, batch.num_rows)]  # ranges are halved until they fit
     while ranges:
         first, stop = ranges.pop()
         rows = stop - first

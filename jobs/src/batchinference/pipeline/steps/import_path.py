@@ -11,7 +11,7 @@ from batchinference.pipeline.errors import is_user_file
 
 
 def add_import_path(directory: str) -> None:
-    """Put a directory first on the Python path of this process and its child processes."""
+    """Put a directory first on the Python path of subprocesses, and of this process if missing."""
     if directory not in sys.path:
         sys.path.insert(0, directory)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -22,7 +22,7 @@ def add_import_path(directory: str) -> None:
 @contextmanager
 def import_path(*directories: str) -> Iterator[None]:
     """Put directories first on the Python path of this process and its child processes during the
-    `with` block. The last directory comes first."""
+    `with` block. The last of the directories comes first on the path."""
     path, of_children = list(sys.path), os.environ.get("PYTHONPATH")
     for directory in directories:
         add_import_path(directory)
@@ -44,7 +44,7 @@ def reload_modules(paths: Iterable[str]) -> None:
 
 
 def spec_of(module: str) -> ModuleSpec | None:
-    """Return the import spec of a module, without importing its packages; None if there is none."""
+    """Return a module's import spec, without importing its packages; None for missing modules."""
     top, *others = module.split(".")
     try:
         spec = importlib.util.find_spec(top)

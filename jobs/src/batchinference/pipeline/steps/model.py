@@ -111,7 +111,7 @@ class ModelTransform(Transform):
             prepared = {name: column.take(rows) for name, column in prepared.items()}
         run: Any = self._runtime
         run = partial(run, prepared=prepared) if self._model.tokenized_inputs else run
-        # an engine or a server computes rows of several threads at the same time
+        # an engine or a server computes rows of several threads at once, so threads take no turns
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:
             results = run(_inputs(self._model, part))

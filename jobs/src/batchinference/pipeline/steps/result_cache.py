@@ -1,9 +1,9 @@
-"""Stores results of a model step: of recent rows in memory, and for other jobs in cache files.
+"""Stores results of a model step: recent results in memory, and results for other jobs in files.
 
 The key of a row is the hash of the inputs of the model. A cache has one directory for each model,
-named by the hash of its files and settings (`model_digest`). A cache file is never changed. It
-holds the keys of some rows, and then their results as an Arrow IPC stream. Its name contains a hash
-of the digest and the content, so that a file that is damaged or in another directory is not used.
+named by the hash of the model's files and settings (`model_digest`). A cache file is never changed.
+It holds the keys of some rows, and then their results as an Arrow IPC stream. Its name contains a
+hash of the digest and the content, so that a damaged file or a file of another model is not used.
 Jobs that write the same results at the same time write two valid files.
 """
 
@@ -31,9 +31,9 @@ from batchinference.pipeline.type_widening import register_tensors
 
 MEMORY_BYTES, ROW_BYTES = 128 << 20, 300
 """Approximate maximum bytes of the results that a process keeps in memory for a step, and the bytes
-that a row takes in addition to its results."""
+that each row needs in addition to the table of its results."""
 FILE_BYTES, FILE_SECONDS = 4 << 20, 30.0
-"""Results are written when they have this size or this age."""
+"""Results are written when they have FILE_BYTES bytes or are FILE_SECONDS old."""
 REFRESH_SECONDS = 60.0
 """Seconds between two searches for new files."""
 READ_THREADS, PREFIX_BYTES = 16, 8
@@ -61,7 +61,7 @@ class KnownResults:
         return {key: (self, row) for row, key in enumerate(self.keys)}
 
     def of_keys(self, keys: Collection[bytes]) -> KnownResults:
-        """Return a copy with only the results of these keys, which needs less memory."""
+        """Return a copy with only the results of these keys, to need less memory."""
         rows = [row for row, key in enumerate(self.keys) if key in keys]
         warnings = {at: self.warnings[row] for at, row in enumerate(rows) if row in self.warnings}
         table = self.table.take(pa.array(rows, pa.int64()))
@@ -69,7 +69,7 @@ class KnownResults:
 
 
 ResultRow = tuple[KnownResults, int]
-"""Results of several rows, and the index of one of these rows."""
+"""The result of one row: the results of several rows, and the index of the row in them."""
 
 
 class RecentResults:
@@ -96,9 +96,9 @@ class RecentResults:
 class ResultCache:
     """The results of one model in the files of a directory. This class is thread-safe.
 
-    Every REFRESH_SECONDS, `find` looks for new files of all jobs and processes. After an error of
-    the storage, the cache is not used again, but the job goes on. `errors` counts these errors, and
-    damaged files."""
+    `find` looks at most every REFRESH_SECONDS for new files of all jobs and processes. After an
+    error of the storage, the cache is not used again, but the job goes on. `errors` counts these
+    errors, and damaged files."""
 
     def __init__(self, cache: Location, digest: str, names: Sequence[str]) -> None:
         self._directory, self._digest, self._names = cache / digest, digest, list(names)
@@ -107,15 +107,15 @@ class ResultCache:
         self._unwritten_since, self._unwritten_bytes = 0.0, 0
         self._files = [""]
         self._prefixes = np.full(1, b"\xff" * PREFIX_BYTES)
-        """The prefixes of all keys, sorted. The last item is greater than that of any key."""
+        """The sorted prefixes of all keys, and a last item that is greater than any prefix."""
         self._file_of_prefix = np.zeros(1, np.int32)
-        """For each prefix, the index in `_files` of the file with its key."""
+        """For each item of `_prefixes`, the index in `_files` of the file that contains the key."""
         self._next_refresh = 0.0
         _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes], max_bytes: int = MEMORY_BYTES) -> list[KnownResults]:
         """Return the results in all files that may have one of these keys. If these files may have
-        more than `max_bytes`, return only the results of these keys."""
+        more than `max_bytes` in total, return only the results of `keys`."""
         keys = set(keys)
         wanted = np.array([key[:PREFIX_BYTES] for key in keys], f"S{PREFIX_BYTES}")
         with self._lock:
@@ -132,7 +132,7 @@ class ResultCache:
             return [*filter(None, pool.map(read, [self._files[at] for at in files]))]
 
     def add(self, results: KnownResults) -> None:
-        """Add results. Writes them as soon as there are enough for a file, or they are old."""
+        """Add results. Writes all unwritten results if they are enough for a file, or old."""
         with self._lock:
             if not self._unwritten:
                 self._unwritten_since, self._unwritten_bytes = time.monotonic(), 0
@@ -164,7 +164,7 @@ class ResultCache:
         self.errors += 1
 
     def _refresh(self) -> None:
-        """Add the files that are new since the last call to the index."""
+        """Add to the index the files that are new since the last call."""
         self._next_refresh = time.monotonic() + REFRESH_SECONDS
         known, first_new = set(self._files), len(self._files)
         try:
@@ -182,7 +182,7 @@ class ResultCache:
         self._prefixes, self._file_of_prefix = prefixes[order], numbers[order]
 
     def _read_prefixes(self, name: str) -> np.ndarray:
-        """Return the prefixes of the keys in a file, which may be truncated or deleted by now."""
+        """Return the prefixes of the keys in a file, even if the file is truncated or deleted."""
         try:
             keys = (self._directory / name).read(_rows_in(name) * HASH_BYTES)
         except FileNotFoundError:
@@ -213,7 +213,7 @@ _OPEN: WeakSet[ResultCache] = WeakSet()
 
 
 def flush_caches() -> None:
-    """Write all unwritten results of this process, which may end soon."""
+    """Write all unwritten results of this process, because the process may end soon."""
     for cache in list(_OPEN):
         cache.flush()
 
@@ -223,7 +223,7 @@ def _rows_in(name: str) -> int:
 
 
 def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
-    """Return the keys and the results that a file contains. All groups have the same columns."""
+    """Return the two parts of a file, keys and results. All groups must have the same columns."""
     table = concat([with_warnings(each.table, each.warnings) for each in groups])
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -233,7 +233,7 @@ def _content_of(groups: Sequence[KnownResults]) -> tuple[bytes, bytes]:
 
 
 def _results_of(keys: bytes, results: bytes, names: Sequence[str]) -> KnownResults:
-    """Return the results in the content of a file. The columns get the names of this job, because
+    """Return the results in the two parts of a file. The columns get the names of this job, because
     other jobs with the same model may name their columns differently."""
     table = read_stream(results)
     if register_tensors(table.schema):

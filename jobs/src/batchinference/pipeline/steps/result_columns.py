@@ -21,7 +21,7 @@ from batchinference.text import with_article
 Misfits = dict[int, Exception]
 """By row index, the error of each row whose value does not fit its column."""
 _NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
-"""Types that have a length, but are one value. A text would be divided into its letters."""
+"""Types that have a length, but count as one value: a text, for example, is no list of letters."""
 _NO_COLUMN = (TypeError, ValueError)
 """The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
@@ -45,10 +45,10 @@ class _Column:
 class ResultColumns:
     """Builds the result columns of successive batches.
 
-    The type of a column is the common type of the values in the first batch. If they have no common
-    type, it is the most common type. A later value may widen the type, for example from integer to
-    float. A row does not fit if the type of its value cannot be unified with that of the column or
-    is unknown to Arrow, or if the conversion would change the value:
+    The type of a column is a type that suits all values in the first batch or, if there is none,
+    the most frequent type. A later value may widen the type, for example from integer to float. A
+    row does not fit if Arrow does not know the type of its value, if no type suits both this value
+    and the column, or if the conversion would change the value:
 
         batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double
     """
@@ -59,7 +59,7 @@ class ResultColumns:
 
     @contextmanager
     def unlearned(self) -> Iterator[None]:
-        """Restore the column types after the `with` body, whose few rows may have unusual types."""
+        """Restore the column types after the `with` body: its few rows may have unusual types."""
         types = dict(self._types)
         try:
             yield
@@ -70,7 +70,7 @@ class ResultColumns:
         self, values: Mapping[str, Any], inputs: Mapping[str, InputColumn] | None = None
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
         """Return the columns without the rows that do not fit, and the errors of these rows. If no
-        row fits, there are no columns. Values that equal those of `inputs` are not converted.
+        row fits, there are no columns. Values that equal the values in `inputs` are not converted.
         Raises JobFailure if user code has returned a single value instead of one per row."""
         columns = {
             name: self._column(name, column_values, (inputs or {}).get(name))
@@ -131,8 +131,8 @@ class ResultColumns:
         return _Column(cast)
 
     def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
-        """Return the column of the rows that fit. `same` has the input column of each row whose
-        value user code has returned unchanged."""
+        """Return the column of the rows that fit. `same` has a column of one row for each row whose
+        input value the code has returned unchanged."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
@@ -185,7 +185,7 @@ def _one_value_error(step: str, column: str, value: Any) -> JobFailure:
 
 
 def no_column_error(step: str, column: str, values: Any, error: Exception) -> JobFailure:
-    """Return the failure for values that `error` says are not a column."""
+    """Return the failure for values that cannot become a column because of `error`."""
     try:
         len(values)
     except TypeError:
@@ -219,7 +219,7 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both types; None if there is none that keeps texts as texts."""
+    """Return a type for values of both types; None if no such type keeps texts as texts."""
     wider = unify_types(one, other)
     if wider is None or _text_count(wider) < max(_text_count(one), _text_count(other)):
         return None
@@ -245,7 +245,7 @@ def _cast(
 def _concatenated(
     values: Any, columns: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """Return one column of the type `kind`. `columns` has a column of one row by row index, and
+    """Return one column of the type `kind`. `columns` has, by row index, columns of one row.
     `values` are the values of all rows."""
     if not isinstance(kind, pa.BaseExtensionType):
         return pa.chunked_array(chain.from_iterable(map(chunks_of, columns.values())), kind)

@@ -1,7 +1,7 @@
-"""Copies the values that user code returns, and recognizes those that it returns unchanged.
+"""Copies the values that user code returns, and recognizes input values that it returns unchanged.
 
-A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So a value
-that equals that of the input column of the same name is replaced by the value in this column.
+A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So if a value
+equals the value in the input column of the same name, the value of that column is used.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +20,7 @@ _IMMUTABLE = frozenset({type(None), bool, int, float, complex, str, bytes, np.st
 
 
 class InputColumn:
-    """A column of the input of user code. `read` returns its values as the code gets them."""
+    """A column of the input of user code. `read` converts a column to the values that code gets."""
 
     def __init__(self, column: pa.ChunkedArray, read: Callable[[pa.ChunkedArray], Values]) -> None:
         self._column, self._read = column, read
@@ -28,9 +28,9 @@ class InputColumn:
     def restored(
         self, values: Values
     ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
-        """Return the values that the code has returned, and the unchanged rows: for each of them, a
-        column with the value of the input. If the type of the input column can hold all values,
-        return a column of this type instead, and no unchanged rows."""
+        """Return the values that the code has returned, and for each row with an unchanged value, a
+        column with the input value. If all values fit the type of the input column, return a column
+        of this type instead, and no unchanged rows."""
         given = self._read(self._column)
         if _is_plain(values) and (
             not _is_plain(given) or (values.dtype, values.ndim) != (given.dtype, given.ndim)
@@ -46,8 +46,8 @@ class InputColumn:
         return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
 
     def _with_changes(self, values: Values, rows: np.ndarray) -> pa.ChunkedArray | None:
-        """Return the input column with the returned values in these rows; None if its type cannot
-        hold them, so that a reader of the column would get other values."""
+        """Return the input column after replacing these rows by the returned values; None if its
+        type does not fit these values, so that a reader of the column would get other values."""
         if not len(rows):
             return self._column
         column = decoded(self._column)
@@ -73,7 +73,7 @@ class InputColumn:
 def input_columns(
     table: pa.Table, read: Callable[[pa.ChunkedArray], Values]
 ) -> dict[str, InputColumn]:
-    """Return the columns of a table by name, except tensors, which NumPy does not change."""
+    """Return the columns of a table by name, without tensors: NumPy does not change tensors."""
     return {
         field.name: InputColumn(table.column(field.name), read)
         for field in table.schema
@@ -124,7 +124,7 @@ def copied(values: Any) -> Any:
         return _copied_array(values)
     if isinstance(values, list):
         return _copied_items(values)
-    if isinstance(values, tuple):  # stays one, because the keys of a map are in tuples
+    if isinstance(values, tuple):  # stays a tuple, because the keys of a map are in tuples
         return tuple(_copied_items(values))
     if isinstance(values, dict):
         return dict(zip(values, _copied_items(values.values()), strict=True))
@@ -140,7 +140,7 @@ def copied(values: Any) -> Any:
 
 def _copied_items(values: Iterable[Any]) -> list[Any]:
     items = list(values)
-    if _IMMUTABLE.issuperset(map(type, items)):  # much faster than a call for each of them
+    if _IMMUTABLE.issuperset(map(type, items)):  # much faster than a call for each item
         return items
     return [copied(item) for item in items]
 
@@ -148,14 +148,14 @@ def _copied_items(values: Iterable[Any]) -> list[Any]:
 def _copied_array(values: np.ndarray) -> np.ndarray:
     result = copy(values)
     if values.dtype == object and values.ndim:
-        items = np.asarray(result)  # not a subclass, which might convert the items
+        items = np.asarray(result)  # a subclass might convert the items
         for index, item in zip(np.ndindex(items.shape), _copied_items(items.flat), strict=True):
             items[index] = item
     return result
 
 
 def _copied_arrow(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Return a copy of Arrow data, which may share its memory with a NumPy array."""
+    """Return a copy of Arrow data, because the data may share memory with a NumPy array."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array(map(_copied_arrow, values.chunks), values.type)
     return pa.concat_arrays([values, values[:0]])  # a single array would not be copied

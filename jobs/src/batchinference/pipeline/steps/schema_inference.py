@@ -1,4 +1,4 @@
-"""Infers the columns after steps if there are no rows: before a job, or if all are filtered."""
+"""Infers the columns after steps without rows: before a job, or if all rows are filtered."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def columns_after_all(
     steps: Sequence[Step], columns: pa.Schema, *, code_keeps_columns: bool = False
 ) -> pa.Schema:
     """Return the columns after all steps, inferred from the columns of the input. An empty schema
-    means that the columns are unknown, and the null type that the type of a column is. Columns are
-    unknown after user code, unless `code_keeps_columns`."""
+    means that the columns are unknown, and the null type means that a column's type is unknown.
+    Columns are unknown after user code, unless `code_keeps_columns`."""
     table = columns.empty_table()
     for step in steps:
         if step.facts.user_code and code_keeps_columns:
@@ -36,10 +36,10 @@ def result_without_rows(
     step: Step, table: pa.Table, transform: Transform | None = None
 ) -> pa.Table:
     """Return the columns that a step would return for rows with the columns of `table`, as a table
-    without rows. It has no columns if they are unknown. Unknown types are null.
+    without rows. If the columns are unknown, the table has none. Unknown types are null.
 
-    If types do not depend on values, they come from a call of `transform` without rows, otherwise
-    from the spec of the step. Without `transform`, the step is loaded if that is cheap."""
+    If types do not depend on values, a call of `transform` without rows returns them. Otherwise,
+    they come from the spec. Without `transform`, the step is loaded if that is cheap."""
     (empty, _), facts = split_prepared(without_rows([table])), step.facts
     if transform is None and class_of(step).LOADS_NOTHING:
         transform = load_step(step, Device())

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class Preparation(Transform):
-    """Adds prepared columns: the tokens of the texts that a model computes. The names of these
-    columns begin with PREPARED_PREFIX, and only the step of the model reads them. A batch is not
-    changed if its inputs are not texts, or if only the replicas of the model can tokenize them."""
+    """Adds prepared columns: the tokens of the texts that a model gets. The names of these columns
+    begin with PREPARED_PREFIX, and only the model step reads the columns. A batch is not changed if
+    its inputs are not texts, or if only the replicas of the model can tokenize them."""
 
     def __init__(self, step: str, model: Model) -> None:
         from batchinference.pipeline.runtimes.flat_tokens import preparing_tokenizers
@@ -47,7 +47,7 @@ class Preparation(Transform):
         return batch
 
     def _current_tokenizer(self) -> FlatTokenizer | None:
-        """Return the first tokenizer that replicas do not refuse; None if they refuse all."""
+        """Return the first tokenizer that replicas do not refuse; None if all are refused."""
         while self._tokenizer is not None and self._tokenizer.is_refused:
             self._tokenizer = next(self._tokenizers, None)
         return self._tokenizer

@@ -50,8 +50,8 @@ def without_bad_rows(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> pa.Table | TransformResult:
-    """Return a result in which a batch row has also failed if a row made from it has a value that
-    cannot be read, or if the batch row has a warning whose name is in `failing`."""
+    """Return a result in which more batch rows have failed: rows from which a row with an
+    unreadable value was made, and rows with a warning whose name is in `failing`."""
     table = result if isinstance(result, pa.Table) else result.table
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
@@ -64,8 +64,8 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result in which the batch rows in `errors` have failed. Rows made from them are left
-    out."""
+    """Return a result in which the batch rows in `errors` have failed. Rows made from failed batch
+    rows are left out."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
@@ -79,7 +79,7 @@ def partial_result(result: pa.Table | TransformResult, rows: int) -> TransformRe
 
 
 def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:
-    """Return the bytes of a copy of some rows, which shares the values of dictionaries."""
+    """Return the bytes of a copy of some rows without dictionary columns: copies share these."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
     return sum(int(column.slice(first, rows).nbytes) for column in columns)
 
@@ -122,7 +122,7 @@ class Transform:
     @classmethod
     def check_types(cls, step: str, settings: Any, known: pa.Table) -> pa.Table | None:  # noqa: ARG003
         """Return the columns of known type after the step, without rows; None if `schema_inference`
-        must infer them. `known` has those before the step. Raises UnsuitableTypes."""
+        must infer them. `known` has such columns before the step. Raises UnsuitableTypes."""
         return None
 
 
@@ -132,7 +132,7 @@ def is_prepared(name: str) -> bool:
 
 
 def split_prepared(table: pa.Table) -> tuple[pa.Table, dict[str, pa.ChunkedArray]]:
-    """Return a table without its prepared columns, and these columns by name without the prefix."""
+    """Return a table without prepared columns, and the prepared columns by name without prefix."""
     names = [*filter(is_prepared, table.column_names)]
     prepared = {name.removeprefix(PREPARED_PREFIX): table.column(name) for name in names}
     return (table.drop_columns(names) if names else table), prepared

@@ -93,7 +93,7 @@ class MapBatches(UserCode):
         return self._result(batch, inputs, returned)
 
     def _call_code(self, batch: Batch) -> Any:
-        """Return what the code returns. If it uses an array as one value, the error gets a fix."""
+        """Return the code's result. If the code uses an array as a value, its error gets a fix."""
         try:
             return self._function(batch, **self._arguments)
         except Exception as error:
@@ -176,7 +176,7 @@ class MapRows(UserCode):
         )
         failed = failed | {parents[row]: error for row, error in misfits.items()}
         fitting = [row for row in range(len(results)) if row not in misfits]
-        # if one of the rows made from a batch row does not fit, drop the others, too
+        # if one row made from a batch row does not fit, drop all rows made from it
         kept = [row for row in fitting if parents[row] not in failed]
         table = pa.table(columns)
         if len(kept) < len(fitting):
@@ -227,7 +227,7 @@ def _with_pillow(value: Any) -> Any:
     or 4 channels). Return any other value unchanged."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return value
-    from PIL import Image  # other steps do not need it
+    from PIL import Image  # other steps do not need Pillow
 
     is_image = value.ndim == 2 or (value.ndim == 3 and value.shape[2] in (3, 4))
     return Image.fromarray(value) if is_image else value
@@ -321,7 +321,7 @@ def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _is_frame(result: Any) -> bool:
-    pandas = sys.modules.get("pandas")  # code that returns a DataFrame has imported it
+    pandas = sys.modules.get("pandas")  # code that returns a DataFrame has imported pandas
     return pandas is not None and isinstance(result, pandas.DataFrame)
 
 

@@ -43,11 +43,11 @@ class Conditional(Transform):
         self._adds = set(adds)
         self._added = {name: _type_of(kind) for name, kind in adds.items()}
         """The types of the columns that the step adds or replaces: null until a type is known. For
-        user code, these are all columns of its results, because it may replace any column."""
+        user code, these are all columns of the results, because the code may replace any column."""
 
     def chosen(self, batch: pa.Table) -> np.ndarray | None:
         """Return a mask (bool) of the rows for which the step runs; None if the condition cannot be
-        computed, which the next call of the step reports."""
+        computed. The next call of the step reports this error."""
         try:
             mask = self._condition.mask(batch)
         except (UnsuitableTypes, pa.ArrowException):
@@ -64,7 +64,7 @@ class Conditional(Transform):
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         try:
             mask = self._condition.mask(batch)
-        except UnsuitableTypes as error:  # other batches may have other types
+        except UnsuitableTypes as error:  # fails these rows: other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
         rows = np.flatnonzero(mask.to_numpy())
         skips = len(rows) < batch.num_rows
@@ -104,8 +104,8 @@ class Conditional(Transform):
     def _with_skipped(
         self, batch: pa.Table, rows: np.ndarray, result: TransformResult
     ) -> pa.Table | TransformResult:
-        """Return the result for a batch: `result`, which the step has made of `rows`, and the rows
-        that the step skips. It ends before the first row in `rows` that `result` does not cover."""
+        """Return the result for a batch: the step's `result` for `rows`, and the skipped rows. If
+        `result` is partial, the returned one ends before the first row that `result` lacks."""
         is_complete = result.rows is None or result.rows == len(rows)
         covered = batch.num_rows if is_complete else int(rows[result.rows])
         skipped = np.setdiff1d(np.arange(covered), rows)
@@ -129,8 +129,8 @@ class Conditional(Transform):
         order: np.ndarray,
         parents: np.ndarray,
     ) -> pa.Table:
-        """Return the rows of `made`, the result of the step, and the skipped rows of the batch,
-        sorted by batch row. `order` sorts them, and `parents` has the batch row of each of them."""
+        """Return the rows of `made`, the step's result, and the skipped rows, sorted by batch row.
+        `order` has the indexes that sort them, and `parents` the batch row of each sorted row."""
         batch = split_prepared(batch)[0]
         changed = set(made.column_names if made.num_rows else ()) & self._added.keys()
         order_of_code = made.column_names if self._reads is None and made.num_rows else ()

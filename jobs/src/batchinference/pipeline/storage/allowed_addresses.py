@@ -2,7 +2,7 @@
 
 The addresses are untrusted, but they are fetched with the network access and the credentials of the
 job. By default, only the public internet is allowed; for addresses in a URL manifest, also the
-bucket or directory of the manifest. The option `allow` adds prefixes."""
+bucket or directory of the manifest. The option `allow` adds allowed prefixes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER = [
     ipaddress.ip_network(network)
     for network in (
         *("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24"),  # cloud services, relays
-        *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # everything except 2000::/3
+        *("::/3", "4000::/2", "8000::/1", "3fff::/20"),  # outside of 2000::/3; documentation
     )
 ]
 MAX_ESCAPES = 5
@@ -53,7 +53,7 @@ class Allowed:
 
     def has_url(self, url: str) -> bool:
         """Return whether a URL has an allowed prefix (scheme, host, port and folder). urllib3
-        parses the URL here, and also opens the connection: two parsers could find two hosts."""
+        parses the URL here, as it opens the connection: two parsers could see two hosts."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (
@@ -66,8 +66,8 @@ class Allowed:
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
-        """Return a Location for an address in storage. Raises Forbidden unless it is in the bucket
-        or directory of the manifest, or has an allowed prefix.
+        """Return a Location for an address in storage. Raises Forbidden unless the address is in
+        the bucket or directory of the manifest, or has an allowed prefix.
 
         The Location reads no other files, even if somebody replaces a file by a link later."""
         real = _real(address)
@@ -81,8 +81,8 @@ class Allowed:
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
-    """Yield the folders in which the manifest allows addresses without a prefix: the bucket of a
-    manifest in an object store; the directory of a local manifest and, if the manifest is a link,
+    """Yield the folders in which a manifest's addresses are allowed without a prefix: the bucket of
+    a manifest in an object store; the directory of a local manifest and, if the manifest is a link,
     the directory of its target. Yields nothing if the address is in another store."""
     if address.local and manifest.local:
         yield escaped(os.path.realpath(os_path(os.path.dirname(manifest.path))))
@@ -107,8 +107,8 @@ def _is_below(path: str, folder: str) -> bool:
 def _is_plain(path: str) -> bool:
     """Return whether all servers understand a path in the same way.
 
-    Servers decode a path once or several times, some with other encodings, and ignore what follows
-    some characters. So no part may look like `.` or `..`, or have a control character."""
+    Servers decode a path once or several times, some with other encodings, and ignore the text
+    after some characters. So no part may look like `.` or `..`, or have a control character."""
     for _ in range(MAX_ESCAPES):
         unescaped = unquote(path, "latin-1")
         if unescaped == path:

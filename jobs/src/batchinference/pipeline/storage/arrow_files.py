@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PICKLED = "ray.data.arrow_pickled_object"
 """The name of the extension type, whether or not Ray has registered it in this process."""
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Maximum rows, and bytes as the footer states them (perhaps wrongly), per decoded table."""
+"""Maximum rows and bytes of a decoded table. The bytes are from the footer, and may be wrong."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -59,7 +59,7 @@ def _holds_pickles(kind: pa.DataType) -> bool:
 
 
 def read_table(source: pa.NativeFile, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return the rows of a Parquet file, or only some columns. Raises like `read_tables`."""
+    """Return the rows of a Parquet file, or only some columns. Raises as `read_tables` does."""
     return pa.concat_tables(read_tables(source, columns))
 
 
@@ -123,9 +123,9 @@ def open_parquet(source: Any) -> pq.ParquetFile:
 
 
 def _parquet_file(source: Any) -> pq.ParquetFile:
-    """Open a Parquet file. A Python file is not read by threads of Arrow, which would free its
-    buffers late: if the interpreter is exiting by then, the process aborts. Content in memory needs
-    no threads."""
+    """Open a Parquet file and return it. No threads of Arrow read a Python file, because they free
+    its buffers late: if the interpreter is exiting by then, the process aborts. Content in memory
+    needs no threads."""
     without_threads = not isinstance(source, pa.NativeFile) or isinstance(
         source, pa.PythonFile | pa.BufferReader
     )
@@ -133,7 +133,7 @@ def _parquet_file(source: Any) -> pq.ParquetFile:
 
 
 def parquet_metadata(source: Any) -> pq.FileMetaData:
-    """Return the footer of a Parquet file. Safe, because it gives no access to rows."""
+    """Return the footer of a Parquet file. This is safe, because a footer has no rows."""
     return pq.read_metadata(source)
 
 
@@ -157,7 +157,7 @@ def schema_text(schema: pa.Schema) -> str:
 
 
 def schema_in(text: str) -> pa.Schema:
-    """Return the Arrow schema in a text. Raises ValueError if there is none, and UnsafeColumn."""
+    """Return the Arrow schema in a text. Raises ValueError for other texts, and UnsafeColumn."""
     return schema_of(base64.b64decode(text))
 
 

@@ -1,7 +1,7 @@
 """Replaces an object in a store only if nobody has changed it since it was read (compare-and-swap).
 
-pyarrow cannot send such conditions, but obstore can: `If-None-Match` for an object that does not
-exist, else the ETag or the generation that was read."""
+pyarrow cannot send such conditional puts, but obstore can, with `If-None-Match` for an object that
+does not exist, else the ETag or the generation that was read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Change = Callable[[bytes | None], bytes]
 """Returns the new content of a file, given its current content (None if it does not exist). Raises
 an exception if the file must not be changed."""
 ROUNDS = 4
-"""Maximum number of refused puts. After each, `change` gets the new content, and may raise."""
+"""Maximum number of refused puts. After each one, `change` gets the new content, and may raise."""
 _DENIED = re.compile(r"status code: (401|403|501)\b")
 _NOT_IMPLEMENTED = re.compile(r"status code: 501\b")
 
@@ -38,8 +38,8 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
     the store does not offer conditional puts, or if obstore cannot access it. Raises OSError if the
     store does not respond, and after ROUNDS refused puts.
 
-    If the response to a put is lost, its repetition is refused. `change` then gets the content that
-    it has returned before, and should return it unchanged."""
+    If the response to a put is lost, the put is repeated, and the repetition is refused. Then
+    `change` gets the content that it has returned before, and should return the same content."""
     from obstore.exceptions import BaseError
 
     bucket, _, key = path.partition("/")
@@ -98,7 +98,7 @@ def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
 def _read(
     store: S3Store | GCSStore | AzureStore, key: str
 ) -> tuple[bytes | None, UpdateVersion | Literal["create"]]:
-    """Return the content of an object, and the put condition "not changed since"."""
+    """Return the content of an object, and the condition of a put that replaces this version."""
     try:
         result = store.get(key)
     except FileNotFoundError:

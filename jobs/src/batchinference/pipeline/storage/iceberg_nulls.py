@@ -1,4 +1,4 @@
-"""Keeps null lists and maps of structs, which pyiceberg (0.12) reads and writes as empty ones.
+"""Keeps null lists or maps of structs, because pyiceberg (0.12) reads and writes them as empty.
 
 Importing this module corrects the class of pyiceberg that converts the rows of a file to the types
 of a table. pyiceberg uses this class when it reads a table and when it writes files."""

@@ -42,8 +42,8 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.E
 
 def read(path: str, root: str, limit: int | None = None, allowed: tuple[str, ...] = ()) -> bytes:
     """Return the content of a regular file, or its first `limit` bytes. Raises OSError for anything
-    else, because a named pipe, for example, could block forever; and like `contained` for a file
-    that is not in `allowed`, if there are any."""
+    else, because a named pipe, for example, could block forever. If `allowed` is not empty, also
+    raises OSError for files outside of it, as `contained` does."""
     with open_regular(path, root) as file:
         if allowed:
             _check_allowed(path, file, allowed)
@@ -180,7 +180,7 @@ def delete(path: str, root: str) -> None:
 
 
 def delete_directory(path: str, root: str) -> None:
-    """Delete a directory and its content. A link to a directory is left."""
+    """Delete a directory and its content. A link to a directory is not deleted."""
     directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _directory(directory, root) as parent:
         shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
@@ -232,7 +232,7 @@ def _directory(path: str, root: str, *, make: bool = False) -> Iterator[int]:
 
 
 def _below(path: str, root: str) -> list[str]:
-    """Return the parts of a path below `root`; empty if it is not below."""
+    """Return the parts of a path below `root`; an empty list if the path is not below `root`."""
     prefix = root.rstrip("/") + "/"
     return path.removeprefix(prefix).split("/") if path.startswith(prefix) else []
 
@@ -268,7 +268,7 @@ _Identity = tuple[int, int]
 
 
 def info_of(path: str) -> pafs.FileInfo:
-    """Return what is at a path, of type NotFound if it is missing. Links are followed."""
+    """Return the info of a file or directory, with type NotFound if none. Links are followed."""
     try:
         return _info(path, os.stat(os_path(path)))
     except (FileNotFoundError, NotADirectoryError):
@@ -276,11 +276,11 @@ def info_of(path: str) -> pafs.FileInfo:
 
 
 def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return the entries of a directory; none if it does not exist. Links are followed, unless they
-    lead to a directory above them.
+    """Return the entries of a directory; none if it does not exist. Links are followed but, with
+    `recursive`, not up to a directory above them.
 
-    Such a link, and what is neither a file nor a directory, has the type Unknown. A broken link has
-    the type NotFound. Raises OSError."""
+    Links that are not followed, and entries that are neither files nor directories, have the type
+    Unknown. A broken link has the type NotFound. Raises OSError."""
     infos: list[pafs.FileInfo] = []
     directories: list[tuple[str, frozenset[_Identity]]] = []
     with suppress(FileNotFoundError):
@@ -334,7 +334,7 @@ def _info(path: str, status: os.stat_result | None) -> pafs.FileInfo:
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
-    """A file system for reading, with only the directories and files `allowed`."""
+    """A file system for reading that opens only files in `allowed` or below directories in it."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed
@@ -365,7 +365,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._opened(path, lambda file: self._local.open_input_stream(file, None))
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
-        """Open a file, and then check its real path, because others may replace it by a link."""
+        """Open a file, and then check its real path: others may replace the path by a link."""
         with open_regular(path, root="") as file:
             _check_allowed(path, file, self._allowed)
             descriptor = f"/proc/self/fd/{file.fileno()}"
@@ -380,8 +380,8 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
 
 def contained(allowed: tuple[str, ...]) -> pafs.FileSystem:
-    """Return a local file system that opens only these files and files in these directories. For
-    other files, also through a link, it raises OSError without errno."""
+    """Return a local file system that opens only files in `allowed`, and files below directories in
+    it. For other files, also behind a link, it raises OSError without errno."""
     return pafs.PyFileSystem(_Handler(allowed))
 
 

@@ -30,7 +30,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
-"""Matches the rest of a glob from its first pattern on."""
+"""Matches the end of a glob, from the first part of the path with a wildcard on."""
 _REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
 
 
@@ -39,9 +39,9 @@ class Location:
     """An address in a storage system. Picklable and cheap.
 
     `uri` is the address as the user has written it, `storage` the settings of the object store.
-    `root` is a local directory: below it, symbolic links are refused with BadOutput (empty: links
-    are followed). `allowed` are local directories and files: if there are any, only files in them
-    are read, and links to other files are refused."""
+    Below the local directory `root`, symbolic links are refused with BadOutput (if `root` is empty,
+    links are followed). `allowed` are local directories and files: if there are any, other files
+    are not read, not even through links."""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
@@ -51,7 +51,7 @@ class Location:
     @property
     def filesystem(self) -> pafs.FileSystem:
         """The file system of pyarrow. Raises OSError if settings of an object store are missing."""
-        if self.local and (self.allowed or "\\x" in self.path):  # pyarrow cannot open such names
+        if self.local and (self.allowed or "\\x" in self.path):  # pyarrow cannot open escaped names
             return local_files.contained(self.allowed or ("/",))
         if self.local:
             return pafs.LocalFileSystem()
@@ -85,7 +85,7 @@ class Location:
         return storage_options(self.scheme, self.storage)
 
     def in_store_of(self, other: Location) -> bool:
-        """Return whether both are in the same store, so their paths can be compared."""
+        """Return whether both addresses are in one store, so that their paths can be compared."""
         same_service = self.local or self.storage.endpoint == other.storage.endpoint
         return self.scheme == other.scheme and same_service
 
@@ -98,8 +98,8 @@ class Location:
         return Location(uri, self.storage, self.root, self.allowed)
 
     def without_links_below(self, root: Location) -> Location:
-        """Return this address with a `root` below which symbolic links are refused. With such
-        links, others who can write there could redirect reads and writes to other files."""
+        """Return this address with a `root` below which symbolic links are refused. Through such
+        links, others who can write below `root` could redirect reads and writes."""
         return replace(self, root=root.path) if self.local and root.local else self
 
     def contained_in(self, paths: Iterable[str]) -> Location:
@@ -133,7 +133,7 @@ class Location:
         return with_retries(lambda: self._read(limit))
 
     def _read(self, limit: int | None) -> bytes:
-        # one request, because an input file knows its size; a stream makes many
+        # an input file knows its size and needs one request; a stream makes many requests
         with self.filesystem.open_input_file(self.path) as file:
             return bytes(file.read(limit if limit is None else min(limit, file.size())))
 
@@ -148,7 +148,7 @@ class Location:
         return self.unpacked(source)
 
     def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
-        """Return `source`, which is this file, as a decompressed stream."""
+        """Return the decompressed stream of `source`, the opened file."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
@@ -173,9 +173,9 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change` of it. No other process can change the
-        file in between, except on a file system without locks or in a store without conditional
-        puts, where this is only unlikely.
+        """Replace the content of this small file by `change` of the content. No other process can
+        change the file in between, but on a file system without locks, or in a store without
+        conditional puts, such a change is only unlikely.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:
@@ -197,7 +197,7 @@ class Location:
 
     def content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the entries of this directory; none if it does not exist. A broken link has the
-        type NotFound, and what is neither a file nor a directory has the type Unknown."""
+        type NotFound, and an entry that is neither a file nor a directory has the type Unknown."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.entries_in(self.path, recursive=recursive))
@@ -225,14 +225,14 @@ class Location:
 
     def without_links(self, files: Iterable[pafs.FileInfo]) -> list[pafs.FileInfo]:
         """Return the files in this directory that are reached without a symbolic link. With a link,
-        others who can write there could add files that only the job can read."""
+        others who can write to the directory could add files that only the job can read."""
         return [info for info in files if not self._is_linked(info.path)]
 
     def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
         """Return the files, at any depth, that readers of data sets do not skip.
 
-        They skip paths with a part that begins with an underscore or a dot, except for partitions
-        (`_class=cat`). Files in the directory `but` are left out, too."""
+        Readers skip paths with a part that begins with an underscore or a dot, except for
+        partitions (`_class=cat`). Files in the directory `but` are left out, too."""
         files = self.files()
         for directory in self.directories():
             if not is_hidden(base_name(directory.path)):
@@ -267,7 +267,7 @@ class Location:
 
     def move(self, target: Location) -> None:
         """Move this file to `target`, where it appears atomically. A store that cannot rename
-        copies the file first, so after an interruption both may exist."""
+        copies the file first, so after an interruption both files may exist."""
         if (
             self.local
             and target.local
@@ -289,8 +289,8 @@ class Location:
 
 
 class _GzipStream(io.RawIOBase):
-    """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow the end of the
-    file. Raises OSError for damage."""
+    """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow the compressed
+    data. Raises OSError if the data is damaged."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)

@@ -40,7 +40,7 @@ _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 )
-"""An empty account. Without it, writes request a token, because skip_signature is for reads."""
+"""An empty account. Without it, writes would request a token: skip_signature is only for reads."""
 
 
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
@@ -52,8 +52,8 @@ def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
 def _object_store(
     scheme: str, bucket: str, storage: Storage, _environment: tuple[str | None, ...]
 ) -> pafs.FileSystem:
-    """Create a file system, or return the cached one for the same environment variables. A notebook
-    may replace expired keys."""
+    """Create a file system, or return the cached one for the same environment variables. Variables
+    may change: a notebook may replace expired keys."""
     return _STORES[scheme](bucket, storage)
 
 
@@ -108,8 +108,8 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
 
 
 def proxy_of(url: str | None) -> str | None:
-    """Return the proxy for a URL (None: AWS) that the environment names, if any. Only the S3
-    library does not read HTTPS_PROXY and NO_PROXY itself."""
+    """Return the proxy that the environment names for a URL (None: the URL of AWS), if any. Only
+    the S3 library does not read HTTPS_PROXY and NO_PROXY itself."""
     from requests import utils
 
     url = url or _AWS
@@ -118,8 +118,8 @@ def proxy_of(url: str | None) -> str | None:
 
 
 def _s3_keys() -> dict[str, str | None]:
-    """Return the keys in the environment, if any. They are the first in the credential chain
-    anyway, but creating the chain searches the AWS instance metadata service for 6 seconds."""
+    """Return the keys in the environment, if any. The credential chain would find the same keys,
+    but its creation searches the AWS instance metadata service for 6 seconds."""
     key, secret, token = (os.environ.get(name) for name in _S3_KEYS)
     return (
         {"access_key": key, "secret_key": secret, "session_token": token} if key and secret else {}
@@ -208,8 +208,8 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
     """Return the options of an object store for Lance and Delta. Raises OSError if settings are
     missing.
 
-    Both libraries read credentials from the usual environment variables, except for the Azure key,
-    for which they do not know the variable of the Microsoft tools."""
+    Both libraries read credentials from the usual environment variables, except for the Azure key:
+    they do not know the variable that the Microsoft tools use."""
     endpoint, skip = storage.endpoint, "true" if storage.anonymous else None
     options: dict[str, str | None] = {}
     match scheme:
@@ -239,14 +239,14 @@ _FILES_OF_TOOLS = {
     "s3": {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"},
     "az": {"AZURE_CONFIG_DIR": "~/.azure"},
 }
-"""Variables for paths with credentials, and their defaults. obstore does not read these files."""
+"""Variables for the paths of credential files, and default paths. obstore ignores these files."""
 
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT",),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR"),
 }
-"""Environment variables with an endpoint that obstore reads but pyarrow does not."""
+"""Environment variables with an endpoint that only obstore reads, and pyarrow does not."""
 
 
 def obstore_bucket(
@@ -294,7 +294,7 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of pyiceberg for the object store of an address, or for S3 if it has none.
+    """Return the options of pyiceberg for the object store of an address, or of S3 if none.
     pyiceberg finds credentials itself, and an address of Azure contains the account."""
     match urlsplit(address).scheme:
         case "gs":

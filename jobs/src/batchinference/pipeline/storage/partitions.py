@@ -16,7 +16,7 @@ MAX_SEGMENT = 255 - len("=~")
 """Maximum number of bytes of the column name, the shortened value and its hash together."""
 SHORTENED, HASH_DIGITS = "~", 32
 _CUT_ESCAPE = re.compile("%.?$")
-"""Matches a percent-encoding at the end of a text that was cut within it."""
+"""Matches an incomplete percent-encoding at the end of a text that was cut."""
 
 
 def directory_name(name: str, value: object) -> str:

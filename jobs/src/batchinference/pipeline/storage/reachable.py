@@ -18,8 +18,8 @@ SECONDS = 4.0
 
 
 def unreachable(locations: dict[str, Location], seconds: float = SECONDS) -> dict[str, str]:
-    """Return a message for each store that does not answer within `seconds`, by its first name in
-    `locations`. A store with wrong settings is not tried, because its library reports them."""
+    """Return a message for each store that does not answer within `seconds`, by the store's first
+    name in `locations`. Stores with wrong settings are not tried: their libraries report them."""
     hosts: dict[tuple[str, int], str] = {}
     for name, location in locations.items():
         if not location.local and (host := _host_of(location)) is not None:
@@ -67,7 +67,7 @@ def _in_thread(connect: Callable[[], None]) -> Future[None]:
 
 def _connect(host: tuple[str, int], seconds: float) -> None:
     """Connect to all IP addresses of a host at once, because IPv6 may not work. Raises OSError if
-    none accepts the connection."""
+    no address accepts the connection."""
     addresses = [each[4] for each in socket.getaddrinfo(*host, type=socket.SOCK_STREAM)]
     targets = ((str(address[0]), host[1]) for address in addresses)
     tries = [_in_thread(partial(_connect_to, target, seconds)) for target in targets]
@@ -80,10 +80,10 @@ def _connect_to(address: tuple[str, int], seconds: float) -> None:
 
 
 def _problem_of(connection: Future[None], seconds: float) -> str | None:
-    """Wait up to `seconds` for a connection. Return why there is none, or None if there is one."""
+    """Wait up to `seconds` for a connection. Return why it has failed; None if it has not."""
     try:
         connection.result(seconds)
-    except TimeoutError:  # the name may still be looked up
+    except TimeoutError:  # perhaps the lookup of the name takes too long
         return f"no connection within {seconds:g} s"
     except OSError as error:
         return error.strerror or str(error)

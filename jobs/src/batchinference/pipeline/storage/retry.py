@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 ATTEMPTS = 4
 """Maximum number of tries of a storage operation."""
 LONGEST_PAUSE = 900.0
-"""The longest wait in seconds that a server may ask for, because the job occupies its resources."""
+"""The longest accepted wait in seconds that a server asks for: a waiting job occupies resources."""
 
 
 class TransientError(Exception):
@@ -79,12 +79,12 @@ HTTP = RetryPolicy(5, 0.5, lambda e: isinstance(e, TransientError) and e.wait <=
 
 
 def with_retries(call: Callable[[], Result]) -> Result:
-    """Call an idempotent storage operation, retry transient errors, and return its result."""
+    """Call an idempotent storage operation with retries of transient errors. Return its result."""
     return STORAGE.call(call)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of a Retry-After header (a number or a date); None if there is none."""
+    """Return the seconds of a Retry-After header (number or date); None if missing or invalid."""
     value = headers.get("Retry-After")
     if value is None:
         return None

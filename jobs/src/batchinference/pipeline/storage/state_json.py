@@ -1,5 +1,5 @@
 """Parses JSON, and adds checksums to the JSON of stored state. Without a checksum, a corrupted
-number could lose rows unnoticed."""
+number could cause an unnoticed loss of rows."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from batchinference.spec.addresses import SCHEMES, scheme_of
 
 THREADS = 16
 TIMEOUTS = (10.0, 60.0)
-"""Connect and read timeouts in seconds. The read timeout is between two chunks of a response."""
+"""Connect and read timeouts in seconds. The read timeout limits the wait for one chunk."""
 MAX_SECONDS = 300.0
 """Deadline in seconds for one whole response, including redirects."""
 MAX_REDIRECTS = 5
@@ -78,7 +78,7 @@ class Fetcher:
         """Return the bytes at an address. A relative path is relative to the directory of
         `manifest`.
 
-        Raises PermanentFetchError, TransientFetchError, or Forbidden if it is not allowed."""
+        Raises PermanentFetchError, TransientFetchError, or Forbidden for a refused address."""
         if scheme_of(uri) in ("http", "https"):
             return self.fetch_url(uri)
         try:
@@ -190,7 +190,7 @@ class Fetcher:
 
 
 def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
-    """Return the decompressed content as a file. urllib3 would accept a truncated gzip stream."""
+    """Return the content as a file that gzip decompresses: urllib3 accepts truncated streams."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
         return stream
@@ -203,7 +203,7 @@ def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
 
 @lru_cache(maxsize=2)
 def _session(adapter: type[HTTPAdapter]) -> requests.Session:
-    """Return the session of this process for an adapter. It keeps connections open."""
+    """Return the session of this process for an adapter. A session keeps connections open."""
     session = requests.Session()
     for scheme in ("http://", "https://"):
         session.mount(scheme, adapter(pool_connections=THREADS, pool_maxsize=THREADS))

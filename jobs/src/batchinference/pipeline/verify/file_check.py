@@ -50,7 +50,7 @@ class StoredFiles:
     sizes: dict[str, int]
     """The size in bytes of each file that a listing of the directory has shown, by name."""
     from_header: FileCounter | None
-    """Returns the number of rows that a file stores."""
+    """Returns the number of rows that the footer of a file states; None without footers."""
     from_bytes: StreamCounter | None
     """Counts the rows of a file by reading all of its bytes."""
     quick: bool
@@ -87,7 +87,7 @@ class StoredFiles:
             return None, (Kind.DAMAGED, Position(address.uri, detail=detail), 1)
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
-        """Yield the files with this prefix in their names that no manifest entry has `named`."""
+        """Yield the files whose names begin with `prefix` and that no manifest entry names."""
         for name in sorted(self.sizes.keys() - named):
             if base_name(name).startswith(prefix):
                 yield Kind.ORPHANS, Position((self.directory / name).uri), 1
@@ -175,7 +175,7 @@ def _lines(source: BinaryIO) -> int:
 
 
 def csv_records(source: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Return the number of CSV records after the header. They may have quoted line ends."""
+    """Return the number of CSV records after the header. Records may have quoted line ends."""
     lines, quoted = 0, False
     for chunk in _chunks(source, chunk_bytes):
         content = np.frombuffer(chunk, np.uint8)

@@ -193,7 +193,7 @@ class JobReport:
     """How many input rows were written, failed or filtered."""
     input_files: int = 0
     input_files_counted: int = 0
-    """The files whose rows were counted again."""
+    """The number of files whose rows were counted again."""
     committed: Committed = field(default_factory=Committed)
     missing: list[Position] = field(default_factory=list)
     """The missing rows of an unfinished output."""
@@ -207,7 +207,7 @@ class JobReport:
 
     @property
     def key(self) -> str:
-        """The key of the work of the job; empty if it is unknown."""
+        """The key of the fields of the spec that determine the job's rows; empty if unknown."""
         return self.layout.key if self.layout else ""
 
     @property

@@ -1,6 +1,6 @@
 """Counts the rows of the input again, and compares them with the rows of all manifest entries.
 
-A job uses only valid entries (see `row_coverage`). This module also uses the others."""
+A job uses only valid entries (see `row_coverage`). This module also uses invalid entries."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Sizes:
         return sum(self.ends.values()) if len(self.ends) == self.files else None
 
     def of(self, files: np.ndarray) -> np.ndarray:
-        """Return the number of rows (int64) of the files with these numbers. It is 0 for files that
-        do not exist, and the maximum int64 if it is unknown."""
+        """Return the row counts (int64) of the files with the numbers `files`: 0 for files that do
+        not exist, and the maximum int64 for unknown counts."""
         unknown = np.iinfo(np.int64).max if self.rows_each is None else self.rows_each
         sizes = [
             self.ends.get(file, unknown) if file < self.files else 0 for file in files.tolist()
@@ -71,11 +71,11 @@ class AccountedRows:
 
     row_set: RowSet
     repeated: list[Range]
-    """The rows that more than one entry has, or that have more than a full share."""
+    """The rows that more than one entry has, and split rows with more than a full share."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
-        """Return the rows of entries. A split row counts once all its shares are there."""
+        """Return the rows of entries. A split row counts if its shares add up to FULL_SHARE."""
         split, shares = summed_shares(entries)
         complete, repeated = split[shares >= FULL_SHARE], split[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)
@@ -91,7 +91,7 @@ class AccountedRows:
         return self.row_set.rows
 
     def missing(self, sizes: Sizes) -> MissingRows:
-        """Return the rows of the input that no manifest entry holds."""
+        """Return the rows of the input that no manifest entry has."""
         return self.row_set.missing(sizes.files, sizes.ends, sizes.rows_each)
 
     def beyond(self, sizes: Sizes) -> list[Range]:
@@ -121,10 +121,10 @@ def _as_ranges(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
 
 def wrong_errors(entry: ManifestEntry, file: Location) -> int:
     """Return the number of error records of a manifest entry that are duplicates, or whose rows the
-    entry does not hold. Raises ValueError or OSError if the file cannot be read."""
+    entry does not have. Raises ValueError or OSError if the file cannot be read."""
     ids = ids_of(table_in(file, ["id"]))
     inside, counts = RowSet.of([entry]).contains(ids), entry.counts
-    # if an input row has become several rows, these could all fail with its id
+    # if an input row has become several rows, all of these may fail with the same id
     outcomes = counts.written + counts.failed + counts.filtered
     is_one_to_one = not entry.shares and counts.read == outcomes
     repeated = len(ids) - len(set(ids.tolist())) if is_one_to_one else 0
@@ -140,10 +140,10 @@ class InputRows:
     """The files and the numbers of rows of an input, and the defects of its files."""
 
     names: list[str]
-    """The names of its files, or of the parts of another source."""
+    """The names of the input files, or of the parts of a source that has no files."""
     sizes: Sizes
     counted: int = 0
-    """How many files were counted again. For other files, `sizes` has what the job counted."""
+    """How many files were counted again. For other files, `sizes` has the counts of the job."""
     defects: list[Defect] = field(default_factory=list)
     ignored: IgnoredFiles = NONE_IGNORED
 
@@ -167,7 +167,7 @@ def _input_rows(
 ) -> InputRows:
     ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
     read = job.spec.read
-    if not isinstance(read, ReadFiles | ReadVersioned):  # may return other rows now
+    if not isinstance(read, ReadFiles | ReadVersioned):  # the source may return other rows now
         return InputRows(paths_of(job.layout.input).to_pylist(), Sizes(len(snapshot), ends))
     names = snapshot.labels
     for number in snapshot.removed:  # a file that has come back is listed as a new file
@@ -177,7 +177,7 @@ def _input_rows(
 
         defects = dict[int, Defect]()
         reader: Reader = reader_of(read, snapshot.version)
-        # rows of files that the table has deleted since are not counted again
+        # files that the table has deleted since the job read them are not counted again
         missing = set(gone_files(snapshot, range(len(snapshot))))
     else:
         reader, defects = reader_for(read), _differences(snapshot, read)
@@ -195,7 +195,7 @@ def _differences(snapshot: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
     """Return a defect for each input file that is gone or has changed, by file number."""
     try:
         listed = list_existing(read, snapshot.root.storage)
-    except BadInput:  # as if all files are gone, if no file exists any more
+    except BadInput:  # if no file exists any more, all are reported as gone
         if not len(snapshot) or snapshot.address(snapshot.files()[0]).exists():
             raise
         listed = replace(snapshot, table=snapshot.table.slice(0, 0))
@@ -216,9 +216,9 @@ def _counted(
     *,
     quick: bool,
 ) -> Iterator[tuple[int, int]]:
-    """Yield file numbers and numbers of rows, as the job reads them. A file is only read if it does
-    not store its number of rows, or stores another one than the job counted (`ends`). For example,
-    the job counts the rest of a damaged file as one failed row."""
+    """Yield the number and the row count of each file, as the job counts rows. A file is only read
+    if it does not store its row count, or if this differs from the count of the job (`ends`). For
+    example, the job counts the rest of a damaged file as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return
     # the statistics in the snapshot come from the job, so they are not used

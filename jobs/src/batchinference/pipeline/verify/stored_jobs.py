@@ -25,7 +25,7 @@ class StoredJob:
     lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
-    """Whether the user trusts the output, so that endpoints that its state names are used."""
+    """Whether the user trusts the output, so that the endpoints in its state are used."""
 
     @property
     def finished(self) -> bool:
@@ -34,8 +34,8 @@ class StoredJob:
 
     @property
     def storage_of_input(self) -> Storage:
-        """The storage settings of the input. They are those of the output if the job used the same
-        for both. Raises BadInput for another endpoint, unless the output is trusted."""
+        """The storage settings of the input: those of the output if the job used the same for both.
+        Raises BadInput for other settings with an endpoint, unless the output is trusted."""
         read = self.spec.read
         if not isinstance(read, ReadFiles | ReadVersioned):
             return FROM_ENVIRONMENT
@@ -63,7 +63,7 @@ class StoredJob:
 
 def stored_layouts(output: Location) -> list[Layout]:
     """Return the layouts of all jobs that have written to an output. Raises BadInput if there are
-    none. The keys of the layouts are unknown."""
+    no such jobs. The keys of the layouts are unknown."""
     try:
         if not output.exists():
             raise BadInput(f"'{output.uri}' does not exist")
@@ -82,7 +82,7 @@ def stored_layouts(output: Location) -> list[Layout]:
 
 
 def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:
-    """Return the job whose state is in this layout; None if a run has only claimed the output yet.
+    """Return the job whose state is in this layout; None if a run has only claimed the output.
     Raises BadOutput if the state is damaged."""
     lease = read_lease(layout)
     if lease is None or not lease.begun:

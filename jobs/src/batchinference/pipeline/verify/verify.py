@@ -42,15 +42,15 @@ from batchinference.spec.write import WriteTable
 from batchinference.text import counted
 
 _PART = re.compile(r"part-[0-9a-f]{8,16}-\d{4,}-\d{8,}-[0-9a-f]{8}\b")
-"""Names of files that any job has written."""
+"""Matches the names of the files that jobs write."""
 THREADS = 8
 _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 
 
 def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> VerificationReport:
     """Compare input and output, and return the report. With `quick`, files are not read completely.
-    Endpoints that the state of the output names are only used if the output is `trusted`. Raises
-    BadInput without an output or a readable input, and OSError or JobFailure if storage fails."""
+    Endpoints in the state of the output are only used if the output is `trusted`. Raises BadInput
+    without an output or a readable input, and OSError or JobFailure if storage fails."""
     layouts = stored_layouts(output)
     reports = [_job_report(layout, quick=quick, trusted=trusted) for layout in layouts]
     defects = itertools.chain(_read_twice(layouts, reports), _unknown_files(layouts, reports))
@@ -73,7 +73,7 @@ def _job_report(layout: Layout, *, quick: bool, trusted: bool) -> JobReport:
 
 
 def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield input files that a job has read twice, because an addition lists them again."""
+    """Yield input files that were read twice, because a later append of a job lists them again."""
     seen: dict[str, set[str]] = defaultdict(set)
     for layout, report in zip(layouts, reports, strict=True):
         addition = _ADDITION.match(base_name(layout.state.path))
@@ -100,8 +100,8 @@ def _unknown_files(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> I
 
 
 def _visible_directories(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
-    """Return the distinct directories of rows and of error records, without those of tables (which
-    track their own files), and without rows that are `mixed` with other data."""
+    """Return the distinct directories of rows and of error records. Directories of tables, which
+    track their own files, and of rows that are `mixed` with other data are left out."""
     rows = [layout.output for layout in layouts if not layout.is_table and not mixed]
     directories = [*rows, *(layout.errors for layout in layouts)]
     return list({directory.path: directory for directory in directories}.values())
@@ -128,7 +128,7 @@ def report_defects(file: Location, committed: Counts, rows: int | None) -> Itera
 @dataclass(frozen=True)
 class Commits:
     """The files of an output, and the checks of its manifest entries. `data` is None for a finished
-    table, which has its own files."""
+    table, because a table tracks its own files."""
 
     job: StoredJob
     data: StoredFiles | None
@@ -289,7 +289,7 @@ class JobCheck:
     @property
     def _foreign_catalog(self) -> bool:
         """Whether only the state of an untrusted output names the catalog or database of the table.
-        A connection to it can run code and send credentials there."""
+        A connection to this catalog or database can run code and send credentials to it."""
         return bool(self.job.spec.write.connection) and not self.job.trusted
 
     def _unproven(self) -> Iterator[str]:

@@ -21,14 +21,14 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def check_callable(step: str, path: str) -> ast.Module | None:
-    """Return the syntax tree of the module in `module:name`; None if it is no file of the user.
+    """Return the syntax tree of the module in `module:name`; None if the module is no user file.
 
-    Raises ModelLoad if there is no such name, if the file is not valid Python, or if it imports a
-    package that is not installed. The module is not imported, because that may take long."""
+    Raises ModelLoad if the module or the name does not exist, if the file is not valid Python, or
+    if it imports a missing package. The module is only parsed, because an import may take long."""
     module = path.partition(":")[0]
     spec, top = spec_of(module), spec_of(module.partition(".")[0])
     if spec is None and top is not None and top.origin and not is_user_file(top.origin):
-        return None  # the package may make this module when it is imported, as os makes os.path
+        return None  # an import of the package may create the module, as os creates os.path
     if spec is None:
         raise ModelLoad(
             f"step '{step}': there is no module '{module}'{_near_module(path) or '.'} Put the "
@@ -48,7 +48,7 @@ def _check_imports(
 ) -> None:
     """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
     that is not valid. `checking` are the files of the modules whose check has begun. `certain` is
-    false if another module of the user runs before, because that may change the Python path."""
+    false if another module of the user runs first, because that one may change the Python path."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _top_level_imports(tree):
@@ -76,8 +76,8 @@ def _check_imports(
 
 
 def _check_standard_names(step: str, where: str, package: str, names: list[str]) -> None:
-    """Raise ModelLoad if a module of the standard library lacks one of these names. Modules that
-    this process has not imported are not checked, because an import may do anything."""
+    """Raise ModelLoad if a module of the standard library lacks one of `names`. Modules that this
+    process has not imported are not checked, because an import may do anything."""
     module = sys.modules.get(package) if package in sys.stdlib_module_names else None
     for name in names if module else ():
         if not hasattr(module, name) and spec_of(f"{package}.{name}") is None:
@@ -100,8 +100,8 @@ def _may_change_imports(node: ast.AST) -> bool:
 def _checked_module(
     step: str, file: Path, *, alone: bool, checking: frozenset[Path], certain: bool
 ) -> ast.Module:
-    """Return the syntax tree of a module of the user. `alone` says whether the module is in no
-    package. Raises ModelLoad as `check_callable` does."""
+    """Check a module of the user and its imports, and return the syntax tree of the module. `alone`
+    says whether the module is in no package. Raises ModelLoad if a check fails."""
     tree = _parsed(step, file)
     if alone:
         _check_no_relative_import(step, file, tree)
@@ -167,7 +167,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
 
 @lru_cache(maxsize=8)
 def _parse(source: bytes, name: str) -> ast.Module:
-    """Return the syntax tree of a module. It is cached, because steps often share a module."""
+    """Return the syntax tree of a module. Trees are cached, because steps often share a module."""
     _symbols(source, name)  # finds more errors than the parser
     return ast.parse(source, name)
 
@@ -183,7 +183,7 @@ def _top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]
 
 
 def _scope_of(name: str, tree: ast.Module) -> str:
-    """Return the function or class that defines a name, with the line; empty if there is none."""
+    """Return which function or class defines a name, and in which line; an empty text if none."""
     for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
         for inner in outer.body:
             if isinstance(inner, _NAMED) and inner.name == name:
@@ -206,7 +206,7 @@ def _symbols(source: bytes, name: str) -> symtable.SymbolTable:
 
 
 def _may_set_names(node: ast.AST) -> bool:
-    """Return whether a node may define any names in a module."""
+    """Return whether a node may define names of a module at run time."""
     match node:
         case ast.Name("globals" | "locals" | "vars" | "exec" | "setattr") | ast.alias("*"):
             return True

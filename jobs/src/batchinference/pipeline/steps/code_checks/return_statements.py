@@ -1,5 +1,5 @@
 """Checks from the source what the function of a step returns. Only literals and the results of a
-few functions of Python are known, and only code that always fails is reported."""
+few built-in functions are known, and only code that always fails is reported."""
 
 import ast
 import sys
@@ -14,7 +14,7 @@ KIND_OF_RESULT = {
     **dict.fromkeys(("str", "repr"), "a text"),
     **{"list": "a list", "sorted": "a list", "tuple": "a tuple", "set": "a set"},
 }
-"""What some functions of Python always return."""
+"""The kind of value that some built-in functions always return."""
 _KINDS: dict[type[ast.AST], str] = {
     **{ast.List: "a list", ast.ListComp: "a list", ast.Tuple: "a tuple", ast.Set: "a set"},
     **{ast.SetComp: "a set", ast.GeneratorExp: "a generator", ast.JoinedStr: "a text"},
@@ -35,7 +35,7 @@ _WANTED = {
     ),
     "predictBatch": (("a list", "a tuple"), "predictBatch needs a list of results. Return one"),
 }
-"""By method: what the code may return, and the rest of the message if it returns anything else."""
+"""By method: the kinds of value that are allowed, and the end of a message about other kinds."""
 
 
 def kind_of(value: ast.expr | None) -> str | None:
@@ -51,7 +51,7 @@ def kind_of(value: ast.expr | None) -> str | None:
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
     """Return the first problem with the use of the parameter `batch` in a function, or with what
     the function returns; None if no problem is known. `method` is the method of the step, or
-    `predictBatch`. It says whether `batch` is a batch, a row or a list of values."""
+    `predictBatch`, and decides whether `batch` is a batch, a row or a list of values."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
@@ -69,7 +69,7 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
         may_raise = isinstance(function.body[-1], ast.Raise | ast.While | ast.With | ast.Try)
         return None if may_raise else f"'{path}' returns nothing. Add {written} at its end"
     problems = [_problem_of_return(each, method, function, batch) for each in returns]
-    problem = problems[0] if all(problems) else None  # one of them may never run
+    problem = problems[0] if all(problems) else None  # the return that runs may have no problem
     fix = f". Write {written}" if problem and ". " not in problem else ""
     return f"'{path}' returns {problem}{fix}" if problem else None
 
@@ -91,8 +91,8 @@ def _certain_nodes(function: Function) -> list[ast.AST]:
 
 
 def _keeps(function: Function, name: str) -> bool:
-    """Return whether a function can change only those keys of a dict that `_keys_set` returns. Each
-    use of the dict must be of a kind that changes no other key."""
+    """Return whether `_keys_set` has all keys of a dict that a function may change. Return false if
+    the function uses the dict in any way that may change another key."""
     unknown_uses = 0
     for node in ast.walk(function):
         match node:
@@ -116,8 +116,8 @@ def _keeps(function: Function, name: str) -> bool:
 
 
 def columns_read(function: Function, batch: str) -> dict[str, int]:
-    """Return the columns that each run of a function reads from its batch or row and does not set,
-    with the line. Return an empty dict if the function may replace the batch."""
+    """Return the columns that every run of a function reads from its batch or row but does not set,
+    and their lines. Return an empty dict if the function may change the batch in other ways."""
     if batch in _names_set(function) or not _keeps(function, batch):
         return {}
     lines: dict[str, int] = {}
@@ -161,7 +161,7 @@ def _problem_of_return(node: ast.Return, method: str, function: Function, batch:
 
 
 def _as_dict(value: ast.expr, batch: str) -> str:
-    """Return the code of the dict that a value may mean: `{'a': x}` for `{'a', x}`; else empty."""
+    """Return the code of the dict that was probably meant, as `{'a': x}` for `{'a', x}`; or ""."""
     match value:
         case ast.Tuple(elts) if batch in map(ast.unparse, elts):
             return batch
@@ -176,8 +176,8 @@ def _as_dict(value: ast.expr, batch: str) -> str:
 
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
-    """Return the problem with a column that is one value, in the dict that a function returns. The
-    dict is the literal `value`, or the variable `name`."""
+    """Return the problem with a column that has one value instead of a value for each row. The
+    column is in the dict that a function returns: the literal `value`, or the variable `name`."""
     keys, once = _keys_set(function, name), _set_once(function)
     if isinstance(value, ast.Dict):
         keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
@@ -208,7 +208,7 @@ def bound_names(node: ast.AST) -> list[str]:
 
 
 def _keys_set(function: Function, name: str) -> list[str]:
-    """Return the keys of a dict that a function sets or deletes, once for each statement."""
+    """Return the keys that a function sets or deletes in a dict, once for each statement."""
     return [
         str(node.slice.value)
         for node in ast.walk(function)
@@ -218,7 +218,7 @@ def _keys_set(function: Function, name: str) -> list[str]:
 
 
 def _set_once(function: Function) -> dict[str, ast.expr]:
-    """Return the values of the variables that a function sets exactly once, by variable."""
+    """Return the value of each variable that a function sets exactly once, by variable."""
     names = _names_set(function)
     names += [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
     return {
@@ -230,7 +230,7 @@ def _set_once(function: Function) -> dict[str, ast.expr]:
 
 
 def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the columns of the dict `value`, except those that a later `**` may replace, and those
+    """Yield the columns of the dict `value` that no later `**` may replace. Also yield the columns
     that an assignment `name["column"] = ...` among the nodes `own` sets."""
     if isinstance(value, ast.Dict):
         for index, (key, column) in enumerate(zip(value.keys, value.values, strict=True)):
@@ -244,7 +244,7 @@ def _columns(value: ast.expr, name: str, own: Sequence[ast.AST]) -> Iterator[tup
 
 
 def _one_value_problem(key: str, column: ast.expr, use: BatchUse) -> str:
-    """Return the problem with a column that is one value, and its fix."""
+    """Return the problem with a column that has one value for all rows, and a fix."""
     written, rows = ast.unparse(column), f"len({use.some_column})"
     fix = f"[{written}] * {rows}" if len(written) < 40 else f"a list of {rows} values"
     match column:
@@ -259,8 +259,8 @@ def _one_value_problem(key: str, column: ast.expr, use: BatchUse) -> str:
 
 
 def columns_returned(function: Function, batch: str) -> tuple[list[str], str] | None:
-    """Return the columns of the dict literal that a function returns, and a fix that adds all
-    others. Return None if the function returns anything else."""
+    """Return the columns of the dict literal that a function returns, and a fix that adds the other
+    columns of the batch. Return None if the function returns in any other way."""
     match [node.value for node in own_nodes(function) if isinstance(node, ast.Return)]:
         case [ast.Dict(keys, values)] if all(isinstance(key, ast.Constant) for key in keys):
             merged = ast.unparse(ast.Dict([None, *keys], [ast.Name(batch), *values]))

@@ -1,6 +1,6 @@
-"""Checks a job, and begins its first pass at an output unless there is nothing to do.
-
-A job that cannot succeed is refused before its output is changed and before rows are read."""
+"""Checks a job, and begins its first pass at an output unless there is nothing to do. A pass
+computes the rows that are not committed. A job that cannot succeed is refused before its output is
+changed and before rows are read."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from batchinference.spec.job import BatchInferenceSpec
 @dataclass(frozen=True)
 class NothingToDo:
     """There is nothing to do, because the output with the layout `complete` is complete. `remark`
-    says which part of the input is not in the output. If the job would only append new files, and
-    there are none, `parts` are all outputs of the job."""
+    says which changes of the input are not in the output. If the job appends new files, and there
+    are none, `parts` are the layouts of all complete outputs of the job."""
 
     complete: Layout
     remark: str = ""
@@ -91,8 +91,8 @@ def prepare_pass(
 def _already_complete(
     spec: BatchInferenceSpec, source: JobInput, target: OutputTarget, complete: Layout, job: str
 ) -> NothingToDo:
-    """Return what to say about a complete output: whether the input has changed since."""
-    if spec.write.mode == "addColumn":  # the commit of the table has changed the input
+    """Return NothingToDo for a complete output, with a remark if its input has changed since."""
+    if spec.write.mode == "addColumn":  # the input is the table that the job itself changed
         return NothingToDo(complete)
     restart = restart_advice(command=not is_cluster_job(job))
     return NothingToDo(complete, describe_changes(source, target.complete or [complete], restart))
@@ -114,8 +114,8 @@ def _kind_of(plan: PassPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
 
 
 def _with_changes(plan: PassPlan, source: JobInput, kind: str) -> PassPlan:
-    """Return the plan without committed rows that this source cannot continue, and without the rows
-    of input files that were changed or removed."""
+    """Return the plan without the committed rows of input files that were changed or removed. If
+    the IDs of the committed rows are not those of this source, the plan starts over."""
     if plan.start is not None and not source.has_ids_of(plan.start.input):
         plan = plan.restarted(kind)
     if plan.start is None or not isinstance(source, FileInput):
@@ -128,14 +128,14 @@ def _with_changes(plan: PassPlan, source: JobInput, kind: str) -> PassPlan:
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
-    """Complete an output whose driver, which had this lease, died after the commit of its table."""
+    """Complete an output whose table is committed. The driver that had `lease` died after that."""
     with storage_errors_as_bad_output(spec.write):
         end = Snapshot.read(layout.final_snapshot, layout.key)
         JobPass(layout, lease).mark_complete(end, finished_report(layout, end))
 
 
 def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput) -> None:
-    """Raise BadOutput if a table cannot take the rows, as far as their columns are known by now."""
+    """Read an existing table. Raises BadOutput if the known columns of the rows do not fit it."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
         names = FileSplit.of(spec.write).written(columns.names)
@@ -152,9 +152,9 @@ def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) ->
 def _open_input(
     spec: BatchInferenceSpec, target: OutputTarget, plan: PassPlan, job: str
 ) -> JobInput:
-    """Return the input of the job after checks against the steps and the output.
+    """Return the input of the job, checked against the steps and the output.
 
-    Raises BadInput, BadOutput, and NoNewFiles if there is nothing to append."""
+    Raises BadInput or BadOutput if a check fails, and NoNewFiles if there is nothing to append."""
     source = open_at_output(spec, target, plan)
     check_input(spec, source, target.layout)
     if spec.write.mode == "append":
@@ -171,7 +171,7 @@ def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | Non
 
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
-    """Return the number of input files of earlier appends, with which row numbers continue."""
+    """Return the number of input files of earlier appends. New row numbers follow theirs."""
     if spec.write.number_column is None:
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

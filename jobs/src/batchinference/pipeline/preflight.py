@@ -47,10 +47,9 @@ COMPARED_FILES = 3
 def preflight(
     spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
 ) -> list[Problem]:
-    """Return the problems that can be found without running the job. Ray is not started.
-
-    `job` is the identity of the job. `note` is called with each remark that is not a problem. If an
-    object store does not answer, only that is reported."""
+    """Return the problems that can be detected without running the job or starting Ray. `job` is
+    the identity of the job. `note` is called with each remark that is not a problem. If an object
+    store does not answer, only this problem is reported."""
     if silent := unreachable(_locations(spec)):
         return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
     steps = [
@@ -60,7 +59,8 @@ def preflight(
     ]
     layout = Layout.of(spec)
     about_input = _failure_of(lambda: _check_input(spec, layout, note))
-    # code that cannot be imported has no hash, and input files in the output look like foreign ones
+    # the output is not read if code cannot be imported, because the hashes to compare are unknown,
+    # or if it contains input files, because they would look like the files of another program
     reads_output = not steps and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
@@ -104,8 +104,8 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 
 
 def _check_beginnings(source: FileInput) -> None:
-    """Raise BadInput if all plain files of a sample begin like another format, or if a `.gz` file
-    is not compressed. In a run, each such file would only become a failed row."""
+    """Raise BadInput if all uncompressed files of a sample begin like another format, or if a file
+    with the ending `.gz` is not compressed. In a run, such a file would become a failed row."""
     files = [
         source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
     ]

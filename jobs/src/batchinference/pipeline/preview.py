@@ -1,7 +1,7 @@
 """Runs the steps of a job over its first rows in this process, without Ray and without writing.
 
-The reader and the steps are the same as in tasks. Each step is loaded when its rows are ready, and
-gets all of them as one batch."""
+The reader and the steps are those that tasks use. Each step is loaded when its rows are ready, and
+gets all these rows as one batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_QUERY_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step, or the read, has done: its seconds and its numbers of rows."""
+    """The result of one step, or of reading: the duration and the numbers of rows."""
 
     name: str
     seconds: float
@@ -53,7 +53,7 @@ class Outcome:
     """The first failed row with its error; empty if no row failed."""
     warnings: list[WarningCount]
     load_seconds: float = 0.0
-    """The seconds in which the model or code was loaded."""
+    """How long it took to load the model or code, in seconds."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Preview:
 
     @cached_property
     def _stages(self) -> dict[str, Stage]:
-        """The stage of each step, because a plan may join steps into one stage."""
+        """The stage of the plan that contains each step. Several steps may have one stage."""
         return {step.name: stage for stage in self.plan.stages for step in stage.steps}
 
     def _outcome(self, name: str, batch: RowBatch, seconds: float) -> Outcome:
@@ -157,7 +157,7 @@ def check_query(read: Read, source: JobInput) -> None:
 
 
 def first_rows(source: JobInput, rows: int) -> RowBatch:
-    """Return the first `rows` readable rows of an input, and the failed rows before them."""
+    """Return the first `rows` readable rows, and the failed rows of batches that are used up."""
     batches: list[RowBatch] = []
     missing = rows
     for batch in (batch for read in source.read_tasks(1) for batch in read()):

@@ -66,8 +66,8 @@ _WHOLE = 1 << 40
 """A batch size above this number stands for all blocks of a call; see `whole_call`."""
 _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
-"""After the first result, Ray Data waits for results of further tasks: so long for each of them, up
-to the second number. With few tasks, the CPU of a finished task would otherwise be idle."""
+"""How long Ray Data waits for results of further tasks after the first result, in seconds: for each
+task, and in total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 
@@ -81,7 +81,7 @@ def huggingface_datasource(dataset: Any) -> Datasource:
 
 @contextmanager
 def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
-    """Replace attributes of a module or object of Ray while the block runs."""
+    """Replace attributes of a module or object of Ray within the context."""
     before = {name: getattr(target, name) for name in attributes}
     try:
         for name, value in attributes.items():
@@ -258,8 +258,8 @@ class BlockErrors:
 def errors_of_blocks(
     context: DataContext, record: Callable[[BaseException], None]
 ) -> Iterator[None]:
-    """While the block runs, a failing task of Ray Data does not end the execution. Instead,
-    `record` is called with the error, whatever the log levels are."""
+    """Within this context, a failing task of Ray Data does not end the execution. Instead, `record`
+    is called with the error of the task, whatever the log levels are."""
     logger = BlockErrors(streaming_executor_state.logger, record)
     with (
         _replaced(context, max_errored_blocks=-1),
@@ -270,14 +270,14 @@ def errors_of_blocks(
 
 class PromptWaits:
     """Replaces `ray` in the module in which Ray Data waits for tasks. Ray Data would wait up to 0.1
-    s until all tasks have results, while the CPUs of finished tasks are idle."""
+    s for the results of all tasks, and the CPUs of finished tasks would be idle."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ray, name)
 
     def wait(self, tasks: list[Any], *, timeout: float, **arguments: Any) -> Any:
-        """Wait up to `timeout` seconds for the first result, and shortly for others. Return what
-        `ray.wait` returns: the tasks that have results, and the others."""
+        """Wait up to `timeout` seconds for the first result, and a short time for more results.
+        Return what `ray.wait` returns: the tasks with results, and the tasks without results."""
         ray.wait(tasks, timeout=timeout, **{**arguments, "num_returns": 1})
         gather = min(timeout, len(tasks) * GATHER_SECONDS, MAX_GATHER_SECONDS)
         return ray.wait(tasks, timeout=gather, **arguments)
@@ -285,7 +285,7 @@ class PromptWaits:
 
 @contextmanager
 def prompt_waits() -> Iterator[None]:
-    """While the block runs, make Ray Data start new tasks soon after others have ended."""
+    """Within this context, Ray Data starts new tasks soon after previous tasks have ended."""
     module: Any = streaming_executor_state
     module.ray = PromptWaits()
     try:
@@ -295,8 +295,8 @@ def prompt_waits() -> Iterator[None]:
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Make this process pass on each block of a Ray Data task within a context. The context
-    includes storing the block, and waiting while the driver takes no more blocks."""
+    """Make this process pass on each block of a Ray Data task within a context. Within it, Ray
+    stores the block, and waits while the driver takes no more blocks."""
 
     def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
         with context():
@@ -306,7 +306,7 @@ def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:
-    """Return whether Ray has given up an actor of an operator, for which Ray Data waits forever."""
+    """Return whether Ray has given up an actor that an operator of Ray Data waits for forever."""
     if not isinstance(operator, ActorPoolMapOperator):
         return False
     pool: Any = operator._actor_pool
@@ -319,8 +319,8 @@ def has_results(operator: PhysicalOperator) -> bool:
 
 
 class TimedBundling(RebundlingStrategy):
-    """Bundles blocks for a task until they have enough rows or the first one has waited long
-    enough. Ray checks this whenever a block arrives; `start_late_bundle` checks it in between."""
+    """Bundles blocks for a task until the blocks have enough rows, or the first block has waited
+    long enough. Ray checks this when a block arrives, and `start_late_bundle` between arrivals."""
 
     def __init__(self, rows: int, seconds: float) -> None:
         self._rows, self._seconds = rows, seconds
@@ -328,7 +328,7 @@ class TimedBundling(RebundlingStrategy):
 
     def can_build_ready_bundle(self, state: PendingBundleState) -> bool:
         """Return whether a task can start with the pending blocks. Ray calls this for each block,
-        so the waiting time of a bundle begins with its first call."""
+        so the waiting time of a bundle begins with the call for its first block."""
         if not state.num_rows:
             self._since = None
             return False
@@ -339,7 +339,7 @@ class TimedBundling(RebundlingStrategy):
         return ready
 
     def is_late(self, *, at_once: bool) -> bool:
-        """Return whether the first block has waited long enough, or with `at_once` at all."""
+        """Return whether a block waits, and has waited long enough or is needed `at_once`."""
         if self._since is None:
             return False
         return at_once or time.monotonic() - self._since >= self._seconds
@@ -352,32 +352,32 @@ class TimedBundling(RebundlingStrategy):
 
 
 def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> None:
-    """Make an operator bundle blocks until they have `rows` rows or have waited for `seconds`."""
+    """Make an operator bundle blocks up to `rows` rows, or until one has waited `seconds`."""
     if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
         operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
 
 
 def bundle_whole_calls(operator: PhysicalOperator) -> None:
-    """Give each call of an operator with the batch size `whole_call(rows)` at least `rows` rows."""
+    """If an operator has the batch size `whole_call(rows)`, give each call at least `rows` rows."""
     if (rows := _batch_rows(operator)) > _WHOLE:
         cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(rows - _WHOLE)
 
 
 def _batch_rows(operator: PhysicalOperator) -> int:
-    """Return the rows of a batch of an operator; 0 if each call is one batch."""
+    """Return the number of rows of an operator's batches; 0 if each call is one batch."""
     queue = getattr(operator, "_block_ref_bundler", None)
     return getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
 
 
 def whole_call(rows: int) -> int:
-    """Return the batch size with which Ray Data passes all blocks of a call, at least `rows` rows,
-    as one batch. Each batch costs Ray about as much time as a cheap model."""
+    """Return a batch size that makes Ray Data pass all blocks of a call as one batch of at least
+    `rows` rows. Each batch costs Ray about as much time as a cheap model."""
     return _WHOLE + rows
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block at once, where Ray would first collect 128 MiB. This
-    applies to actor pools whose calls are one batch, and with `of_reads` to operators that read."""
+    """Make an operator pass on each block at once. By default, Ray first collects 128 MiB. Only
+    actor pools whose calls are one batch are changed and, with `of_reads`, operators that read."""
     if not isinstance(operator, MapOperator):
         return
     reads = of_reads and operator.name.startswith("Read")
@@ -388,8 +388,8 @@ def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
 
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the waiting blocks of an operator, as Ray Data does when the input has
-    ended, if the first block has waited long enough, if `at_once`, or if a node ends soon."""
+    """Start a task for the waiting blocks of an operator if the first block has waited long enough,
+    if `at_once`, or if a node ends soon. The task starts as if the input had ended."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):

@@ -1,5 +1,4 @@
-"""A batch of rows with its provenance: the input rows that the batch accounts for, and their
-outcomes.
+"""A batch of rows with its provenance: the input rows that it accounts for, and their outcomes.
 
 Steps see only the table. The provenance is kept next to the table, because filtered and failed rows
 leave the table, and an input row may become several rows. So the commit of a batch knows the
@@ -30,11 +29,11 @@ WRITE_STEP = "write"
 NUMBERS_PER_FILE = 10**12
 """The row numbers (`write.rowNumber`) of file n begin at n times this number."""
 RowRange = tuple[int, int | None]
-"""First row, and the row after the last; None if the end of the file is unknown."""
+"""The first row, and the row after the last. The second is None if the end is unknown."""
 MissingRows = dict[int, list[RowRange]]
 """Missing rows by file number. Files without missing rows are left out."""
 FULL_SHARE = 1 << 40
-"""The share of a batch that holds all rows of an input row."""
+"""The share of an input row if a batch has all rows of it (see `RowBatch.shares`)."""
 ERRORS = pa.schema(
     [
         ("id", pa.int64()),
@@ -75,8 +74,8 @@ class RowBatch:
     """Rows, and the outcome of each input row that the batch accounts for."""
 
     table: pa.Table = field(default_factory=lambda: NO_ROWS)
-    """The rows that neither failed nor were filtered, without IDs. A batch without such rows keeps
-    their columns, as far as these are known."""
+    """The rows that neither failed nor were filtered, without IDs. Without such rows, the table
+    still has the columns that are known."""
     ids: np.ndarray = field(default_factory=lambda: NO_IDS)
     """For each row of the table, the ID of its input row (int64)."""
     input_ids: np.ndarray = field(default_factory=lambda: NO_IDS)
@@ -90,9 +89,9 @@ class RowBatch:
     notes: tuple[tuple[str, str], ...] = ()
     """Pairs of a step and a note for the report (JSON)."""
     shares: np.ndarray | None = None
-    """The share of each row of `input_ids` in the batch (int64), if Ray split the rows of an input
-    row over several blocks; None if the batch holds all of them. The shares of an input row
-    in all batches add up to FULL_SHARE."""
+    """For each of `input_ids`, the share of the input row that is in this batch (int64). The shares
+    of an input row in all batches add up to FULL_SHARE. None if this batch has all rows of its
+    input rows, because Ray did not split them over several blocks."""
     warnings: pa.Table = field(default_factory=lambda: NO_WARNINGS)
     """The warnings about input rows, with the columns of ROW_WARNINGS."""
 
@@ -103,7 +102,7 @@ class RowBatch:
 
     @classmethod
     def unreadable(cls, ids: np.ndarray, error: Exception) -> RowBatch:
-        """Return a batch of failed rows that could not be read because of the same error."""
+        """Return a batch of rows that failed with one error, because they could not be read."""
         texts = (READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
         columns.append(pa.repeat(pa.scalar(getattr(error, "values", None), pa.string()), len(ids)))
@@ -119,8 +118,8 @@ class RowBatch:
         self, table: pa.Table, parents: np.ndarray, failed: Sequence[tuple[int, pa.Table]]
     ) -> RowBatch:
         """Return the batch after a step. `parents` has, for each row of `table`, the index of the
-        row that it was made from. `failed` has the index and the error of each failed row. All
-        other rows were filtered."""
+        row of this batch from which the step made it. `failed` has the index and the error of each
+        failed row. The remaining rows of this batch were filtered."""
         filtered = np.ones(len(self.ids), dtype=bool)
         filtered[parents] = False
         filtered[[index for index, _ in failed]] = False
@@ -139,8 +138,9 @@ class RowBatch:
         return replace(self, warnings=pa.concat_tables([self.warnings, warnings]))
 
     def split_at(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Return the first `rows` rows, and the rest with the errors, filtered rows and notes (None
-        if nothing is left). No input row may have several rows, or a row and an error."""
+        """Return the first `rows` rows, and the rest of the batch, which has all errors, filtered
+        rows and notes. If the batch has at most `rows` rows, return the batch and None. No input
+        row may have several rows, or a row and an error."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
@@ -166,14 +166,14 @@ class RowBatch:
         return bool((ids[1:] > ids[:-1]).all()) or len(np.unique(ids)) == len(ids)
 
     def split_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Return at least the first `rows` rows, so that each input row is only in one part, and
-        the rest with everything else (None if no rows are left)."""
+        """Divide the batch after `rows` rows, or later if an input row would be in both parts.
+        Return the first part, and the rest with everything else (None if no rows are left)."""
         first, rest = self.split_with_outcomes(rows)
         return (first, rest) if len(rest.ids) else (self, None)
 
     def split_with_outcomes(self, rows: int) -> tuple[RowBatch, RowBatch]:
-        """Return the first `rows` rows with the outcomes of their input rows, and the rest. The
-        input rows of the first part must have no rows in the rest."""
+        """Return the part for the input rows of the first `rows` rows, with all their outcomes, and
+        the rest of the batch, which keeps the ends and notes."""
         ids = np.unique(self.ids[:rows])
         first = replace(self.select_inputs(ids), ends=(), notes=())
         return first, self.select_inputs(np.setdiff1d(self.all_ids(), ids))
@@ -256,8 +256,8 @@ def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
 
 
 def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the columns of the first table that has any, without rows. Unlike a slice, the result
-    does not keep the rows in memory."""
+    """Return the first table that has columns, without its rows. Unlike a slice, the result does
+    not keep the rows in memory."""
     schemas = (table.schema for table in tables if table.num_columns)
     return next((schema.empty_table() for schema in schemas), NO_ROWS)
 
@@ -267,8 +267,8 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
 
 
 def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
-    """Yield the rows of batches in batches of another size: each has up to `rows()` rows, and about
-    `size` bytes at most. Takes batches as they were read. `rows` is called for each batch."""
+    """Yield the rows of `batches` in new batches of up to `rows()` rows and about `size` bytes.
+    `rows` is called again for each new batch. `batches` must be unchanged since they were read."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:

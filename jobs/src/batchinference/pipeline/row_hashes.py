@@ -1,9 +1,9 @@
 """Hashes rows, such that only equal rows have the same hash.
 
-Rows are equal if their columns have the same names and types, and all values the same bits: 0 is
-not -0, 1 is not 1.0, null is not an empty text, and a text is not its Unicode normalization. The
+Rows are equal if their columns have the same names and types, and their values the same bits: 0
+differs from -0, 1 from 1.0, null from an empty text, and a text from its Unicode normalization. The
 hash does not depend on the Arrow representation (chunks, slices, dictionaries, 64-bit offsets). The
-length of each value is hashed before the value, so that `ab`, `c` and `a`, `bc` differ."""
+length of each value is hashed before the value, so that (`ab`, `c`) differs from (`a`, `bc`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def row_hashes(table: pa.Table) -> list[bytes]:
 
 
 def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with nanosecond times as integers, because Python has no such times."""
+    """Return a column with nanosecond times as integers, because Python would round them."""
     kind = map_types(column.type, lambda kind: pa.int64() if kind == pa.time64("ns") else kind)
     return column if kind == column.type else column.cast(kind)
 

@@ -65,8 +65,8 @@ def warn(name: WarningName | TokenKind, *, row: int = 0, amount: int = 0) -> Non
 def count_tokens(
     row: int = 0, *, read: int | None, cached: int | None = None, made: int | None = None
 ) -> None:
-    """Report the tokens of a row: input tokens, cached input tokens and output tokens, as far as
-    they are known. For rows that are computed together, `row` is one of them."""
+    """Report the tokens of a row: input tokens, cached input tokens and output tokens. Unknown
+    numbers are None. The tokens of rows that are computed together are reported for one of them."""
     kinds = {TokenKind.INPUT: read, TokenKind.CACHED: cached, TokenKind.OUTPUT: made}
     for kind, number in kinds.items():
         if number is not None:
@@ -75,8 +75,8 @@ def count_tokens(
 
 @contextmanager
 def collect_warnings() -> Iterator[list[RowWarning]]:
-    """Yield a list to which `warn` adds warnings while the context is active. Nested collectors
-    keep their warnings to themselves."""
+    """Yield a list to which `warn` adds warnings while the context is active. Warnings within a
+    nested context are added only to the list of the nested context."""
     warnings: list[RowWarning] = []
     token = _collected.set(warnings)
     try:

@@ -28,7 +28,7 @@ class RowsInFlight:
 
     @contextmanager
     def batch(self, rows: int) -> Iterator[None]:
-        """Compute a batch that has begun in this context. At its end, no row of it is in flight."""
+        """The context of a batch that has begun. At the end, no row of the batch is in flight."""
         batch = _Batch(rows)
         token = self._batch.set(batch)
         try:
@@ -38,8 +38,8 @@ class RowsInFlight:
             self._end(batch, batch.rows)
 
     def expect(self, rows: int) -> Callable[[], None]:
-        """Record that the current batch expects `rows` answers; its other rows need none. Return a
-        function that must be called for each answer, from any thread."""
+        """Record that the current batch expects `rows` answers; its other rows need no answer.
+        Return a function that must be called once per answer, and may be called in any thread."""
         batch = self._batch.get() or _Batch(0)
         self._end(batch, batch.rows - rows)
         return lambda: self._end(batch, 1)
@@ -53,7 +53,7 @@ class RowsInFlight:
 
 
 class _Batch:
-    """The number of rows of a batch without an answer."""
+    """How many rows of a batch have no answer yet."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows

@@ -15,8 +15,8 @@ from batchinference.spec.warnings import WarningCount
 from batchinference.text import counted
 
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
-"""The input may have ESTIMATE_MARGIN times the estimated number of rows. An estimate ends a job
-only after ESTIMATE_FROM rows have been read."""
+"""An estimated number of rows is multiplied by ESTIMATE_MARGIN, because the input may have more
+rows. An estimate ends a job only after ESTIMATE_FROM rows have been read."""
 
 
 def check_errors(

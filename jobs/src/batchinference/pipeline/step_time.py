@@ -14,17 +14,17 @@ from typing import TypeVar
 from batchinference.spec.progress import TokenKind
 
 SHARE, MIN_SECONDS = 0.1, 0.1
-"""The next note is due after SHARE of the time in all earlier notes, but not before MIN_SECONDS. So
-a long job has few notes, and at most SHARE of the time is not noted yet."""
+"""A note is due when the time after the last note is at least MIN_SECONDS and SHARE of the time in
+all earlier notes. So a long job has few notes, and at most SHARE of its time is not noted yet."""
 MIN_LOAD_SECONDS = 0.01
 """Shorter loading times are left out of notes."""
 COUNTS = {"reused", "cached", "cache_errors", *TokenKind}
-"""The keys of notes that only count reused results or tokens."""
+"""The keys of notes that count reused results, errors of the cache, or tokens."""
 Batch = TypeVar("Batch")
 
 
 def preparation_of(step: str) -> str:
-    """Return the report name for the preparation of inputs of a model step, which runs in tasks."""
+    """Return the name in reports for the tasks that prepare the inputs of a model step."""
     return f"{step} (preparation)"
 
 
@@ -75,7 +75,7 @@ class StepTime:
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
-        """Measure the block. `rows()` is called at its end, and returns the processed rows."""
+        """Measure the context. `rows()` returns the processed rows, and is called at the end."""
         clock = _CLOCKS[self._step]
         began = clock.begin()
         try:
@@ -86,7 +86,7 @@ class StepTime:
         self._seconds += ended - began
 
     def of(self, batches: Iterator[Batch], rows: Callable[[Batch], int]) -> Iterator[Batch]:
-        """Yield the batches, and measure the making of each. `rows` returns the rows of a batch."""
+        """Yield the batches, and measure how long each takes. `rows` counts the rows of a batch."""
         made: list[Batch] = []
         while True:
             with self.measured(lambda: sum(map(rows, made))):
@@ -112,7 +112,7 @@ class StepTime:
         self._load += seconds
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return a note (JSON) of the time since the last note if it is long enough."""
+        """Return a note (JSON) of the time since the last note if a note is due (see SHARE)."""
         due = max(MIN_SECONDS, SHARE * self._noted) if self._noted else 0.0
         return self.take_rest() if self._seconds >= due else []
 

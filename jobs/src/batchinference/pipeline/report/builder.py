@@ -67,7 +67,7 @@ class RunNotes:
 
 @dataclass
 class ReportBuilder:
-    """The state of a run, as its reports show it."""
+    """Collects what is known about a run, and builds its reports."""
 
     name: str
     layout: Layout
@@ -154,8 +154,8 @@ class ReportBuilder:
         self._state, self._since = state, clock
 
     def read(self, counts: Counts, stage: str | None = None) -> None:
-        """Update the progress, which never decreases. `counts` are those of the committed rows, and
-        `stage` is the last stage that is active."""
+        """Update the progress, which never decreases. `counts` are the counts of all committed
+        rows, and `stage` is the last active stage."""
         self._fields["stage"] = stage
         if self._counts is None:
             return
@@ -171,7 +171,7 @@ class ReportBuilder:
         )
 
     def finish(self, counts: Counts) -> None:
-        """Set the final counts and the average speed, whose time includes loading models."""
+        """Set the final counts and the average speed. The time to load models counts, too."""
         seconds = self._seconds[JobState.RUNNING] - self._running_before
         rate = average_rate(counts.read - self._before, seconds)
         self._counts, self._progress = counts, Progress.of(counts.read, counts.read, rate=rate)
@@ -259,7 +259,7 @@ def versions() -> dict[str, str]:
 
 
 def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
-    """Return a summary of notes, which are pairs of a step and a note as JSON."""
+    """Return a summary of `notes`. Each of them is a pair: a step, and a note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -316,8 +316,8 @@ def _note_text(step: str, note: dict[str, float]) -> str:
 
 
 def merge_reports(before: Sequence[Report], report: Report) -> Report:
-    """Return the last `report` of a run with the reports `before` it: counts, retries, progress,
-    sizes and warnings are added up, notes are combined, and `errors` is the first that is set."""
+    """Return the last `report` of a run, merged with the reports `before` it. Counts, retries,
+    progress, sizes and warnings are added up, notes are joined, and the first `errors` is used."""
     if not before:
         return report
     reports = [*before, report]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a running job."""
 SILENT_SECONDS = 150.0
-"""A run is dead if its record has not ended, and was last written this many seconds ago."""
+"""A run is dead if its record shows no end, and was last written longer ago than this."""
 MAX_BYTES, THREADS = 1 << 20, 16
 _CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"
 """The environment variable that KubeRay sets in the pods of a RayCluster."""
@@ -50,7 +50,7 @@ class RunHistory:
     _stored: bytes = field(default=b"", init=False)
 
     def begin(self, run: PreparedPass, report: Report) -> None:
-        """Record that the run begins to write to an output with the rows of `run.start`."""
+        """Record that the run begins to write to an output, which has the rows of `run.start`."""
         lease = run.job_pass.lease
         if self._file is None:
             self._directory = run.job_pass.layout.history
@@ -63,7 +63,7 @@ class RunHistory:
         self.store(report)
 
     def store(self, report: Report) -> None:
-        """Store the record if the run has ended, or if the last time is UPDATE_SECONDS ago."""
+        """Store the record if the run has ended, or UPDATE_SECONDS after the last time."""
         now = time.monotonic()
         if self._file is None or (now < self._next_write and not report.state.ended):
             return
@@ -115,13 +115,13 @@ def read_history(directory: Location, limit: int) -> list[RunRecord]:
 
 
 def _files_in(directory: Location) -> list[pafs.FileInfo]:
-    """Return the records in a directory, oldest first, because their names begin with a time."""
+    """Return the files of records, oldest first. The name of a record begins with its time."""
     files = (info for info in directory.files() if info.extension == "json")
     return sorted(files, key=lambda info: info.path)
 
 
 def _record_in(directory: Location, info: pafs.FileInfo) -> RunRecord | None:
-    """Return a record; None if it is damaged. A run that died without a last record is DIED."""
+    """Return a record; None if it is damaged. Its state becomes DIED if the run has died."""
     try:
         record = RunRecord.parse(directory.at(info.path).read(MAX_BYTES))
     except (FileNotFoundError, ValueError):

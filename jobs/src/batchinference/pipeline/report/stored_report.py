@@ -21,8 +21,8 @@ def now() -> str:
 
 
 def load_report(layout: Layout) -> Report:
-    """Return the stored report of a complete output. If it is missing, damaged or from another
-    output, create one from the final snapshot. Raises BadOutput if that cannot be read either."""
+    """Return the stored report of a complete output. If it is missing, damaged or of another
+    output, create a report from the final snapshot. Raises BadOutput if that is unreadable."""
     try:
         report = Report.parse(layout.report.read())
         if report.output == layout.output.uri:
@@ -53,8 +53,8 @@ def finished_report(layout: Layout, final: Snapshot) -> Report:
 
 
 def _warnings(layout: Layout, final: Snapshot) -> list[WarningCount]:
-    """Return the warnings of an output. If the input snapshot is damaged, they lack those about
-    ignored files, and their examples have file numbers instead of paths."""
+    """Return the warnings of an output. If the input snapshot is damaged, warnings about ignored
+    files are left out, and examples have file numbers instead of paths."""
     about_rows = warnings_of(final.entries)
     try:
         ignored = read_snapshot(layout.input, layout.output.storage, final.input).ignored
@@ -66,6 +66,6 @@ def _warnings(layout: Layout, final: Snapshot) -> list[WarningCount]:
 
 
 def _counts(final: Snapshot) -> Counts:
-    """Return the counts of a snapshot. `read` is the number of row ids, because manifest entries do
-    not count input rows that are split between them."""
+    """Return the counts of a snapshot. `read` is the number of row ids, because no manifest entry
+    counts an input row whose rows are in several entries."""
     return final.counts.model_copy(update={"read": RowSet.of(final.entries).rows})

@@ -39,13 +39,13 @@ class Runtime(Protocol):
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
 
-        `inputs` maps the model's input names to arrays of shape rows x the column's own shape.
-        A runtime that detects errors per row returns a list instead. In this list, an exception
-        replaces the result of a failed row. If the call itself raises, the caller splits the
-        batch in halves and calls again, to find the row that causes the error.
+        `inputs` maps the model's input names to arrays of shape rows x the column's own shape. A
+        runtime that detects errors per row returns a list instead. In this list, an exception
+        replaces the result of a failed row. If the call itself raises, the caller splits the batch
+        in halves and calls again, to find the row that causes the error.
 
         The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
-        columns of `steps.tokenization`. The runtime ignores those of other tokenizers."""
+        columns of `steps.tokenization`. The runtime ignores columns of other tokenizers."""
 
 
 def load_callable(path: str) -> Any:
@@ -65,8 +65,8 @@ def load_callable(path: str) -> Any:
 class Entry:
     """The location of a runtime: a module of this package, and the name of a class or factory
     function in it. The runtime imports `library`, which the pip package `package` provides. If
-    `has_check` is true, the module has a function `check_model`, which raises ModelLoad if a model
-    is invalid, and does not load it."""
+    `has_check` is true, the module has a function `check_model`, which raises ModelLoad for an
+    invalid model without loading the model."""
 
     module: str
     name: str
@@ -97,9 +97,9 @@ RUNTIMES = {
 
 
 def check_runtime(model: Model) -> None:
-    """Raise ModelLoad if the runtime's library is missing, does not support the model, or is hidden
-    by a file of the user. Do nothing if the library is missing here and other pods of the job have
-    other images, which may contain the library."""
+    """Raise ModelLoad if the runtime's library is missing or hidden by a file of the user, or if
+    the runtime does not support the model. Do nothing if the library is missing here and other pods
+    of the job have other images, which may contain the library."""
     library = RUNTIMES[model.runtime].library
     if os.environ.get(OTHER_IMAGES) and importlib.util.find_spec(library) is None:
         return
@@ -110,7 +110,7 @@ def check_runtime(model: Model) -> None:
 
 
 def check_hidden(library: str) -> None:
-    """Raise ModelLoad if a file of the user, such as a `torch.py` beside the job, hides a library.
+    """Raise ModelLoad if a user file, such as `torch.py` beside the job, hides `library` or torch.
     Packages that Ray needs are checked in `shadowing_files`."""
     installed = [path for path in sys.path if _is_installed(path)]
     for module in (library, "torch"):

@@ -32,9 +32,9 @@ class Answer:
 
 
 def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
-    """Return the result of a row of the batch: its text, or a list if the model has several texts.
-    If the model has `details`, return a tuple of that result and the details. Also report the
-    tokens of the row, and a warning if a text was cut."""
+    """Return the result of a row of the batch: its text, or a list if the model makes several texts
+    for a row. If the model has `details`, return a tuple of this result and the details. Also
+    report the tokens of the row, and a warning if a text was cut."""
     made = [text.completion_tokens for text in answer.texts if text.completion_tokens is not None]
     prompt = {"read": answer.prompt_tokens, "cached": answer.cached_tokens}
     count_tokens(row, **prompt, made=sum(made) if made else None)

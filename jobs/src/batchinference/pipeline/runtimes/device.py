@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 SIMULATED = "BATCHINFERENCE_SIMULATED_DEVICES"
-"""Environment variable for simulated GPUs: replicas compute on the CPU if PyTorch finds no GPU."""
+"""If this variable is set, GPUs are simulated: without a GPU, replicas compute on the CPU."""
 _BACKENDS = {"npu": "torch_npu"}
 """The PyTorch plugin for each kind of device that PyTorch does not support natively."""
 
@@ -104,7 +104,7 @@ def empty_caches() -> None:
 
 def limit_this_thread() -> None:
     """Apply PyTorch's number of threads to this thread, if PyTorch is loaded. A new thread reports
-    this number, but its first convolutions use all CPUs until it is set."""
+    this number, but its first convolutions use all CPUs until the thread sets the number."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(torch.get_num_threads())
 
@@ -113,7 +113,7 @@ def torch_device(device: Device) -> torch.device:
     """Return the torch device of a replica. Also limits the number of threads that torch uses on
     the CPU, or the fraction of memory that it uses on a shared GPU.
 
-    Raises ModelLoad if torch does not support the kind of device, or finds no (simulated) GPU."""
+    Raises ModelLoad for an unknown kind of device, or if a GPU is missing and not simulated."""
     import torch
 
     if device.kind == "cuda" and not _finds_gpu():
@@ -136,8 +136,8 @@ def torch_device(device: Device) -> torch.device:
 
 
 def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a copy of an array as a tensor of its type and shape on a device, because Ray's blocks
-    must not be modified. On CUDA, the device can compute for other threads during the copy."""
+    """Return an array as a tensor of the same type and shape on a device. It is a copy, because
+    Ray's blocks must not be modified. On CUDA, the device can compute during the copy."""
     import torch
 
     if device.type != "cuda":
@@ -152,8 +152,8 @@ def to_device(values: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of a tensor on any device, whose memory user code may use again, as an array of
-    its type and shape. bfloat16, which NumPy lacks, becomes float32."""
+    """Return a tensor on any device as an array of the same type and shape. It is a copy, because
+    user code may reuse the tensor's memory. bfloat16, which NumPy lacks, becomes float32."""
     import torch
 
     tensor = tensor.detach()
@@ -171,8 +171,8 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _check_simulated() -> None:
-    """Raise ModelLoad unless GPUs are simulated, because a replica would otherwise compute on the
-    CPU, without notice, while its GPU costs money."""
+    """Raise ModelLoad unless GPUs are simulated. Without the error, a replica with a GPU would
+    compute on the CPU, without notice, while its GPU costs money."""
     import torch
 
     if not os.environ.get(SIMULATED):
@@ -185,7 +185,7 @@ def _check_simulated() -> None:
 
 
 def _cuda_error() -> Exception | None:
-    """Return the error with which CUDA does not start, such as for a broken GPU or old driver."""
+    """Return why CUDA does not start, such as a broken GPU or an old driver; None if it starts."""
     import torch
 
     try:

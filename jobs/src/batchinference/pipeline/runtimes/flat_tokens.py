@@ -1,7 +1,7 @@
 """Tokenizes texts into flat arrays: one array has the tokens of all texts, and another one the
 offsets at which the texts begin. Only fast tokenizers of the transformers library can do so.
 
-Without Python objects for single rows, such tokens pass between processes without a conversion.
+Such arrays pass between processes without a conversion, because no row is a Python object.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FINGERPRINT_LENGTH = 16
 _REFUSED = "tokens that replicas cannot use: "
 _PROMPTS = "config_sentence_transformers.json"
 _NOT_FOR_TOKENS = ("backend", "max_length", "padding", "use_fast")
-"""The options of a model that have no effect on the tokens of its texts before these are cut."""
+"""The options of a model that do not change a text's tokens, apart from cutting and padding."""
 Prepared = Mapping[str, pa.ChunkedArray]
-"""The tokens of a batch that another process has prepared. Each feature is a column of lists, whose
-name is the fingerprint of the tokenizer and the name of the feature."""
+"""The tokens of a batch that another process has prepared. Each feature is a column of lists. The
+name of the column is the tokenizer's fingerprint, followed by the name of the feature."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class FlatTokens:
         return np.diff(self.offsets)
 
     def cut(self, limit: int, special: tuple[int, int], *, left: bool) -> FlatTokens:
-        """Return the tokens with each text cut to `limit` tokens: at its end, or if `left` at its
-        beginning. Keeps the special tokens: `special` is their number before and after a text."""
+        """Return the tokens with each text cut to `limit` tokens: at its end, or at its beginning
+        if `left`. The special tokens remain: `special` is their number before and after a text."""
         before, behind = special
         position = np.arange(self.offsets[-1] - self.offsets[0])
         position -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
@@ -102,8 +102,8 @@ class FlatTokens:
     def padded(
         self, rows: np.ndarray, width: int, fill: Mapping[str, int], *, left: bool
     ) -> dict[str, np.ndarray]:
-        """Return the features of the texts `rows` as arrays of rows x `width` (int64). The padding
-        follows a text, or precedes it if `left`. It is the number in `fill`, or 0."""
+        """Return the features of the texts `rows`, and a mask, as arrays of rows x `width` (int64).
+        Padding follows a text, or precedes it if `left`. A feature is padded with `fill`, or 0."""
         lengths = self.lengths[rows]
         columns = np.arange(width)
         begin = (width - lengths)[:, None]
@@ -124,9 +124,9 @@ def tokens_in(tensors: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """A fast tokenizer that is loaded from its file, without the transformers library, whose import
-    takes longer than to tokenize many texts. If the library would load another tokenizer for the
-    model, replicas `refuse` this one."""
+    """A fast tokenizer that is loaded from its file without the transformers library, because the
+    import of the library takes longer than to tokenize many texts. If the library would load
+    another tokenizer for the model, replicas `refuse` the tokens of this tokenizer."""
 
     backend_tokenizer: Tokenizer
     split_special_tokens: bool
@@ -204,9 +204,9 @@ class FlatTokenizer:
         return {self.fingerprint + name: column for name, column in columns.items()}
 
     def cut(self, tokens: FlatTokens, limit: int) -> FlatTokens | None:
-        """Return the tokens of single texts, cut to `limit` on the same side as by the library's
-        tokenizer. Return None if a sample text does not show where special tokens are, if some are
-        within a text, or if they leave no room for the text."""
+        """Return the tokens of single texts, cut to `limit` on the side on which the library would
+        cut them. Return None if a sample text does not show where special tokens are, if special
+        tokens are within a text, or if they leave no room for the text."""
         self._reset()
         plain, full = (self._sample(special=added) for added in (False, self._adds_special))
         size, added = len(plain.ids), len(full.ids) - len(plain.ids)
@@ -282,7 +282,7 @@ def _offsets_of_lists(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def _offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Return the offsets of texts with these lengths: 0, and the sums up to each length."""
+    """Return the offsets of texts with these lengths: 0, and the sum up to the end of each text."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
 
 
@@ -306,9 +306,9 @@ def refuse(prepared: Iterable[str]) -> None:
 def preparing_tokenizers(
     model: TransformersModel | SentenceTransformersModel,
 ) -> Iterator[FlatTokenizer]:
-    """Yield the tokenizers with which tasks may prepare the texts of a model, first the one that
-    loads fastest. The next one is for the case that replicas refuse the first. Yield none if only
-    replicas can tokenize, or if no tokenizer can be loaded. Replicas then report the reason."""
+    """Yield the tokenizers that tasks may use to prepare the texts of a model. The first one loads
+    faster. The second is needed if replicas refuse the first. Yield nothing if only replicas can
+    tokenize, or if no tokenizer can be loaded: then the replicas report the reason."""
     for load in (TokenizerFile.of, library_tokenizer):
         with suppress(Exception):  # libraries raise any error
             folder = files_without_weights(model)

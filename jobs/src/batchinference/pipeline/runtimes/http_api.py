@@ -56,7 +56,7 @@ class OpenAiApi:
         self._model = model
         self._path = _RESULT_PATHS[model.api]
         self._width: int | None = None
-        """The number of numbers in each embedding; None until an embedding is read."""
+        """The length of each embedding; None until an embedding is read."""
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -74,8 +74,8 @@ class OpenAiApi:
         return {"model": model.name, **content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
-        """Return the answer in a response. Raises RequestFailed if it has none, and BadAnswer if a
-        retry may return one."""
+        """Return the answer in a response. If the response has no valid answer, raises BadAnswer if
+        a retry may get one, else RequestFailed."""
         if not isinstance(response, dict) or not response.get(self._path[0]):
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
         value, (tokens, cached, made) = _value_at(response, self._path), usage_of(response)
@@ -86,7 +86,7 @@ class OpenAiApi:
         return Answer([Text(_text(value), made, reason)], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
-        """Return the result of a row of the batch from its answer, and report its warnings."""
+        """Return the result of a row from its answer, and report the row's tokens and warnings."""
         if isinstance(answer, Answer):
             return result_of(self._model, row, answer)
         count_tokens(row, read=answer.tokens)
@@ -104,8 +104,8 @@ class OpenAiApi:
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
-        """Return whether the endpoint may have cut the text, because it read as many tokens as the
-        model takes. Raises RequestFailed if this is unknown, or if `tooLong` is fail."""
+        """Return whether the endpoint may have cut the text: it read as many tokens as the model
+        takes. Raises RequestFailed if `tokens` is None, or if a cut is possible and not allowed."""
         limit = self._model.max_input_tokens
         if limit is None:
             return False
@@ -141,7 +141,7 @@ class JsonApi:
         return {name: _filled(part, values) for name, part in self._body.items()}
 
     def answer(self, response: Any) -> Any:
-        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if it is none."""
+        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails."""
         return self._convert(_value_at(response, self._path))
 
     def result(self, row: int, answer: Any) -> Any:
@@ -150,13 +150,13 @@ class JsonApi:
 
 
 class OpenAiRequests:
-    """The OpenAI APIs, with rows that are complete requests."""
+    """The OpenAI APIs for rows that contain complete requests."""
 
     def __init__(self, model: HttpModel) -> None:
         self._model = model
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row's request, with the model of the job if it names one. Raises ValueError or
+        """Return the row's request, with the job's model if the job names one. Raises ValueError or
         TypeError if the request is invalid."""
         body, name = body_of(self._model, row), self._model.name
         return body if name is None else {**body, "model": name}
@@ -168,7 +168,7 @@ class OpenAiRequests:
         return response
 
     def result(self, row: int, answer: tuple[str, Any]) -> str:
-        """Return the text of the response to a row of the batch, and report its warnings."""
+        """Return the text of the response to a row, and report the row's tokens and warnings."""
         text, response = answer
         report_response(row, response)
         return text
@@ -251,8 +251,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> np.ndarray:
-    """Return a (nested) list of numbers of one shape as a float32 array."""
-    with suppress(ValueError):  # of lists of different lengths
+    """Return a list of numbers, or nested lists of equal lengths, as a float32 array."""
+    with suppress(ValueError):  # raised for lists of different lengths
         numbers = np.array(value)
         if isinstance(value, list) and numbers.dtype.kind in "iuf":
             return numbers.astype(np.float32)

@@ -68,7 +68,7 @@ class Endpoint:
             timeout=aiohttp.ClientTimeout(total=seconds_of(model.timeout)),
             connector=aiohttp.TCPConnector(limit=model.concurrency),
             cookie_jar=aiohttp.DummyCookieJar(),
-            proxy=proxy_of(model.endpoint),  # `trust_env` would search it for each request
+            proxy=proxy_of(model.endpoint),  # `trust_env` would look up the proxy for each request
         )
 
     async def close(self) -> None:
@@ -82,10 +82,10 @@ class Endpoint:
 
     async def ask(self, body: bytes, url: str = "") -> Any:
         """Send JSON to the endpoint, or to `url` if given, and return the answer that the adapter
-        reads in the response. Retries the request.
+        reads in the response. Retries failed requests.
 
-        Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is
-        down, and JobFailure if the endpoint would reject every row."""
+        Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is down,
+        and JobFailure if the endpoint would reject every row."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:
@@ -94,7 +94,7 @@ class Endpoint:
         try:
             answer = await self._post(body, url)
         except (RateLimited, Overloaded) as error:
-            if self._limit.value == 1:  # it cannot be halved
+            if self._limit.value == 1:  # a limit of 1 cannot be halved
                 self._pace.pause(retry.HTTP.first_wait)
             self._limit.record_overload(began, clock(), late=isinstance(error, RequestTimeout))
             raise
@@ -134,7 +134,7 @@ class Endpoint:
         if is_transient_status(status):
             no_response = status in _GATEWAY or status < HTTPStatus.INTERNAL_SERVER_ERROR
             raise (NoResponse if no_response else BadAnswer)(message, wait or 0.0)
-        # a row that is a request may name a model or a path that the endpoint does not have
+        # 404 fails only this row if the row itself may name a missing model or path
         fails_row = self._model.request is not None and status == HTTPStatus.NOT_FOUND
         if (status in _FATAL and not fails_row) or status < HTTPStatus.BAD_REQUEST:
             raise JobFailure(f"{message} ({self._model.endpoint})")
@@ -184,8 +184,8 @@ def _value(variable: str) -> str:
 
 
 class EndpointThread:
-    """The endpoint of a model, and the thread that runs its event loop. All runtimes of a process
-    share it, so that the limits apply to the requests of all batches together."""
+    """The endpoint of a model, and the thread of its event loop. All runtimes of the model in this
+    process share both, so that the limits apply to the requests of all batches together."""
 
     def __init__(self, model: HttpModel, credentials: Credentials) -> None:
         self.adapter = adapter_for(model)
@@ -204,7 +204,7 @@ _LOCK = threading.Lock()
 
 
 def _shared(model: HttpModel) -> EndpointThread:
-    """Return the endpoint of a model, which is closed when no runtime refers to it any more."""
+    """Return the endpoint of a model. It is closed when no runtime refers to it any more."""
     credentials = Credentials(model)
     key = model.model_dump_json(by_alias=True), *credentials.headers.items()
     with _LOCK:
@@ -258,8 +258,8 @@ class HttpRuntime:
             answered()
 
     async def _check_schema(self, request: Mapping[str, Any], refusal: RequestInvalid) -> None:
-        """Raise JobFailure if the endpoint does not support the schema of the model. This is known
-        if it has answered no request so far, and answers this one without the schema."""
+        """Raise JobFailure if the endpoint does not support the model's schema: it has answered no
+        request so far, and answers this request without the schema."""
         endpoint = self._shared.endpoint
         if endpoint.has_answered:
             return

@@ -6,10 +6,10 @@ from collections import deque
 FIRST = 16
 """The initial limit, in requests."""
 MIN_REJECTED = 3
-"""Minimum number of rejected requests in a round that means overload. An endpoint may reject fewer
-at any load, for example if one of its twenty servers is defective."""
+"""How many requests of a round must be rejected before this counts as overload. An endpoint may
+reject fewer at any load, for example if one of its twenty servers is defective."""
 PATIENCE, MAX_PATIENCE = 16, 256
-"""Number of rounds at the ceiling before the limit exceeds it: initially, and at most."""
+"""Number of rounds at the ceiling before the limit exceeds it: the first and highest value."""
 
 
 class ConcurrencyLimit:
@@ -55,7 +55,7 @@ class ConcurrencyLimit:
         if self._has_round:
             if self.value > self._ceiling:
                 self._patience = min(2 * self._patience, MAX_PATIENCE)
-            # a slow endpoint may go on computing requests whose time is over
+            # if answers are late, the endpoint may still compute requests that have timed out
             self._ceiling = max(1, self.value // 2 if late else self.value - 1)
         self.value = max(1, self.value // 2)
         self._doubles = self._has_round = False

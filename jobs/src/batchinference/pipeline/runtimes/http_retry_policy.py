@@ -29,7 +29,7 @@ class EndpointDown(ConnectionError):
 
 
 class NoResponse(TransientError):
-    """No response, or only one from a gateway in front of the endpoint. Not caused by the row."""
+    """No response, or the response of a gateway before the endpoint. Not caused by the row."""
 
 
 class Overloaded(NoResponse):
@@ -87,7 +87,7 @@ class Retries:
         self._last_answer = float("-inf")
         """The time at which the endpoint last answered a row, even if it rejected the row."""
         self._failed_rows = 0
-        """The number of rows that failed since then."""
+        """The number of rows that failed since `_last_answer`."""
         self.answers = self._rejections = 0
         """The numbers of answered rows and of rate-limited requests."""
 
@@ -137,8 +137,8 @@ class Retries:
 
     def _rejects_only_this_row(self, rejections: int, answers: int, all_rejections: int) -> bool:
         """Return whether the endpoint rate-limits a row much more often than other rows, such as
-        because the row alone exceeds the limit. `rejections` are those of this row, `answers` and
-        `all_rejections` those of all rows before its first request."""
+        because the row alone exceeds the limit. `rejections` is the number for this row. `answers`
+        and `all_rejections` are the numbers for all rows before the first request of this row."""
         if rejections <= self._retries:
             return False
         answered = self.answers - answers
@@ -154,7 +154,7 @@ class Retries:
         error records for valid rows, and a later attempt may find the endpoint healthy.
         - NoResponse: RequestFailed if the endpoint answered other rows since `sent`.
         - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
-        - RateLimited: always EndpointDown, because a row that alone is rejected has failed before.
+        - RateLimited: always EndpointDown, because `_rejects_only_this_row` was checked before.
         """
         self._failed_rows += 1
         if isinstance(error, BadAnswer):

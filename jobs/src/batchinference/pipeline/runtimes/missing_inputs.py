@@ -75,7 +75,7 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
 
 
 def nested_inputs(model: Model) -> dict[str, ColumnExpression]:
-    """Return expressions for the placeholders of templates that name fields or items of inputs."""
+    """Return the expression of each placeholder that names a field or an item of an input."""
     from batchinference.pipeline.expression import ColumnExpression  # needed by few workers
 
     return {

@@ -1,7 +1,7 @@
 """Locates model files, downloads them from object stores, and checks local folders of models.
 
 A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub. The library of the
-Hub is imported when it is needed, so that jobs without such a model start quickly."""
+Hub is imported when it is needed, so that jobs with other models start quickly."""
 
 import functools
 import hashlib
@@ -136,10 +136,10 @@ def _check_hub(model_id: str, files: Sequence[str], revision: str | None) -> Non
 
 
 def _cached_file(model_id: str, file: str, revision: str | None) -> str | None:
-    """Return the path of a file of a model in the local cache of the Hub; None if it has none."""
+    """Return the path of a model's file in the local cache of the Hub; None if it is not cached."""
     from huggingface_hub import try_to_load_from_cache
 
-    with suppress(ValueError):  # of an invalid model id
+    with suppress(ValueError):  # raised for an invalid model id
         path = try_to_load_from_cache(model_id, file, revision=revision)
         return path if isinstance(path, str) else None
     return None
@@ -157,7 +157,7 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
 
 
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
-    """Return the error for a file that the Hub does not provide; None if it does. The error is an
+    """Return why the Hub does not provide a file; None if the Hub provides it. The error is an
     OSError or ValueError if the Hub has answered. Asks twice if the Hub is busy or silent."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
@@ -225,7 +225,7 @@ def _download(source: Location, paths: list[str], target: Path) -> None:
 
 
 def _path_in_model(source: Location, path: str) -> str:
-    """Return the path of a file in its model's folder. Raises ModelLoad if it is outside."""
+    """Return the path of a file in its model's folder. Raises ModelLoad for a path outside."""
     relative = path[len(source.path) :].lstrip("/") or Path(path).name
     if not is_inside(relative):
         raise ModelLoad(
@@ -248,7 +248,7 @@ def _copy_once(source: Location, path: str, file: Path) -> None:
 
 def local_tokenizer(source: str, revision: str | None = None) -> Any:
     """Load the tokenizer of a model without a download. Return None if its files are not on this
-    machine, or if it needs code of the model."""
+    machine, or if the tokenizer needs code of the model."""
     # `AutoTokenizer` would first import torchvision, which takes longer than a second
     tokenizer = local_part(source, revision, "PreTrainedTokenizerFast")
     if tokenizer is None or "auto_map" in tokenizer.init_kwargs:
@@ -326,8 +326,8 @@ _TASKS_OF_HEADS = {
 
 
 def check_folder(model: Model) -> None:
-    """Raise ModelLoad if the source of a model is a local folder without a model, or with one that
-    is not for the task. Other sources are not checked."""
+    """Raise ModelLoad if the source of a model is a local folder without a model, or with a model
+    that is not for the task. Other sources are not checked."""
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
         return
     if not is_path(model.source):
@@ -341,7 +341,7 @@ def check_folder(model: Model) -> None:
 
 
 def _folder_problem(folder: Path) -> str:
-    """Return why a path is not the folder of a model; an empty text if it may be one."""
+    """Return why a path is not the folder of a model; an empty text if no problem is known."""
     if folder.is_file():
         is_part = (folder.parent / "config.json").exists()
         fix = f"Write source: {folder.parent}" if is_part else "Name the folder of a model"
@@ -361,7 +361,7 @@ def _folder_problem(folder: Path) -> str:
 
 
 def _task_problem(folder: Path, task: str) -> str:
-    """Return why a model is not for a task; an empty text if it may be."""
+    """Return why a model is not for a task; an empty text if no problem is known."""
     try:
         config = _json(folder / "config.json")
     except ValueError as error:

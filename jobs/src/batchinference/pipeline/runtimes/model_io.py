@@ -25,7 +25,7 @@ def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _stacked(values: np.ndarray) -> np.ndarray:
-    """Return nested arrays of objects with equal shapes as one array; other values unchanged."""
+    """Return nested arrays as one array if their shapes are equal. Return others unchanged."""
     if values.dtype != object:
         return values
     rows = [_stacked(row) if isinstance(row, np.ndarray) else row for row in values]
@@ -33,7 +33,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | None) -> np.ndarray:
-    """Return the results of a model (rows x any shape, any type), which runs on parts of a batch.
+    """Run a model on parts of a batch, and return its results (rows x any shape, any type).
 
     `size` is the fixed batch size of the model; None if it accepts any batch size. The last part is
     padded to `size` with copies of the last row."""
@@ -61,7 +61,7 @@ def check_image(image: Any) -> None:
 def select_output(output: Any, name: str | None) -> Any:
     """Return one of the outputs that a model has returned as a dict, list or tuple. `name` is a key
     or a position; None for the only output. If the model has returned a value of another type,
-    return that value. Raises ModelLoad as `select_output_name`."""
+    return that value. Raises ModelLoad like `select_output_name`."""
     if isinstance(output, Mapping):
         outputs = {str(key): value for key, value in output.items()}
     elif isinstance(output, list | tuple):

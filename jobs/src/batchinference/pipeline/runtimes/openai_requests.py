@@ -20,7 +20,7 @@ _RESPONSES = {
     "/completions": ("cmpl", "text_completion", "choices"),
     "/embeddings": ("embd", "list", "data"),
 }
-"""By path: the prefix of the id of a response, its type, and the field with its results."""
+"""For each path: the prefix of response ids, the response type, and the field for results."""
 
 
 def body_of(model: RequestModel, row: Mapping[str, Any]) -> dict[str, Any]:

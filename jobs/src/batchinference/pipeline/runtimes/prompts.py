@@ -23,12 +23,12 @@ Message = dict[str, Any]
 Part = dict[str, Any]
 """A part of a message's content: text or an image."""
 REPAIR = OWN_PREFIX + "repair"
-"""The input with messages that follow the prompt: an invalid answer, and what is wrong with it."""
+"""The input for messages after the prompt: an invalid answer, and what is wrong with it."""
 
 
 def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
     """Return the values of each input as Python objects, for a text or a JSON body. `inputs` maps
-    inputs to columns. In a NumPy array, the type of a value would depend on the other rows."""
+    inputs to columns. A NumPy array would give a value a type that depends on the other rows."""
     columns = {name: table.column(column) for name, column in inputs.items()}
     return {
         name: values_of(column.cast(pa.string()) if column.type == pa.time64("ns") else column)
@@ -103,7 +103,7 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return `content_of` a row, as a list if it is a text with a JSON list of messages."""
+    """Return `content_of` a row. Without a template, a text of JSON messages becomes a list."""
     content = content_of(model, row)
     is_template = model.prompt is not None or not isinstance(content, str)
     return content if is_template else _conversation_in(content) or content
@@ -132,8 +132,8 @@ def _conversation_in(text: str) -> list[Any] | None:
 
 
 def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
-    """Return the prompt of a row without a chat: `content_of` the row, and the texts of REPAIR.
-    Raises TypeError if the content is not text."""
+    """Return the prompt of a row as one text: `content_of` the row, and the texts of REPAIR. Raises
+    TypeError if the content is not text."""
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")
@@ -141,7 +141,7 @@ def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
 
 
 def with_repair(prompt: str, row: Mapping[str, Any]) -> str:
-    """Return a prompt without a chat, followed by the texts of the row's messages in REPAIR."""
+    """Return a prompt that is a text, followed by the texts of the row's messages in REPAIR."""
     return "\n\n".join([prompt, *(message["content"] for message in row.get(REPAIR, ()))])
 
 
@@ -279,7 +279,7 @@ def check_chat(
 ) -> None:
     """Raise ModelLoad if a chat template does not accept the messages of the job, for example
     because the template has no system role, so that every row would fail. `render` applies the
-    template to messages, which have sample values here. `images` are sample images by input."""
+    template to sample messages. `images` are their sample images by input."""
     row = {name: SampleValue("text") for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     try:

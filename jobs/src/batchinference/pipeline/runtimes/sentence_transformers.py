@@ -37,9 +37,9 @@ from batchinference.spec.models import SentenceTransformersModel
 from batchinference.spec.warnings import WarningName
 
 _SAMPLE_WORDS = 1000
-"""Number of words in a sample of a long text for a model without a limit."""
+"""Number of words of a long sample text, if the model has no limit."""
 _MAX_WORDS = 1_000_000
-"""The default limit of the library for models of words, which texts do not reach."""
+"""The library's default limit for models of words. Texts do not reach this limit."""
 
 
 class SentenceTransformersRuntime:
@@ -85,7 +85,7 @@ class SentenceTransformersRuntime:
             count_tokens(read=int(tokens.lengths.sum()))
             return self._computed(self._flat, tokens)
         refuse(prepared or {})
-        with computing():  # the library tokenizes, too: threads cannot share a tokenizer
+        with computing():  # also for tokenizing, because threads cannot share a tokenizer
             return self._embeddings(values, rows)
 
     def _embeddings(self, values: np.ndarray, rows: list[Any]) -> np.ndarray:
@@ -119,9 +119,9 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return a flat tokenizer for the texts, and the arguments that the library adds to tokens.
-        The tokenizer is None for images and windows, and if the library prepares sample texts in
-        another way."""
+        """Return a flat tokenizer for the texts, and the arguments that the library passes to the
+        model with the tokens. The tokenizer is None for images and windows, and if the library
+        tokenizes sample texts differently."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
@@ -140,7 +140,7 @@ class SentenceTransformersRuntime:
 
     def _cut(self, flat: FlatTokenizer, tokens: FlatTokens, limit: TextLimit) -> FlatTokens:
         """Return the tokens of the texts. Cut texts that are too long, and report a warning for
-        each of them. Raises TextTooLong if texts must not be cut."""
+        each of them. Raises TextTooLong for a text that must not be cut."""
         long = limit.find_too_long(tokens.lengths.tolist())
         cut = flat.cut(tokens, limit.tokens) if long and limit.tokens else None
         if cut is None:
@@ -150,7 +150,7 @@ class SentenceTransformersRuntime:
         return cut
 
     def _computed(self, flat: FlatTokenizer, tokens: FlatTokens) -> np.ndarray:
-        """Return the embeddings of texts (rows x width, float32), as the library's `encode`."""
+        """Return the embeddings of texts (rows x width, float32), like the library's `encode`."""
         features = {name: x.to(self._model.device) for name, x in _padded(flat, tokens).items()}
         with computing(), torch.inference_mode():
             vectors = self._model({**features, **self._settings})["sentence_embedding"]

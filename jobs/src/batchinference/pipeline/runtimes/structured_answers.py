@@ -47,12 +47,12 @@ class InvalidAnswer(ValueError):
 
 
 class AnswerCheck:
-    """Checks answers against the schema of a model, and converts them to its column type."""
+    """Checks answers against a schema, and converts them to the column type of the schema."""
 
     def __init__(self, model: StructuredModel, schema: AnswerSchema) -> None:
         self._output, self._kind = model.output, schema.column_type
         self.document = json.dumps(schema.document, ensure_ascii=False)
-        exact = json.loads(self.document, parse_float=Decimal)  # answers have Decimals, too
+        exact = json.loads(self.document, parse_float=Decimal)  # answers are parsed with Decimals
         self._validator = Draft202012Validator(exact)
         self._names = frozenset(names_in(exact))
         self._cut = f"cut before its end. {_length_advice(model)}"
@@ -95,7 +95,7 @@ class AnswerCheck:
         return f"{path}: {what} ({rule})"
 
     def _key(self, key: str | int) -> str:
-        """Return a part of a path. A key outside the schema is a value of a row, written as `*`."""
+        """Return a part of a path. A key that is not in the schema is row data, and becomes `*`."""
         if isinstance(key, int):
             return "[]"
         return f".{key}" if key in self._names else ".*"
@@ -106,7 +106,7 @@ def _length_advice(model: StructuredModel) -> str:
     names = ("max_completion_tokens", "max_tokens", "max_new_tokens")
     if given := next((name for name in names if name in model.sampling), None):
         return f"Increase sampling.{given}, or ask for shorter answers"
-    if isinstance(model, VllmModel):  # only its context limits an answer by default
+    if isinstance(model, VllmModel):  # by default, only its context limits an answer
         return "Shorten the prompt, or ask for shorter answers"
     name = "max_new_tokens" if isinstance(model, TransformersModel) else "max_tokens"
     return f"Set sampling.{name}, or ask for shorter answers"
@@ -189,7 +189,7 @@ class StructuredRuntime:
 
     def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:
         """Run the model on some rows of the batch, and return their results. Reports all warnings
-        except AnswerCut, because an answer that was cut is either invalid or complete."""
+        except AnswerCut: an answer that was cut is an error, or its JSON is complete."""
         with collect_warnings() as warnings:
             answers = self._runtime(inputs)
         for warning in warnings:

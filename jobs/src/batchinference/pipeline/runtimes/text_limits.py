@@ -20,7 +20,7 @@ from batchinference.spec.models.base import TooLong, WindowedModel
 from batchinference.spec.warnings import WarningName
 
 NO_LIMIT = 10**9
-"""A maximum length of at least this number means that a tokenizer has none."""
+"""A maximum length of at least this number means that a tokenizer has no limit."""
 _SPARE = 8
 """A text of ASCII characters has at most one token per character, and this many other tokens."""
 _OVERLAP_DIVISOR = 8
@@ -34,7 +34,7 @@ _TABLES = ("position_embeddings", "embed_positions", "wpe")
 
 
 class TextTooLong(ValueError):
-    """A text has more tokens than the model takes, and must not or cannot be cut."""
+    """A text has more tokens than the model takes, and must not be cut or cannot be cut."""
 
     def __init__(
         self, tokens: int, limit: int, text: str = "the text", fix: str = _CUT_OR_DIVIDE
@@ -43,7 +43,7 @@ class TextTooLong(ValueError):
 
 
 def surely_fits(text: str, tokens: int) -> bool:
-    """Return whether a text has at most `tokens` tokens with every tokenizer."""
+    """Return True if a text is certain to have at most `tokens` tokens, with any tokenizer."""
     return text.isascii() and len(text) <= tokens - _SPARE
 
 
@@ -59,8 +59,8 @@ def set_padding_token(tokenizer: Any) -> None:
 
 
 def max_tokens(tokenizer: Any, network: Any = None) -> int | None:
-    """Return the maximum number of tokens of a text for a model: the limit of its tokenizer, or its
-    number of positions if that is less. Return None if there is neither."""
+    """Return the maximum number of tokens of a text for a model: the limit of its tokenizer or its
+    number of positions, whichever is lower. Return None if it has neither."""
     limits = [tokenizer.model_max_length, positions_of(network) if network is not None else None]
     known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
     return min(known, default=None)
@@ -132,7 +132,7 @@ class TextLimit:
     """None if texts may have any length."""
     policy: TooLong
     overlap: int | None = None
-    """The number of tokens that a window repeats; None for the default."""
+    """The number of tokens of the previous window that a window repeats; None for the default."""
 
     @property
     def divides(self) -> bool:
@@ -144,8 +144,8 @@ class TextLimit:
         return token_count(self.tokenizer, text, special=False)
 
     def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
-        """Return the indexes of texts with more tokens than the maximum minus `reserved`, which are
-        for another text. Raises TextTooLong if there are some and the policy is fail."""
+        """Return the indexes of texts that are too long, if `reserved` tokens of the maximum are
+        for another text. Raises TextTooLong if such texts exist and the policy is fail."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -156,7 +156,7 @@ class TextLimit:
 
     def warn_of_cuts(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
         """Report a warning for each text that the library is going to cut. `prefix` precedes each
-        text. `reserved` tokens are for another text. Raises TextTooLong as `find_too_long`."""
+        text. `reserved` tokens are for another text. Raises TextTooLong like `find_too_long`."""
         if self.tokens is None:
             return
         room = self.tokens - reserved - len(prefix)
@@ -254,7 +254,7 @@ class PromptLimit:
     def fitted(
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
-        """Return a copy of a row whose prompt fits, that prompt, and the number of tokens cut.
+        """Cut a row so that its prompt fits. Return a row, its prompt and the number of cut tokens.
 
         `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
         tokens to it. Raises TextTooLong if the prompt is too long even without texts of the row."""
@@ -272,8 +272,8 @@ class PromptLimit:
         return row, prompt, before - tokens
 
     def _shortened(self, row: Row, tokens: int) -> Row:
-        """Return a row whose texts have `tokens` tokens less, or none if they had fewer. The
-        longest text is cut first."""
+        """Return a row without `tokens` tokens of its texts, or without all tokens if there are
+        fewer. The longest text is cut first."""
         for keys, text in sorted(_texts(row), key=lambda item: -len(item[1])):
             starts = tokens_of(self.tokenizer)(text)
             row = _replaced(row, keys, self._cut(text, starts, tokens))

@@ -66,8 +66,8 @@ class TorchvisionRuntime:
         return to_device(values, self._device).movedim(-1, -3)
 
     def _classes_wanted(self, scores: torch.Tensor) -> int:
-        """Return the number of classes for each row. Raises ModelLoad if the number of labels is
-        not that of the classes."""
+        """Return the number of classes for each row. Raises ModelLoad if the number of labels
+        differs from the number of classes."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"labels: the model has {scores.shape[-1]} classes, and there are "
@@ -76,8 +76,8 @@ class TorchvisionRuntime:
         return min(self._spec.top_k or 1, scores.shape[-1])
 
     def _classes(self, best: np.ndarray, indices: np.ndarray) -> pa.Array:
-        """Return the most likely class of each row, or a list of them if `topK` is set. `best` has
-        the scores and `indices` the numbers of the classes, rows x classes."""
+        """Return the most likely class of each row, or a list of classes if `topK` is set. `best`
+        has the scores and `indices` the numbers of the classes (rows x classes)."""
         labels = pa.array([self._labels[index] for index in indices.ravel()], pa.string())
         columns = [pa.array(indices.ravel()), labels, pa.array(best.ravel())]
         classes = pa.StructArray.from_arrays(columns, ["index", "label", "score"])
@@ -135,8 +135,8 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
 
 
 def _without_head(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the module, which then returns the input of its last linear layer: Identity replaces
-    that layer. Raises ModelLoad if the module has no linear layer."""
+    """Replace the last linear layer of a module by Identity, and return the module. It then returns
+    the input of that layer. Raises ModelLoad if the module has no linear layer."""
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
         raise ModelLoad("features: the model has no linear layer. Remove the field")

@@ -30,7 +30,7 @@ STEPS = {
 
 
 def class_of(step: Step) -> type[Transform]:
-    """Return the class that does the work of a step of this kind."""
+    """Return the class for the kind of a step."""
     module, name = STEPS[step.kind]
     return cast(type[Transform], getattr(importlib.import_module(f"{__name__}.{module}"), name))
 
@@ -55,8 +55,8 @@ def with_condition(
     step: Step, transform: Transform, adds: Mapping[str, ColumnType | None] | None = None
 ) -> Transform:
     """Return a step that runs `transform` only for rows for which the `when` of `step` is true, or
-    `transform` itself if there is no `when`. `adds` are the columns that `transform` adds; None if
-    they are those of `step`."""
+    `transform` itself if there is no `when`. `adds` are the columns that `transform` adds; None
+    stands for the columns that `step` adds."""
     if step.when is None:
         return transform
     from batchinference.pipeline.steps.when import Conditional

@@ -32,8 +32,8 @@ _CHUNK_OF_NULL = Span(0, 0, 0)
 
 
 class ChunkText(Transform):
-    """Makes a row for each chunk of a text. A result ends with the batch row with which its rows
-    reach `max_bytes`. The constructor raises ModelLoad if the tokenizer cannot be used."""
+    """Makes a row for each chunk of a text. A result ends with the row of the batch whose chunks
+    make it reach `max_bytes`. The constructor raises ModelLoad for an unusable tokenizer."""
 
     @classmethod
     def check(cls, step: str, settings: Chunk, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
@@ -72,8 +72,8 @@ class ChunkText(Transform):
     def _first_chunks(
         self, column: pa.ChunkedArray, others: pa.Table
     ) -> tuple[list[list[Span]], list[str | None]]:
-        """Return the spans of the chunks of each text, and all chunks, up to the text with which
-        their rows reach the maximum size. `others` are the other columns of the batch."""
+        """Return the spans of the chunks of each text, and all chunks. End with the text whose rows
+        make the result reach its maximum size. `others` are the other columns of the batch."""
         spans: list[list[Span]] = []
         chunks: list[str | None] = []
         size = 0
@@ -91,7 +91,7 @@ class ChunkText(Transform):
 def _rows_of_chunks(
     batch: pa.Table, column: str, spans: list[list[Span]], chunks: pa.Array
 ) -> TransformResult:
-    """Return a row for each chunk of the first rows of a batch, with their other columns."""
+    """Return a row for each chunk of the first rows of a batch, with the rows' other columns."""
     parents = np.repeat(np.arange(len(spans)), [len(parts) for parts in spans])
     others = batch.drop_columns([column]).take(pa.array(parents))
     if batch.num_columns > 1:

@@ -24,8 +24,8 @@ class Vectors:
     distance: str = ""
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the table with the vectors as lists of float32, rounded if necessary. Raises
-        BadOutput if the column does not have lists of numbers."""
+        """Return the table with the vectors as lists of float32, rounded if necessary, or unchanged
+        if it lacks the column. Raises BadOutput if the column has no lists of numbers."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)
@@ -67,9 +67,9 @@ class Vectors:
 
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
-    """Return the description of the vectors that a job writes to the table `name`; None without
-    vectors. `existing` describes those of an existing table. Raises BadOutput if the job requests
-    another length or distance than these have, or no length for a new table."""
+    """Return the description of the vectors that a job writes to the table `name`; None if it
+    writes no vectors. `existing` describes the vectors of an existing table. Raises BadOutput if
+    the job requests another length or distance than `existing`, or no length for a new table."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Writer(ABC):
-    """Converts rows to files of one format. Write tasks get a serialized copy."""
+    """Converts rows to files of one format. Each write task gets a copy of the writer."""
 
     @abstractmethod
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
@@ -29,7 +29,7 @@ class Writer(ABC):
         UnwritableValue for a value that cannot be encoded."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return a table with the types that its files will have."""
+        """Return the table with the types that its columns will have in the files."""
         return tensors_to_lists(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
@@ -38,7 +38,7 @@ class Writer(ABC):
         return {}
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Return the number of NaN and infinite values that become null, by index of their row."""
+        """Return the number of NaN and infinite values that become null, by row index."""
         return {}
 
 
@@ -56,7 +56,7 @@ def unwritable_items(
 
 
 class FileWriter(Writer):
-    """A writer of a format whose files are the output itself, not a part of a table."""
+    """A writer whose files are the output itself, not data files of a table."""
 
     @abstractmethod
     def rows(self, part: Location) -> Iterator[Row]:
@@ -71,11 +71,11 @@ class RewritingWriter(FileWriter):
 
     @abstractmethod
     def read(self, content: bytes) -> pa.Table:
-        """Return the rows of a file that this job has written, whatever their size is."""
+        """Return the rows of a file that this job has written. A row may have any size."""
 
     @abstractmethod
     def write(self, tables: Iterable[pa.Table]) -> Content:
-        """Return the content of a file with the rows of tables from `read`, which have one schema.
+        """Return the content of a file with the rows of tables from `read` that have one schema.
 
         Takes one table at a time, so that `tables` can be read while the file is written."""
 
@@ -87,8 +87,8 @@ WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "csv": ("CsvWriter", ("compression", "delimiter")),
     "webdataset": ("WebdatasetWriter", ("key_column",)),
 }
-"""The class of each format, and the fields of the spec that its constructor takes. The module has
-the name of the format in snake case, and is imported when it is needed."""
+"""The class for each output format, and the fields of the spec that its constructor takes. The
+module of the class has the name of the format in snake case, and is imported on first use."""
 
 
 def writer_for(write: Write) -> FileWriter:
@@ -99,14 +99,14 @@ def writer_for(write: Write) -> FileWriter:
 
 
 def rewriting_writer_for(write: Write) -> RewritingWriter | None:
-    """Return the writer of an output; None if it cannot rewrite files."""
+    """Return the writer of an output; None if the writer cannot rewrite files."""
     writer = writer_for(write) if write.format in WRITERS else None
     return writer if isinstance(writer, RewritingWriter) else None
 
 
 def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:
-    """Yield the rows of a data file. Raises BadOutput if it is damaged. Files of all formats except
-    Parquet are read into memory."""
+    """Yield the rows of a data file. Raises BadOutput if the file is damaged. A file is read into
+    memory at once, unless its format is Parquet."""
     try:
         yield from writer.rows(part)
     except DAMAGE as error:

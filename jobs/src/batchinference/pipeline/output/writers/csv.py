@@ -57,7 +57,7 @@ class CsvWriter(RewritingWriter):
             yield from batch.to_pylist()
 
     def fields(self, part: Location) -> pa.Table:
-        """Return what `read` returns for a file. Raises BadOutput if it is damaged."""
+        """Return the fields of a file as `read` does. Raises BadOutput if the file is damaged."""
         try:
             fields = replace(self, compression="none").read(unpacked(part))
             fields.validate(full=True)
@@ -114,8 +114,8 @@ class CsvWriter(RewritingWriter):
 
 
 def with_types(fields: pa.Table) -> pa.Table:
-    """Return the values of the fields that `read` returns. A column in which a field has quotes has
-    texts, such as `007`. Any other column has the type that keeps its values."""
+    """Return the table of `read` with values instead of fields. A column with quotes in any field
+    gets texts, such as `007`. Any other column gets the type that keeps its texts as written."""
     null = pa.array(["", '""'] if fields.num_columns == 1 else [""], TEXT)
     columns = [_values(column, null) for column in fields.columns]
     return pa.table(columns, fields.column_names)
@@ -133,8 +133,8 @@ def _without_quotes(fields: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunked
 
 
 def _records(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the content of a CSV file in parts of about `size` bytes that end with a record. Raises
-    ValueError if the last record is not complete."""
+    """Yield the content of a CSV file in parts of about `size` bytes. Each part has only complete
+    records. Raises ValueError if the last record is not complete."""
     rest = b""
     while more := file.read(size):
         text = rest + more
@@ -149,13 +149,13 @@ def _records(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _quoted(marks: np.ndarray) -> np.ndarray:
-    """Return which bytes (bool) are between quotes. The first byte begins a record."""
+    """Return for each byte whether it is between quotes (bool). The first byte begins a record."""
     return np.asarray(np.logical_xor.accumulate(marks == ord('"')))
 
 
 def _without_blank_lines(content: bytes) -> bytes:
-    """Return CSV content with `""` in place of blank lines, which are rows with one null, because
-    readers skip blank lines."""
+    """Return CSV content with `""` instead of blank lines. A blank line is a row with one null, and
+    readers would skip it."""
     marks = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))
     blank = ends[1:][np.diff(ends) == 1].tolist()
@@ -174,7 +174,7 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _is_flat(kind: pa.DataType) -> bool:
-    """Return whether pyarrow writes values of a type as text that people can read."""
+    """Return whether pyarrow writes the values of a type to CSV as readable text."""
     if pa.types.is_dictionary(kind):
         return _is_flat(kind.value_type)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -26,13 +26,13 @@ from batchinference.pipeline.type_widening import map_types
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Maximum rows and bytes of text to convert at a time: Python objects take much more memory."""
+"""Maximum rows, and bytes of text, to convert at a time: Python objects need much more memory."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class JsonWriter(RewritingWriter):
-    """`read` returns values as JSON text. `write` takes the text `null` or a null for null."""
+    """`read` returns each value as JSON text. `write` accepts a null instead of the text `null`."""
 
     compression: str
     text_bytes: int = TEXT_BYTES
@@ -66,7 +66,7 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with text for times in nanoseconds, which Python times would round."""
+    """Return the table with times in nanoseconds as text, because Python would round them."""
     exact, text = pa.time64("ns"), pa.string()
     kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))

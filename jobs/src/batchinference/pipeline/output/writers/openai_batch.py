@@ -20,12 +20,12 @@ from batchinference.pipeline.storage.state_json import load_json, load_limited_j
 
 _LINE_ENDS = re.compile(r"[\r\n]+")
 _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""Line ends of Unicode at which OpenAI's client and `str.splitlines` also divide."""
+"""The escapes of the Unicode line ends at which OpenAI's client and `str.splitlines` divide."""
 
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """The first column of tables is the number of the input row. `read` returns lines."""
+    """Tables to write have the input row's number in the first column. `read` returns lines."""
 
     custom_id: str
     response: str
@@ -48,7 +48,7 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return the response, a JSON object, in one line. Raises UnwritableValue for others."""
+        """Return a response in one line. Raises UnwritableValue if it is no JSON object as text."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")
@@ -64,7 +64,7 @@ class OpenaiBatchWriter(RewritingWriter):
         yield from map(load_limited_json, io.BytesIO(part.read()))
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return a table without rows that has the column of `read`."""
+        """Return a table without rows that has the column that `read` returns."""
         return _lines([])
 
     def read(self, content: bytes) -> pa.Table:
@@ -85,7 +85,7 @@ def request_id(number: int) -> str:
 
 
 def as_line(document: str) -> str:
-    """Return a JSON document without CR and LF as a line, in which no reader finds a line end."""
-    for end, escape in _ESCAPES.items():  # they can only occur within JSON strings
+    """Return a JSON document as a line that no reader divides. The document has no CR or LF."""
+    for end, escape in _ESCAPES.items():  # these characters occur only within JSON strings
         document = document.replace(end, escape)
     return f"{document}\n"

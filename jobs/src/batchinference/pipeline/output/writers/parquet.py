@@ -23,7 +23,7 @@ from batchinference.pipeline.type_widening import map_types
 class ParquetWriter(RewritingWriter):
     compression: str
     names_of_lists: bool = False
-    """Whether files keep the names of list elements; otherwise elements have the standard name."""
+    """Whether files keep Arrow's names of list elements. If not, the name is `element`."""
     row_group_bytes: int = 64 << 20
     """A row group ends when its rows take this number of bytes in memory."""
     typed = True

@@ -25,13 +25,13 @@ from batchinference.pipeline.output.writers import FileWriter, unwritable_items
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
-"""The member of a row without values, because readers find a row only by its members."""
+"""The member that stands for a row without values. Readers skip a row without any member."""
 _UNSAFE_IN_MEMBERS = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 _UNSAFE_IN_KEYS = re.compile(
     r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
     r"|[\s\x80-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff])+"  # invisible
 )
-"""Matches invisible characters, and those that cause problems in file systems."""
+"""Matches invisible characters, and characters that cause problems in file systems."""
 Encode = Callable[[Any], bytes]
 
 
@@ -117,8 +117,8 @@ def _content(column: str, encode_value: Encode, value: Any) -> bytes:
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
-    """Return the suffix of member names and the encoder of each column that has values. Raises
-    BadOutput if two columns have the same suffix."""
+    """Return, for each column that has values, the suffix of its member names and its encoder.
+    Raises BadOutput if two columns have the same suffix."""
     members: dict[str, tuple[str, Encode]] = {}
     column_of_member: dict[str, str] = {}
     for name, column in values.items():
@@ -135,8 +135,8 @@ def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
 
 
 def member_of(column: str, values: list[Any]) -> tuple[str, Encode]:
-    """Return the suffix of the member names of a column, and the encoder of its values that are not
-    bytes. Bytes are written unchanged."""
+    """Return the suffix of the member names of a column, and the encoder of its values. The encoder
+    is not used for bytes, which are written unchanged."""
     first = next((value for value in values if value is not None), None)
     parts = [_UNSAFE_IN_MEMBERS.sub("_", part) for part in column.split(".")]
     if parts[-1].lower() not in _ENCODERS and not isinstance(first, bytes):
@@ -157,8 +157,8 @@ def _extension(value: Any) -> str:
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
     """Return a unique key for each row, because readers take consecutive members with the same key
-    as one row. Unsafe characters, such as those that would end a key or leave the directory, become
-    `_`. A number is appended to a key that is already used: `cat`, `cat--2`."""
+    as one row. Unsafe characters become `_`, such as `/`, and `.`, which would end a key. If a key
+    is already used, a number is appended to it: `cat`, `cat--2`."""
     uses: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):

@@ -13,7 +13,7 @@ from batchinference.spec.models.transformers_tasks import GENERATION
 
 def load_transformers(model: TransformersModel, device: Device) -> Runtime:
     """Return a model that is loaded and ready on a device."""
-    import transformers  # not for checks, because the import takes seconds
+    import transformers  # only here, because checks do not need it, and it takes seconds
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

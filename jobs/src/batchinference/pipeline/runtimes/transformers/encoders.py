@@ -1,4 +1,4 @@
-"""Computes embeddings and classifications with one call of the model for the rows of a batch."""
+"""Computes embeddings and classifications, with calls of the model for many rows at a time."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -58,8 +58,8 @@ class EncoderRuntime:
         return torch.nn.functional.normalize(vectors, dim=1)
 
     def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or labels as `label_column` does. `prepared`
-        may have the tokens of texts."""
+        """Return embeddings (rows x width, float32), or labels like `label_column`. `prepared` may
+        have the tokens of texts."""
         windows = None
         if isinstance(self._prepare, TextInput):
             inputs, windows = self._prepare.divide(inputs)
@@ -127,8 +127,9 @@ class EncoderRuntime:
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
-    """Return one vector per row, in the type of `hidden`: rows x tokens x width, or for a
-    convolutional network rows x channels x height x width. A mean excludes padding (mask 0)."""
+    """Return one vector per row, in the type of `hidden`. The shape of `hidden` is rows x tokens x
+    width, or rows x channels x height x width for a convolutional network. A mean over tokens
+    excludes padding (mask 0)."""
     if hidden.ndim == 4:
         return hidden.mean(dim=(2, 3))
     if how == "cls":
@@ -143,7 +144,6 @@ def label_column(
     scores: torch.Tensor, names: Mapping[int, str] | Sequence[str], top_k: int | None = None
 ) -> pa.Array:
     """Return the most likely label of each row with its score, or a list of the `top_k` best.
-
     `scores` are rows x classes, and `names` are the labels of the classes."""
     count = min(top_k or 1, scores.shape[1])
     best, indices = scores.topk(count, dim=-1)
@@ -168,7 +168,7 @@ def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
 
 def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
     """Return the text or image half of a model such as CLIP, which embeds both in the same space;
-    None for other models and tasks. Raises ModelLoad if the model lacks that half."""
+    None for other models and tasks. Raises ModelLoad if there is no such half, or for `pooling`."""
     if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
         return None
     kind = "text" if model.task == "feature-extraction" else "image"

@@ -94,7 +94,7 @@ class GenerationRuntime:
         return pa.array(results, pa.list_(text) if self._spec.has_several_texts else text)
 
     def _generate(self, batch: PromptBatch) -> list[list[Text]]:
-        """Return the new texts of each row."""
+        """Return the generated texts of each row."""
         check_positions(batch.tensors, self._model.config, self._sampling.config)
         tensors = to_model(batch.tensors, self._model)
         texts: list[list[Text]] = [[] for _ in batch.rows]
@@ -242,8 +242,8 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
 
 
 def default_max_new_tokens(network: Any) -> int:
-    """Return the maximum number of new tokens if neither the job nor the model sets one: a batch
-    waits for its longest text. It is lower if prompt and text share a table of positions."""
+    """Return the limit of new tokens if neither the job nor the model sets one. It keeps a batch
+    from waiting for a long text. It is lower if prompt and text share a table of positions."""
     if position_tables(network):
         return MAX_IN_TABLE
     return min(MAX_NEW_TOKENS, positions_of(network) or MAX_NEW_TOKENS)
@@ -269,7 +269,7 @@ def _check_seed(config: Any) -> None:
 
 
 def _warpers(config: Any) -> list[LogitsProcessor]:
-    """Return the processors that `generate` itself would apply before it samples, in its order."""
+    """Return the processors that `generate` would apply before sampling, in the same order."""
     warpers: list[LogitsProcessor] = []
     if config.temperature not in (None, 1.0):
         warpers.append(TemperatureLogitsWarper(config.temperature))

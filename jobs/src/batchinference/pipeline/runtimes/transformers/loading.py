@@ -2,7 +2,7 @@
 names of their options against the signatures of the library.
 
 The library silently ignores most unknown options. A few parts, such as custom tokenizers, accept
-names that are in no signature. Their options are not checked.
+names that are in no signature. The options of these parts are not checked.
 """
 
 import inspect
@@ -85,7 +85,7 @@ class ModelLoader:
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def load_pipeline_model(self) -> Any:
-        """Return the model for the library's pipeline, which itself moves it to the device."""
+        """Return the model for the library's pipeline. The pipeline moves it to the device."""
         config = self.load_processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
@@ -114,11 +114,11 @@ class ModelLoader:
 
 
 def missing_weights(loaded: Any, missing: Iterable[str], task: str) -> list[str]:
-    """Return those names in `missing` that are weights which the task needs, sorted."""
+    """Return the names in `missing` of weights that the task needs, sorted."""
     unused = [_TRAINING]
     if task in _WITHOUT_POOLER or (task in EMBEDDING and not hasattr(loaded, "get_text_features")):
         unused.append(_POOLER)
-    # the library recomputes buffers other than the statistics that a normalization has learned
+    # only buffers with learned statistics are needed: the library recomputes other buffers
     learned = {name for name, _ in loaded.named_parameters()}
     learned |= {name for name, _ in loaded.named_buffers() if _STATISTICS.search(name)}
     needed = learned.intersection(missing)
@@ -203,7 +203,7 @@ def processor_options(processor: Any) -> set[str] | None:
 
 def pipeline_options(pipeline: Any) -> set[str]:
     """Return the options of a pipeline's calls. If the pipeline passes options on to a model that
-    generates, they include those of `generate`."""
+    generates, the options of `generate` are included."""
     kind = type(pipeline)
     calls = [Pipeline.__call__, kind._sanitize_parameters]
     parameters = inspect.signature(kind._sanitize_parameters).parameters.values()
@@ -224,6 +224,6 @@ def _generation_options(model: Any) -> set[str]:
 
 
 def _names(*calls: Any) -> set[str]:
-    """Return the parameters of all calls that can be passed by name."""
+    """Return the names of all parameters of `calls` that can be passed by name."""
     values = (inspect.signature(call).parameters.values() for call in calls)
     return {one.name for parameters in values for one in parameters if one.kind not in _NAMELESS}

@@ -1,7 +1,7 @@
 """Converts images, audio and video to the tensors that the model requires.
 
 Images of small batches are resized and normalized on the GPU of the model. The functions here
-refuse texts, because the library would treat a text as an address, and fetch the file there.
+refuse texts, because the library would treat a text as an address, and fetch a file from it.
 """
 
 import inspect
@@ -247,7 +247,7 @@ def preparing_device(
 
 
 def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
-    """Return images as tensors of their type on a device, where the library reorders axes faster
+    """Return images as tensors of their type on a device. The library reorders axes faster there
     than on the CPU. Images of one size are copied at once, as one array."""
     if values.dtype != object:
         return list(to_device(values, device))
@@ -309,8 +309,8 @@ class VideoInput:
 
 
 def image_processor(loader: ModelLoader, options: dict[str, Any]) -> Any:
-    """Return the image processor of a model. Removes the options that select its implementation.
-    Raises ModelLoad if the processor does not have one of the other options."""
+    """Return the image processor of a model. Removes the options that select the implementation of
+    the processor. Raises ModelLoad if the processor does not have one of the remaining options."""
     processor = loader.load_processor(
         transformers.AutoImageProcessor, **pop_loading_options(options)
     )

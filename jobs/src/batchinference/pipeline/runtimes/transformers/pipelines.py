@@ -79,7 +79,7 @@ def audio_rows(batch: PipelineBatch) -> list[Any]:
 
 
 def ranked_columns(result: Any) -> Any:
-    """Return the labels with their scores as dicts, as the pipelines of other zero-shot tasks."""
+    """Return dicts of label and score, like the results of the other zero-shot pipelines."""
     pairs = zip(result["labels"], result["scores"], strict=True)
     return [{"label": label, "score": score} for label, score in pairs]
 
@@ -123,8 +123,8 @@ def timed_transcript(result: Any) -> Any:
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows, with their positions in the text. Of an overlap, the
-    first window gives the entities in the first half, and the second window the others."""
+    """Return the entities of all windows, with their positions in the text. In an overlap of two
+    windows, entities of the first half are from the first window, the rest from the second."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
@@ -177,7 +177,7 @@ class PipelineTexts:
         self._reserved = special + self._others
 
     def windows(self, rows: Sequence[Any]) -> Windows | None:
-        """Divide the texts of a batch into windows. With another policy, return None, and report a
+        """Divide the texts of a batch into windows. For other policies, return None, and report a
         warning for each text that the pipeline is going to cut. Raises TextTooLong for a text that
         is too long and must not be cut."""
         if self._limit.divides:
@@ -197,14 +197,14 @@ class PipelineRuntime:
         check_options(self._options, pipeline_options(self._pipeline))
         if model.task in RANKED:
             self._options["candidate_labels"] = model.candidate_labels
-        # with the library's own windows, nothing is cut
+        # with a `stride`, the library itself divides texts into windows, and cuts nothing
         has_limit = model.task in FIELDS["too_long"] and "stride" not in self._options
         tokenizer = self._pipeline.tokenizer
         self._texts = PipelineTexts(model, tokenizer, self._options) if has_limit else None
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> pa.Array:
         rows = self._task.rows(PipelineBatch(inputs, self._model, self._pipeline))
-        with computing():  # the library prepares rows, too: threads cannot share a tokenizer
+        with computing():  # also for tokenizing, because threads cannot share a tokenizer
             windows = self._texts.windows(rows) if self._texts else None
             if windows is None:
                 results = self._results(rows, len(rows))
@@ -214,7 +214,7 @@ class PipelineRuntime:
         return pa.array([self._task.result(result) for result in results], self._type)
 
     def _results(self, rows: list[Any], at_once: int) -> list[Any]:
-        """Return the pipeline's result for each row. At most `at_once` are computed together."""
+        """Return the pipeline's result for each row. Computes at most `at_once` rows together."""
         results: list[Any] = [None] * len(rows)
         for group in self._groups(rows):
             part = self._run([rows[row] for row in group], at_once)
@@ -223,10 +223,10 @@ class PipelineRuntime:
         return results
 
     def _run(self, rows: list[Any], at_once: int) -> list[Any]:
-        # some tasks override __call__, which then treats a list of one row as a single row
+        # the __call__ of some tasks would treat a list of one row as a single row
         call: Any = transformers.Pipeline.__call__
         options = self._options
-        # the library computes the times of words from the tokens of the whole batch
+        # times of words need batches of one row: the library would use the tokens of all rows
         size = 1 if options.get("return_timestamps") == "word" else min(len(rows), at_once)
         if self._model.task == "automatic-speech-recognition" and _is_long(rows[0], self._pipeline):
             options = {"return_timestamps": True, **options}  # Whisper needs them for long speech
@@ -276,7 +276,7 @@ def _component_sources(loader: ModelLoader, task: str) -> dict[str, Any]:
 
 
 def _image_size(row: Any, _pipeline: Any) -> Hashable:
-    """Return the size of a row's image, because the pipelines do not pad images to one size."""
+    """Return the size of a row's image. The pipelines do not pad images to a common size."""
     return tuple((row["image"] if isinstance(row, dict) else row).size)
 
 
@@ -300,7 +300,7 @@ class PipelineTask:
 
     `rows` returns the pipeline's input for each row of a batch. `result` converts the pipeline's
     result for one row to a value of the column type of the task. Rows for which `group_key` returns
-    the same are computed together; by default, all rows."""
+    the same value are computed together. By default, these are all rows."""
 
     rows: Callable[[PipelineBatch], list[Any]]
     result: Callable[[Any], Any] = lambda result: result

@@ -80,7 +80,7 @@ def split_content(messages: list[Message]) -> list[Message]:
 
 
 def _part(part: Part) -> Part:
-    # the library would fetch the address of an image or video from a column
+    # the library would fetch an image or video if a column has its address
     if part.get("type") != "text" and not isinstance(part.get("image"), Image.Image):
         raise TypeError(f"messages from a column may only contain text, not '{part.get('type')}'")
     return part
@@ -103,7 +103,7 @@ def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
 
 
 class TextPrompts:
-    """Converts prompts of text only to tensors."""
+    """Converts prompts without images to tensors."""
 
     def __init__(self, loader: ModelLoader, model: TransformersModel, network: Any) -> None:
         side = "right" if network.config.is_encoder_decoder else "left"
@@ -217,7 +217,7 @@ class ImagePrompts:
 
 class ChatTemplate:
     """The chat template of a tokenizer or processor, if there is one. The constructor raises
-    ModelLoad if there is none, and the step sets a field that needs a chat template."""
+    ModelLoad if the step sets a field that needs a chat template, and there is none."""
 
     def __init__(self, processor: Any, model: TransformersModel) -> None:
         self._processor = processor

@@ -57,7 +57,7 @@ class _Message(BaseModel):
 
 
 class _Generation(BaseModel):
-    """Parameters of a request. If the library lacks one, only a value without effect is valid."""
+    """Parameters of a request. Those that the library lacks accept only values without effect."""
 
     model_config = ConfigDict(strict=True)
     max_tokens: PositiveInt | None = None

@@ -48,8 +48,8 @@ _MIN_VOCABULARY_SHARE = 0.1
 def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> list[np.ndarray]:
     """Return groups of row numbers (int64), sorted by the `lengths` of the rows in tokens.
 
-    The number of rows in a group times its longest length is at most `token_budget`. A longer row
-    is alone in its group. If `token_budget` is None, one group has all rows in their order."""
+    The number of rows in a group times its longest length is at most `token_budget`. A row with
+    more tokens is alone. If `token_budget` is None, one group has all rows in their order."""
     if token_budget is None:
         return [np.arange(len(lengths))]
     order = np.argsort(lengths, kind="stable")
@@ -99,9 +99,9 @@ def set_padding_side(tokenizer: Any, network: Any) -> None:
 class BatchTokenizer:
     """Tokenizes the texts of a batch, and pads those that are computed together.
 
-    `policy` applies to texts that are too long if the job does not set `tooLong`. If `unpadded`,
-    only texts of the same length are computed together. `options` are those that a model or task
-    requires. The options of the job override them."""
+    If the job does not set `tooLong`, `policy` applies to texts that are too long. If `unpadded`,
+    only texts of the same length are computed together. `options` are what a model or task
+    requires. The options of the job override these options."""
 
     def __init__(
         self,
@@ -241,8 +241,8 @@ class TextInput:
         return [special + self._tokens.limit.length(text) for text in texts]
 
     def divide(self, inputs: Batch) -> tuple[Batch, Windows | None]:
-        """Return inputs with a row for each window, and the windows: long texts are divided, or the
-        longer text of each pair. If the policy is not windows, return `inputs` and None."""
+        """Return inputs with a row for each window, and the windows. Of each pair, the longer text
+        is divided. If the policy is not windows, return `inputs` and None."""
         limit = self._tokens.limit
         if not limit.divides:
             return inputs, None

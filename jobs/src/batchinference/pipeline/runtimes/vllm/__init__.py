@@ -17,7 +17,7 @@ def load_vllm(model: VllmModel, device: Device) -> RequestRuntime | VllmRuntime:
 
 def check_model(model: VllmModel) -> None:
     """Raise ModelLoad if vLLM lacks an engine argument of the job, or if the chat template does not
-    accept its messages. A template that is not on this machine is checked when it is loaded."""
+    accept the job's messages. If the template is not on this machine, `load_vllm` checks it."""
     check_engine_arguments(model)
     if model.is_chat and not model.images and model.request is None:
         tokenizer = local_tokenizer(model.source, model.revision)

@@ -22,11 +22,11 @@ class Adapters:
     def __init__(self, model: VllmModel) -> None:
         self._model = model
         self._requests: dict[str, Any] = {}
-        """The request, or NoAdapter, for each name that a row has named."""
+        """The request, or NoAdapter, for each name that a row has given."""
         self._lock = threading.Lock()
 
     def request_for(self, name: Any) -> Any:
-        """Return the request for an adapter. Raises NoAdapter if there is none, or JobFailure."""
+        """Return the request for an adapter. Raises NoAdapter, or JobFailure if fetching fails."""
         if not isinstance(name, str):
             raise NoAdapter(f"expected the name of an adapter, got {type(name).__name__}")
         with self._lock:

@@ -52,7 +52,7 @@ def engine_of(model: VllmModel, device: Device) -> Engine:
     """Return the engine of a model. A process loads an engine once, and ends it when no runtime
     refers to it any more. Raises ModelLoad, or RuntimeError if a device failed."""
     key = model.model_dump_json(by_alias=True), device
-    with _LOADING:  # otherwise, several threads could load the engine
+    with _LOADING:  # so that only one thread loads the engine
         engine = _ENGINES.get(key)
         if engine is None:
             engine = _ENGINES[key] = _loaded(model, device)
@@ -171,8 +171,8 @@ class Engine:
     async def _add(
         self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
     ) -> Any:
-        """Send a prompt to the engine, and return the queue that will get its only output, or its
-        error. Calls `answered` when the queue has got one of them."""
+        """Send a prompt to the engine, and return the queue that will get the prompt's only output,
+        or its error. Calls `answered` when the queue has got the output or the error."""
         number = str(next(self._numbers))
         options = {"lora_request": adapter, "tokenization_kwargs": self._tokenization}
         queue = await self._llm.add_request(number, prompt, parameters, **options)
@@ -223,8 +223,8 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder for a query and a document, and the parameters of
-        the prompt, which say where the document begins."""
+        """Return the prompt of a cross-encoder for a query and a document, and the prompt's
+        parameters. They say where the document begins."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
@@ -252,7 +252,7 @@ class Engine:
         return None
 
     def without_images(self, messages: list[Any]) -> tuple[list[Any], Prompt]:
-        """Return messages with texts in place of images, and a `Prompt` with only the images."""
+        """Return messages with texts instead of images, and a `Prompt` with only the images."""
         from vllm.entrypoints.chat_utils import parse_chat_messages_async
 
         config = self._llm.model_config
@@ -298,7 +298,7 @@ async def _started(model: VllmModel, share: float) -> Any:
 
 
 def _processor(model: VllmModel) -> Any:
-    """Return the processor of a model, or its tokenizer, which has the chat template. Raises
+    """Return the part of a model that has the chat template: its processor or tokenizer. Raises
     ModelLoad if the template does not accept the messages of the job."""
     from transformers import AutoProcessor
 

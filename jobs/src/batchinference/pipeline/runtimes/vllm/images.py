@@ -1,4 +1,4 @@
-"""Replaces the images of chat messages with their content, so that vLLM itself fetches nothing."""
+"""Replaces image URLs in chat messages with the images, so that vLLM itself fetches nothing."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ MAX_BYTES = 64 << 20
 
 
 class ImageInliner:
-    """Replaces the URLs of images with their content."""
+    """Replaces the URLs of images with the content of the images."""
 
     def __init__(self, model: VllmModel) -> None:
         self._fetcher = Fetcher(
@@ -52,7 +52,7 @@ class ImageInliner:
         return {"type": "image_url", "image_url": {"url": data_uri(self._content(url))}}
 
     def _content(self, url: Any) -> bytes:
-        """Return the bytes of an image file from its URL. Raises ValueError for other schemes."""
+        """Return the image file at a URL: http, https or data. Raises ValueError for other URLs."""
         scheme = url.partition(":")[0].lower() if isinstance(url, str) else ""
         if scheme == "data":
             content = _decoded_data_uri(url)

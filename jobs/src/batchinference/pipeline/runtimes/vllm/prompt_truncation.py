@@ -1,6 +1,6 @@
 """Cuts prompts that are too long for vLLM, before its engine gets them.
 
-The engine itself can only cut the beginning of a prompt, which has the instructions.
+The engine itself can only cut the beginning of a prompt, where the instructions are.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ from batchinference.spec.models import VllmModel
 
 
 def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
-    """Return `texts`, the inputs of a row's prompt, cut so that the prompt fits the model, and the
-    number of tokens cut. Raises TextTooLong if the template alone is too long."""
+    """Cut `texts`, the inputs of a row's prompt, so that the prompt fits the model. Return these
+    texts and the number of cut tokens. Raises TextTooLong if the template alone is too long."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return texts, 0
     limit = _limit_of_row(model, row)
@@ -45,7 +45,7 @@ def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
 
 
 def _limit_of_row(model: VllmModel, row: Row) -> PromptLimit:
-    """Return the limit of a row's prompt. Raises ValueError if its `max_tokens` leaves no room."""
+    """Return the limit of a row's prompt. Raises ValueError if `max_tokens` leaves no room."""
     limit = _limit(model.model_dump_json(by_alias=True))
     name = model.row_parameters.get("max_tokens")
     if name is None:
@@ -79,7 +79,7 @@ def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
 
 @lru_cache(maxsize=8)
 def _limit(document: str) -> PromptLimit:
-    """Return the limit of a model, given as JSON. A process loads the model's tokenizer once."""
+    """Return the limit for a model (JSON). A process loads the tokenizer of a model once."""
     from transformers import AutoConfig
 
     model = VllmModel.model_validate_json(document)

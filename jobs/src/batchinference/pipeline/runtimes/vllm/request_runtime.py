@@ -86,8 +86,8 @@ class RequestRuntime:
         return {**checked, "model": self._model.source}
 
     def _result(self, row: int, status: int, content: bytes) -> str | Exception:
-        """Return the JSON of a response, or the error of the row, and report its warnings. Raises
-        EngineDied, or the error of a device."""
+        """Return the JSON of a response, and report the row's tokens and warnings; or return the
+        error of the row. Raises EngineDied, or the error of a device."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         text = content.decode(errors="replace")

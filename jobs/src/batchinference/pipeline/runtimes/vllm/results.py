@@ -43,7 +43,7 @@ def _text_of(model: VllmModel, completion: Any) -> Text:
 
 def _logprobs_of(token: int, known: Mapping[int, Any], count: int) -> dict[str, Any]:
     """Return the log probability of a token, and those of the `count` most likely tokens at its
-    position (-1: of all tokens). `known` has all of them by token."""
+    position (-1: of all tokens). `known` maps tokens to their log probabilities."""
     ranked = sorted(known.values(), key=lambda candidate: candidate.rank)
     top = [candidate for candidate in ranked if count < 0 or candidate.rank <= count]
     return {**_logprob_of(known[token]), "top_logprobs": list(map(_logprob_of, top))}

@@ -44,9 +44,9 @@ def _parameters(model: VllmModel, row_values: Mapping[str, Any]) -> Any:
         values["structured_outputs"] = {"json": json.dumps(model.answer_schema.document)}
     if constraint := values.pop("structured_outputs", None):
         values["structured_outputs"] = StructuredOutputsParams(**constraint)
-    # the engine copies the parameters for each row, by default deeply
+    # skip_clone: otherwise, the engine copies the parameters of each row deeply
     own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
-    # without a limit, a text ends at the context of the model, and not after 16 tokens
+    # vLLM's default is 16 tokens. Without a limit, a text may fill the context of the model
     return vllm.SamplingParams(**{"max_tokens": None, **values, **row_values, **own})
 
 
@@ -87,7 +87,7 @@ def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
     path, part = "schema.fields" if schema.json_schema is None else "schema.jsonSchema", document
     while refused := next((each for each in _subschemas(part) if not takes(each[1])), None):
         path, part = f"{path}.{refused[0]}", refused[1]
-    for name in sorted(part, key="type".__eq__):  # without a type, most keywords have no effect
+    for name in sorted(part, key="type".__eq__):  # "type" last: most others depend on it
         if takes({key: part[key] for key in part if key != name}):
             return f"{path}.{name}"
     return path

@@ -1,5 +1,5 @@
-"""Finds code that uses a batch as a DataFrame, a row or a list of rows, or a column as one value.
-Only reports code that always fails."""
+"""Finds code that uses a batch as if it were a DataFrame, a row or a list of rows, or that uses a
+column as if it were one value. Only reports code that always fails."""
 
 import ast
 import keyword
@@ -28,7 +28,7 @@ _VALUE_FUNCTIONS = re.compile(
 _TEXT_METHODS = ("upper", "lower", "strip", "title", "split", "capitalize", "isdigit", "splitlines")
 """Methods of texts, which other values do not have."""
 _USUAL_NAMES = ("batch", "row", "rows", "record", "item", "data", "x", "r", "b", "d")
-"""Usual names of a parameter that is a batch or a row. Another name may be that of a column."""
+"""Usual names of a parameter that is a batch or a row. Other names may be names of columns."""
 MAX_FIX = 90
 """Maximum number of characters of code in a message."""
 
@@ -263,13 +263,13 @@ class BatchUse:
 
     def for_each(self, value: ast.expr) -> str:
         """Return the code of a list with the value of an expression for each row. Return an empty
-        text if it reads no column, or if the code is long."""
+        text if the expression reads no column, or if the code is too long."""
         names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
         columns: dict[str, str] = {}
 
         class Each(ast.NodeTransformer):
             def visit_Subscript(_, node: ast.Subscript) -> ast.AST:  # noqa: N805
-                """Return the variable in place of a column, and other nodes unchanged."""
+                """Return the loop variable for a column, and any other node unchanged."""
                 if not self.is_column(node):
                     return _.generic_visit(node)
                 code = ast.unparse(node)

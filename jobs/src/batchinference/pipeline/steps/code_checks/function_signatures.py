@@ -1,4 +1,4 @@
-"""Checks from its source whether the callable of a step takes its arguments.
+"""Checks whether the callable of a step takes the step's arguments, by reading its source code.
 
 Only reports code that always fails. Definitions that are decorated or conditional, and classes with
 a base class of another module, are not checked.
@@ -44,7 +44,7 @@ _USUAL_IMPORTS = {
 
 
 def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
-    """Return the problem of the callable of a step: it does not take its arguments, its result
+    """Return the problem of the callable of a step: it does not take the arguments, its result
     cannot be used, or it reads an undefined name. Return None if no problem is known."""
     name, _, method = step.callable.partition(":")[2].partition(".")
     definition = _definition(module, name)
@@ -70,8 +70,8 @@ def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
 
 
 def columns_after_code(step: PythonStep, module: ast.Module) -> tuple[list[str], str] | None:
-    """Return the columns that the code of a step returns, and the fix that makes it return all
-    others, too. Return None if the columns are unknown."""
+    """Return the columns that the code of a step returns, and the fix that makes the code return
+    all other columns, too. Return None if the columns are unknown."""
     function, batch = _function_of(step, module)
     return columns_returned(function, batch) if function and step.method != "flatMap" else None
 
@@ -90,7 +90,7 @@ def _function_of(step: PythonStep, module: ast.Module) -> tuple[ast.FunctionDef 
 
 
 def factory_problem(path: str, arguments: Mapping[str, object], module: ast.Module) -> str | None:
-    """Return why the `factory` of a model does not take its arguments; None if that is unknown."""
+    """Return why the `factory` of a model does not take its arguments; None if it may take them."""
     definition = _definition(module, path.partition(":")[2])
     function: object = definition
     if isinstance(definition, ast.ClassDef):
@@ -111,7 +111,7 @@ def _method_problem(
 
 
 def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str | None:
-    """Return the problem if a module assigns `value` to the name of the callable."""
+    """Return the problem of a callable that a module defines by assigning `value`."""
     match value:
         case ast.Lambda(args=args, body=body):
             returned: list[ast.stmt] = [ast.copy_location(ast.Return(body), body)]
@@ -323,7 +323,7 @@ def _binds(node: ast.AST, name: str) -> bool:
 
 
 def _family(module: ast.Module, class_: ast.ClassDef) -> list[ast.ClassDef]:
-    """Return a class and all its base classes; none if one of them is unknown or unusual."""
+    """Return a class and its base classes; an empty list if one of them is unknown or unusual."""
     family = [class_]
     while bases := family[-1].bases:
         name = bases[0].id if isinstance(bases[0], ast.Name) and len(bases) == 1 else ""

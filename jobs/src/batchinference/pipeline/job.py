@@ -49,16 +49,16 @@ from batchinference.spec.write import WriteTable
 
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
-"""Starts Ray or connects to a cluster, and yields the plan adapted to the resources of that Ray."""
+"""Starts Ray or connects to a cluster, and yields the plan, adapted to the resources of Ray."""
 
 
 @dataclass
 class JobRun:
     """A run of a job. `publish` is called with a report after every change.
 
-    `ray` is entered before the first pass, after the job was checked, so a job with nothing to
-    do starts no Ray. With `own_only`, only output of this job may be replaced. `prices` are the
-    prices of the pods, if the platform has any. `say` is called with lines for the user."""
+    `ray` is entered after the checks of the job and before the first pass, so a job with nothing
+    to do starts no Ray. With `own_only`, only output of this job may be replaced. `prices` are the
+    prices of the pods, if the platform states them. `say` is called with lines for the user."""
 
     job: BatchInference
     ray: RayContext
@@ -77,9 +77,9 @@ class JobRun:
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
     _entries: Sequence[ManifestEntry] = ()
-    """The manifest entries of the pass that were fetched, for the page of the report."""
+    """The manifest entries of `_pass`, once they are fetched; for the page of the report."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
-    """The notes of all finished passes at the current output."""
+    """The notes of all finished passes over the current output."""
     _has_ended: bool = field(default=False, init=False)
     """Whether `_pass` has ended and its notes are in `_notes`."""
 
@@ -186,8 +186,8 @@ class JobRun:
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
     def _observe(self, run: PreparedPass, executor: Executor) -> None:
-        """Update the progress and publish it. Raises TooManyErrors, LimitExceeded, and BadOutput if
-        another run has taken over the output."""
+        """Update the progress and publish it. Raises TooManyErrors or LimitExceeded if a limit is
+        exceeded, and BadOutput if another run has taken over the output."""
         try:
             run.job_pass.check_lease()
             counts = run.counts()
@@ -239,7 +239,7 @@ class JobRun:
 
     def _check_final(self, run: PreparedPass, snapshot: Snapshot) -> None:
         """Publish the final counts and warnings. Raises TooManyErrors if they exceed a limit."""
-        # several tasks may hold parts of an input row, and none of them can count this row
+        # several tasks may have parts of the same input row, so counts of tasks would lack this row
         rows = snapshot.rows(len(run.input), run.input.rows_each)
         counts = snapshot.counts.model_copy(update={"read": rows})
         self._reports.finish(counts)
@@ -251,10 +251,10 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
-        """Publish the report of a failure, write it to the output if one is open, and return it."""
+        """Publish and return the report of a failure. If a pass is open, write it to the output."""
         run = self._pass
         self._reports.add_faults([failure])
-        with suppress(OSError, BadOutput):  # unavailable storage may be the cause
+        with suppress(OSError, BadOutput):  # the failure may be that storage is unavailable
             if run is not None:
                 run.job_pass.stop_commits()  # no task commits after the report
                 self._reports.read(run.counts())

@@ -28,8 +28,8 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 
 def check_paths(read: Read, layout: Layout) -> None:
-    """Raise BadOutput if an output path contains a path of the input, an unexpanded variable
-    or a Windows path. Must come before checks of existing content, whose advice would be wrong."""
+    """Raise BadOutput if an output path contains a path of the input, has an unexpanded variable,
+    or is a Windows path. Runs before checks of existing content, as their advice would be wrong."""
     uri, local = layout.output.uri, layout.output.local
     variable = addresses.unexpanded_variable(uri) if local else ""
     variable = variable or (addresses.reference_in(uri) if "{{" in uri else "")
@@ -53,7 +53,7 @@ def check_paths(read: Read, layout: Layout) -> None:
 
 
 def _contains_input(field: str, target: Location, source: str) -> BadOutput:
-    """Return the error about an output path, of `write` or `errors`, that contains an input."""
+    """Return the error that an output path (of `write` or of `errors`) contains an input."""
     return BadOutput(
         f"spec.{field}.path: '{target.uri}' contains the input '{source}', and a job removes files "
         "from its output. Choose another path"
@@ -86,8 +86,8 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
-    BadInput if a step reads a missing or unsuitable column, if the first rows must be computed
-    first but can differ in each read, or if the job does not accept that files are ignored."""
+    BadInput if a step reads a missing or unsuitable column, if the job computes its first rows in
+    advance although each read may return other rows, or if the job accepts no ignored files."""
     targets = (("write", layout.output), ("errors", layout.errors))
     for field, target in targets if spec.write.mode != "addColumn" else ():
         if (inside := source.path_inside(target)) is not None:

@@ -1,7 +1,7 @@
 """Lets the threads of a process take turns with its model, and measures how busy the model is.
 
-While one thread computes a batch with the model, another thread prepares the next batch, and others
-pass on results. So the model waits only if no rows are available."""
+While one thread computes a batch with the model, another thread prepares the next batch, and
+further threads pass on results. So the model waits only if no rows are available."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Thread(local):
 
 
 class Turns:
-    """Lets one thread at a time prepare a batch, and one thread compute a batch.
+    """Lets at most one thread at a time prepare a batch, and at most one thread compute a batch.
 
     A thread that has prepared a batch keeps the right to prepare until it may compute. So at most
     two batches are in the memory of the device."""
@@ -39,7 +39,7 @@ class Turns:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Wait until no other thread prepares a batch, and let none begin meanwhile."""
+        """Wait until no other thread prepares a batch, and let none prepare during the block."""
         self._acquire(self._preparing)
         self._thread.prepares = True
         try:
@@ -73,7 +73,7 @@ class Turns:
 
 class Occupancy:
     """Divides the time since the model first computed into three parts: computing, waiting for
-    rows, and blocked, which is waiting until the results are taken."""
+    rows, and blocked (waiting until something accepts the results)."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class Occupancy:
         return self._during("computing")
 
     def passing_on(self) -> AbstractContextManager[None]:
-        """Return a context in which this thread stores results and waits until they are taken."""
+        """Return a context in which this thread stores results and waits for their acceptance."""
         return self._during("passing_on")
 
     def working(self, results: Iterator[Item]) -> Iterator[Item]:
@@ -128,7 +128,7 @@ class Occupancy:
                 self._since = self._clock()
 
     def _account(self) -> None:
-        """Add the time since the last change to the part that describes it."""
+        """Add the time since the last call to the part to which the threads' activities belong."""
         if self._since is None:
             return
         now, threads = self._clock(), self._threads
@@ -145,6 +145,6 @@ TURNS, OCCUPANCY = Turns(), Occupancy()
 @contextmanager
 def computing() -> Iterator[None]:
     """Give the model to this thread alone while the block runs. A runtime should prepare inputs
-    before the block, and convert results after it, so that other threads can do so meanwhile."""
+    before the block and convert results after it, so that other threads can compute meanwhile."""
     with TURNS.computing(), OCCUPANCY.computing():
         yield

@@ -1,4 +1,4 @@
-"""Counts the values in columns that are NaN or infinite."""
+"""Counts the NaN and infinite values in columns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NonFiniteOutput(ValueError):
 
 
 def non_finite_values(table: pa.Table) -> dict[int, int]:
-    """Return the number of NaN and infinite values by row of a table, for rows that have any."""
+    """Return the number of NaN and infinite values by row index, without rows that have none."""
     rows: Counter[int] = Counter()
     for column in table.columns:
         start = 0

@@ -17,9 +17,9 @@ MAX_THREADS = 16
 
 
 class Prefetch(Generic[File, Content]):
-    """Calls `fetch` for the files of groups, one group ahead of the code that reads them. The
+    """Calls `fetch` for the files of each group while the caller reads the group before it. The
     threads share a CPU with the decoder, so there are only as many as the storage needs: `threads`
-    at first, and twice as many each time that a group is needed and not yet fetched."""
+    at first, and twice as many after each group that is needed before all its files are fetched."""
 
     def __init__(self, fetch: Callable[[File], Content], threads: int) -> None:
         self._fetch, self.threads = fetch, threads
@@ -30,14 +30,14 @@ class Prefetch(Generic[File, Content]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()  # stops threads that still fetch files that are not needed any more
+        self._ended.set()  # each thread stops after the file that it fetches now
         self._pool.shutdown(cancel_futures=True)
 
     def fetched(self, groups: Iterable[list[File]]) -> Iterator[tuple[File, Content]]:
         """Yield the files of all groups with their contents, in order."""
         started = ((group, self._start(group)) for group in groups)
         for number, (group, parts) in enumerate(_one_ahead(started)):
-            # the first group is not fetched in advance, so it does not count
+            # nothing is read while the first group is fetched, so waiting for it does not count
             if number and not all(part.done() for part in parts):
                 self.threads = min(2 * self.threads, MAX_THREADS)
             contents = chain.from_iterable(part.result() for part in parts)
@@ -55,7 +55,7 @@ class Prefetch(Generic[File, Content]):
 
 
 def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield each item after the iterable has created the next one, which starts its fetch."""
+    """Yield each item after creating the next item, so that the fetch of the next group begins."""
     previous: list[Item] = []
     for item in items:
         yield from previous

@@ -59,7 +59,7 @@ def _other_than(format_: str, head: bytes) -> str:
 
 
 def _has_columns(head: bytes) -> bool:
-    """Return whether the bytes are text whose first line has as many delimiters as another line."""
+    """Return whether the bytes are text with as many delimiters in line 1 as in another line."""
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The version of a table (Delta or Iceberg), which is stored with its input snapshot."""
+"""The version of a Delta or Iceberg table that a job reads, which the input snapshot stores."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from batchinference.pipeline.storage.arrow_files import schema_of
 class TableVersion:
     """A version of a table, or the changes after the version `since` up to `version`.
 
-    `name` is the name of the table in messages. `table` is the id of the table: if it is dropped
-    and created again at the same path, it has another id."""
+    `name` is the name of the table in messages. `table` is the id of the table: a table that is
+    dropped and created again at the same path gets another id."""
 
     name: str
     version: int

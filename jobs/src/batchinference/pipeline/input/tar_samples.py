@@ -1,7 +1,7 @@
 """Groups the members of untrusted tar archives into samples.
 
-The members of a sample may be anywhere in an archive. A first pass over the headers finds them, and
-a second pass reads them. Only two integers per member are in memory.
+The members of a sample may be anywhere in an archive. A first pass over the headers finds all
+members, and a second pass reads the samples. In between, memory has two integers per member.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MEMORY_BYTES, BLOCK_BYTES = 24 << 20, 1 << 16
-"""The limit of a decompressed archive to be kept in memory, and the bytes per read."""
+"""The maximum size of a decompressed archive that is read into memory, and the bytes per read."""
 SMALL_BUFFER = 1 << 16
 """Bytes per fetch if the next member is elsewhere in the archive."""
 DAMAGE = (
@@ -48,11 +48,11 @@ class Sample:
     repeated: str | None = None
     """The suffix of a member that occurs twice."""
     too_large: str | None = None
-    """The suffix of the member that exceeded the limit. `members` is then empty."""
+    """The suffix of the member that exceeded the limit. If it is set, `members` is empty."""
     size: int = 0
     """The total bytes of `members`."""
     ignored: int = 0
-    """The number of members that are links, or that precede the next sample and have no key."""
+    """The number of wanted members that are links or have no key, up to the next sample."""
 
 
 class _Archive(tarfile.TarFile):
@@ -80,7 +80,7 @@ class _TarInfo(tarfile.TarInfo):
 
 
 class _BoundedFile:
-    """A file that never seeks past its end, to which some object stores answer with an error."""
+    """A file that never seeks past its end, because some object stores do not allow this."""
 
     def __init__(self, source: BinaryIO) -> None:
         self._source, self._size = source, source.seek(0, io.SEEK_END)
@@ -95,8 +95,8 @@ def adjacent_samples(source: BinaryIO, suffixes: list[str] | None, limit: int) -
     """Yield the samples of an archive in one pass. If members of other samples are between the
     members of a sample, the sample is yielded in parts.
 
-    Only members with one of these suffixes (None: all) are read, and at most `limit` bytes of a
-    sample. `source` is an opened file or a decompressor. Raises one of DAMAGE if it is damaged."""
+    Reads only members with one of these suffixes (None: all), and at most `limit` bytes per sample.
+    `source` is an opened file or a decompressor. Raises one of DAMAGE if the archive is damaged."""
     with _opened(source) as archive:
         yield from _grouped(archive, _members(archive), suffixes, limit)
 
@@ -139,7 +139,7 @@ def in_memory(decompressor: BinaryIO, limit: int) -> BinaryIO:
 
 
 def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
-    """Yield the members without directories. Then raise ReadError if there is no end mark."""
+    """Yield all members except directories. At last, raise ReadError if the end mark is missing."""
     for member in archive:
         archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
         archive.has_end = False  # an end mark before this member was of an earlier archive
@@ -152,9 +152,9 @@ def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
 
 
 def _offsets(archive: _Archive) -> tuple[np.ndarray, Exception | None]:
-    """Return the header offsets (int64) of all members, sorted by sample, and the error of damage.
-    Samples are in the order of their first members. A member without a key stays behind the member
-    that precedes it."""
+    """Return the header offsets (int64) of all members, sorted by sample, and an error if the
+    archive is damaged. Samples are in the order of their first members. A member without a key
+    stays behind the member that precedes it."""
     keys, offsets, key = array("q"), array("q"), 0
     damage: Exception | None = None
     try:
@@ -184,7 +184,7 @@ def _random_access(source: BinaryIO) -> BinaryIO:
 def _members_at(
     archive: tarfile.TarFile, offsets: np.ndarray, damage: Exception | None
 ) -> Iterator[tarfile.TarInfo]:
-    """Yield the members whose headers are at these offsets. Then raise `damage`, if any."""
+    """Yield the members whose headers are at these offsets. At the end, raise `damage`, if any."""
     for offset in offsets.tolist():
         cast(BinaryIO, archive.fileobj).seek(offset)
         yield _TarInfo.fromtarfile(archive)
@@ -204,7 +204,7 @@ def _grouped(
     suffixes: list[str] | None,
     limit: int,
 ) -> Iterator[Sample]:
-    """Yield samples of adjacent members with equal keys. Raises ValueError if there are no keys."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if there is no key."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:

@@ -1,9 +1,9 @@
 """Decodes and resamples audio, and opens untrusted audio and video files with FFmpeg.
 
-libsndfile decodes the audio formats that it knows, and FFmpeg the others. FFmpeg detects formats by
-content, not by file name. It would open sockets or other files for formats that only refer to
-streams, so `open_media` allows only formats that contain their samples or frames. A test fails if
-other code calls `av.open`."""
+libsndfile decodes the audio formats that it knows, and FFmpeg decodes all others. FFmpeg detects
+formats by content, not by file name. It would open sockets or other files for formats that only
+refer to streams, so `open_media` allows only formats that contain their samples or frames. A test
+fails if other code calls `av.open`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SOUND_FORMATS = (
 _STATING_FORMATS = ("ape", "tta", "wv")
 """The formats that state the exact number of samples, but not the size of the file."""
 _MIN_SAMPLES = 64
-"""Shorter audio is padded before it is resampled, because FFmpeg returns nothing for it."""
+"""Shorter audio is padded before it is resampled: FFmpeg returns no samples for short audio."""
 
 
 def open_media(source: Any, formats: tuple[str, ...] = FORMATS, **options: Any) -> InputContainer:
@@ -62,7 +62,7 @@ def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
 def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
     """Return the samples (float32) and the sample rate in Hz. The shape is (samples,) with `mono`,
-    else (channels, samples). Raises ValueError if they cannot be decoded or exceed `max_bytes`."""
+    else (channels, samples). Raises ValueError if decoding fails or exceeds `max_bytes`."""
     import soundfile  # imported here because videos do not need it
 
     from batchinference.pipeline.media.libsndfile import read_sound
@@ -90,8 +90,8 @@ def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[
 def _with_ffmpeg_if_longer(
     content: bytes, options: SoundFields, max_bytes: int, known: tuple[np.ndarray, int]
 ) -> tuple[np.ndarray, int]:
-    """Return the samples and rate that FFmpeg decodes if they are more than `known`, else `known`.
-    Raises ValueError if the file has further recordings that neither decoder reads."""
+    """Return the samples and rate from FFmpeg if it decodes more samples than `known` has, else
+    `known`. Raises ValueError if the file has further recordings that neither decoder reads."""
     from batchinference.pipeline.media.libsndfile import CHAINED_FILE, is_chained_mp3
 
     with suppress(av.FFmpegError, ValueError):
@@ -149,7 +149,7 @@ def _missing_samples(
 
 
 def _decoded(container: InputContainer, track: AudioStream) -> Iterator[np.ndarray]:
-    """Yield the samples of a track in parts: channels x samples, float32. Damage is an error."""
+    """Yield parts of the samples of a track: channels x samples, float32. Damage is an error."""
     converter = av.AudioResampler(format="fltp")
     first = ""
     for packet in container.demux(track):

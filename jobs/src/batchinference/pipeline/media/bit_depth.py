@@ -2,7 +2,7 @@
 
 Files rarely state which value is white: cameras, scanners and microscopes store 10, 12 or 14 bits
 in 16-bit numbers. If neither the file nor the job states the value, the bit depth is the smallest
-of 8, 10, 12, 14 and 16 bits that holds all values of the image, and white is its largest number."""
+of 8, 10, 12, 14 and 16 bits that fits all values of the image. White is this depth's maximum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batchinference.spec.warnings import WarningName
 
 _OTHER_ORDER = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 _PLANES, _SEPARATE = Base.PlanarConfiguration, 2
-"""The TIFF tag, and its value if the channels are stored one after the other."""
+"""The TIFF tag for the order of values, and its value if channels are stored one after another."""
 FULL_WHITE = 65535
 _PPM_CODECS = ("ppm", "ppm_plain")
 _SIGNED = 2
@@ -34,7 +34,7 @@ _SIGNED = 2
 _JPEG2000_HEAD, _JPEG2000_SIZES = b"\xff\x4f\xff\x51", 40
 """The first bytes of a JPEG 2000 codestream, and the offset of the number of channels in it."""
 _AVIF_HEAD, _AVIF_FLAGS, _AVIF_DEEP = b"av1C", 6, 0x40
-"""The box with the properties of an AVIF image, and in it the flag for more than 8 bits."""
+"""The name of the box with AVIF properties, the offset of its flags, and the flag for > 8 bits."""
 
 
 class RawMode(NamedTuple):
@@ -49,13 +49,13 @@ class RawMode(NamedTuple):
     maximum: int = 0
     """The maximum value that a PPM file states; 0 for other files."""
     bits: int = 8
-    """The bits per channel that a HEIC, AVIF or JPEG 2000 file states."""
+    """The bits per channel that a HEIC, AVIF or JPEG 2000 file states; 8 for other files."""
     signed: bool = False
     """Whether this is a TIFF file of 8-bit numbers with a sign."""
 
     @classmethod
     def of(cls, image: ImageFile, content: bytes) -> RawMode:
-        """Return the raw mode of an image that is not decoded yet. `content` is its file."""
+        """Return the raw mode of an image that is not decoded yet, from the bytes of its file."""
         bits = _stated_bits(image, content)
         if not image.tile:
             return cls(bits=bits)
@@ -88,7 +88,7 @@ def _stated_bits(image: ImageFile, content: bytes) -> int:
     decode only 8 of them. Return 8 for other files."""
     if image.format == "AVIF":
         at = content.find(_AVIF_HEAD) + _AVIF_FLAGS
-        return 10 if content[at] & _AVIF_DEEP else 8  # or 12
+        return 10 if content[at] & _AVIF_DEEP else 8  # the flag stands for 10 or 12 bits
     if image.format == "JPEG2000":
         at = content.find(_JPEG2000_HEAD) + _JPEG2000_SIZES
         channels = int.from_bytes(content[at : at + 2])
@@ -97,8 +97,8 @@ def _stated_bits(image: ImageFile, content: bytes) -> int:
 
 
 def with_16_bit_planes(image: ImageFile) -> ImageFile:
-    """Correct the raw modes of an image that is not decoded yet, and return it. Otherwise Pillow
-    would decode separately stored 16-bit channels as 8-bit channels."""
+    """Correct the raw modes of an image that is not decoded yet, and return the image. Without the
+    correction, Pillow would decode separately stored 16-bit channels as 8-bit channels."""
     tags: Any = getattr(image, "tag_v2", {})
     if tags.get(_PLANES) == _SEPARATE and 16 in tags.get(Base.BitsPerSample, ()):
         suffix = ";16L" if tags.prefix == b"II" else ";16B"
@@ -115,8 +115,8 @@ def stored_values(
     image: Image.Image, raw: RawMode, again: Callable[[], ImageFile]
 ) -> np.ndarray | None:
     """Return the values of a decoded image in the type of its file (height x width, or height x
-    width x 3 or 4 channels), or None if Pillow can only read 8 bits of each. `again` opens the
-    image again, not decoded. Raises ValueError if the values cannot be read."""
+    width x 3 or 4 channels), or None if Pillow can only read 8 bits of each value. `again` opens
+    the image again without decoding it. Raises ValueError if the values cannot be read."""
     if image.mode not in ("RGB", "RGBA"):
         return _other_values(np.asarray(image), raw)
     if raw.codec == "ppm":
@@ -160,7 +160,7 @@ def _in_other_order(args: Any) -> Any:
 
 def _gray_and_opacity(image: ImageFile) -> np.ndarray:
     """Return the values of a PNG image of gray and opacity with 16 bits each, as 4 channels."""
-    # RGBA with 8 bits has as many bytes, so the channels are the high and low bytes
+    # 8-bit RGBA has as many bytes per pixel: its channels are the high and low bytes of both values
     image.tile = [tile._replace(args="RGBA") for tile in image.tile]
     pairs = np.asarray(image).astype(np.uint16)
     gray, opacity = ((pairs[:, :, at] << 8) | pairs[:, :, at + 1] for at in (0, 2))
@@ -179,8 +179,8 @@ _ONLY_8_BITS = (
 
 
 class DeepImage:
-    """A decoded image with more than 8 bits per channel. `again` opens the image again, not
-    decoded. The methods raise ValueError if the values of black and white are unknown."""
+    """A decoded image with more than 8 bits per channel. `again` opens the image again without
+    decoding it. The methods raise ValueError if the values of black and white are unknown."""
 
     def __init__(
         self, image: Image.Image, raw: RawMode, options: ImageFields, again: Callable[[], ImageFile]
@@ -205,7 +205,7 @@ class DeepImage:
         return Image.fromarray(reduced if opacity is None else np.dstack((reduced, opacity)))
 
     def in_16_bits(self) -> np.ndarray:
-        """Return the brightness (height x width, uint16), scaled only with the option `range`."""
+        """Return the brightness (height x width, uint16). Only the option `range` scales values."""
         channels = self._channels()
         if channels is None:
             raise ValueError(_ONLY_8_BITS.format("mode I;16"))
@@ -227,8 +227,8 @@ class DeepImage:
         return gray.astype(np.uint16)
 
     def _are_high_bytes_enough(self) -> bool:
-        """Return whether the high bytes that Pillow has decoded are the result. They are if a value
-        needs more than 14 bits, so that the bit depth is 16."""
+        """Return whether the high bytes, which Pillow has decoded, are already the 8-bit result.
+        They are if the bit depth is 16, because a value needs more than 14 bits."""
         if self._image.mode not in ("RGB", "RGBA") or self._options.range is not None:
             return False
         if self._transparent is not None or self._raw.white is not None:
@@ -236,8 +236,8 @@ class DeepImage:
         return bool(np.asarray(self._image)[:, :, :3].max() >> (_DEPTHS[-1] - 8))
 
     def _channels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the values of the colours, and the opacity (uint8), or None if no pixel can be
-        transparent. Return None if only 8 bits of the values can be read."""
+        """Return the values of the colours, and the opacity (uint8; None if no pixel can be
+        transparent). Return only None if no more than 8 bits of the values can be read."""
         values = stored_values(self._image, self._raw, self._again)
         if values is None:
             return None
@@ -274,8 +274,8 @@ class DeepImage:
 
 
 def _scaled(values: np.ndarray, ends: Sequence[float], white: int) -> np.ndarray:
-    """Return values scaled so that the first end becomes 0 and the second `white`. Values outside
-    of the ends are clipped, and NaN becomes 0."""
+    """Return values, scaled so that the first of `ends` becomes 0, and the second becomes `white`.
+    Values outside of `ends` are clipped, and NaN becomes 0."""
     first, last = ends
     if not ((values >= first) & (values <= last)).all():
         warn(WarningName.OUT_OF_RANGE)

@@ -44,7 +44,7 @@ _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
 _NETPBM = re.compile(
     rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" % (_GAP, _GAP, _GAP)
 )
-"""The header of a binary Netpbm image: kind, width, height, and white if it has more than 1 bit."""
+"""The header of a binary Netpbm image: kind, width, height, and (if not 1-bit) value of white."""
 
 
 def pages_of(image: Image.Image) -> list[int]:
@@ -68,7 +68,7 @@ def pages_of(image: Image.Image) -> list[int]:
 
 
 def _tiff_pages(image: Any) -> list[int]:
-    """Return the numbers of the pages of a TIFF file, up to the first damaged one, inclusive."""
+    """Return the numbers of the pages of a TIFF file, up to and including the first damaged one."""
     pages, damaged = [], False
     for page in count():
         try:
@@ -88,7 +88,7 @@ def _tiff_pages(image: Any) -> list[int]:
 
 
 def ignored_images(content: bytes) -> int:
-    """Return the number of images after the first one in a PPM file, which Pillow does not read."""
+    """Return how many images in a PPM file Pillow does not read: all images after the first one."""
     at, images = 0, 0
     while head := _NETPBM.match(content, at):
         kind, width, height, white = head.groups()
@@ -124,7 +124,7 @@ _DAMAGE = (
 """The errors of Pillow's decoders for files that are damaged."""
 _REDUCING_DECODERS = ("JPEG", "MPO")
 _MIN_BYTES = 128
-"""The number of bytes of pixel data with which black pixels count as decoded. With fewer bytes,
+"""If a damaged file has more bytes of pixel data, black pixels count as decoded. With fewer bytes,
 black may be the content of an array that the decoder has not written to."""
 
 # an image above the limit raises an error, so Pillow's warning is redundant
@@ -167,8 +167,8 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 
 def decode(content: bytes, options: ImageFields) -> np.ndarray:
     """Return the pixels of the first page of an image file: height x width x channels (uint8), but
-    height x width in the modes L (uint8) and I;16 (uint16). Raises ValueError if it has too many
-    pixels or black and white are unknown, and other errors if it cannot be decoded."""
+    height x width in the modes L (uint8) and I;16 (uint16). Raises ValueError if the page has too
+    many pixels or black and white are unknown, and other errors if it cannot be decoded."""
     file = ImagePages(content, options)
     pixels = file.pixels(file.first, reduced=True)
     if len(file.numbers) > 1:
@@ -177,8 +177,8 @@ def decode(content: bytes, options: ImageFields) -> np.ndarray:
 
 
 class ImagePages:
-    """Decodes the pages of an image file, one at a time. `numbers` are the numbers of the pages,
-    and `first` is that of the page that represents the file. Raises the errors of `decode`."""
+    """Decodes the pages of an image file, one at a time. `numbers` are the numbers of the pages.
+    `first` is the number of the page that `decode` returns. Raises the errors of `decode`."""
 
     def __init__(self, content: bytes, options: ImageFields) -> None:
         self._content, self._options, self._is_cut = content, options, False
@@ -225,7 +225,7 @@ class ImagePages:
         return Page(image, raw, orientation, lambda: self._again(number))
 
     def _partly_decoded(self, number: int) -> Page:
-        """Return a damaged page as far as it can be decoded. Raises an error if no pixel can."""
+        """Return the decodable part of a damaged page. Raises an error if it has no such part."""
         self._content = with_added_end(self._content)
         image = self._again(number)
         raw = RawMode.of(image, self._content)
@@ -271,8 +271,8 @@ def is_pixels(value: Any) -> bool:
 
 
 def encode(value: Any, file_format: str) -> bytes:
-    """Return an image, given as pixels or as a file in any format, as the bytes of a file. Raises
-    ValueError if the value is not an image."""
+    """Return the bytes of an image file in the format `file_format`. The value is pixels, or the
+    bytes of an image file in any format. Raises ValueError if the value is not an image."""
     if isinstance(value, bytes):
         return _encoded_again(value, file_format)
     if not is_pixels(value):
@@ -334,7 +334,7 @@ def decoded(
 
 def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Exception]:
     """Yield the pages of an image file, and an error in place of each page that cannot be decoded.
-    If the file is truncated, the last item is an error. Raises an error if it cannot be opened."""
+    If a GIF file is truncated, the last item is an error. Raises an error if opening fails."""
     pages = ImagePages(content, options)
     for index, number in enumerate(pages.numbers):
         yield decoded(index, partial(pages.pixels, number))
@@ -343,8 +343,8 @@ def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Except
 
 
 def without_damaged_end(frames: Iterator[Frame | Exception]) -> Iterator[Frame | Exception]:
-    """Yield frames without the errors about damage after the last good frame. If there are any,
-    this frame gets the warning Truncated. If no frame is good, yield all errors."""
+    """Yield frames without the damage errors that follow the last good frame. If there are such
+    errors, this frame gets the warning Truncated. If no frame is good, yield all errors."""
     pending: list[Frame | Exception] = []
     for frame in frames:
         # a ValueError is about a limit or an option, and other errors are about damage

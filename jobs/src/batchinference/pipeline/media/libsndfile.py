@@ -1,6 +1,6 @@
 """Decodes audio with libsndfile, and recognizes truncated recordings.
 
-libsndfile reads truncated WAV and Ogg files without an error, so its log and files are checked."""
+libsndfile reads truncated WAV and Ogg files without errors, so its log and the file are checked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MP3_FRAME = 1152
 """Samples of an MP3 frame. Some programs also count the frame that holds the index."""
 _MP3_HEAD = 256
 _HAS_FRAMES, _HAS_BYTES = 1, 2
-"""Flags in the index of an MP3 file, which say whether it states the number of frames and bytes."""
+"""Flags in the index of an MP3 file: whether the index states numbers of frames, and of bytes."""
 _MP3_SYNC, _MAX_MP3_FRAME = 0xFFE0, 1441
 """The first bits of an MP3 frame, and its maximum number of bytes. Up to one frame may follow the
 bytes that the index states, because some programs do not count the frame with the index."""
@@ -47,7 +47,7 @@ CHAINED_FILE = (
 )
 _FLOATS = ("FLOAT", "DOUBLE")
 MAX_RATE = 1_000_000
-"""Maximum sample rate in Hz, as of the option `sample_rate`, because resampling takes memory."""
+"""Maximum sample rate in Hz, also of the option `sample_rate`, because resampling needs memory."""
 SAMPLE_BYTES = 4
 
 
@@ -63,7 +63,7 @@ def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) ->
 
 def warn_or_fail_at_end(missing: str, samples: np.ndarray, options: SoundFields) -> None:
     """Warn that the end of a recording is missing. Raises ValueError if the job does not accept
-    that, or if there are no samples at all."""
+    truncated recordings, or if there are no samples at all."""
     if options.truncated == "fail" or not samples.size:
         raise ValueError(missing if ACCEPT in missing else f"{missing.rstrip('.')}. {ACCEPT}")
     warn(WarningName.TRUNCATED)
@@ -102,7 +102,7 @@ def read_sound(
 
 def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -> bool:
     """Return whether the file certainly has no more than this number of samples. In an MP3 file,
-    libsndfile stops at the number that the index states, or that libsndfile has estimated."""
+    libsndfile stops at the number of samples that the index states, or at its own estimate."""
     if recording.format != "MP3":
         return samples > 0
     if _index_of(content)[0]:
@@ -112,7 +112,7 @@ def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -
 
 def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
     """Return the content of a file, and a text about damage or "". If a WAV file has more samples
-    than it states, the stated size is replaced by STREAMED, so that all of them are read. Raises
+    than it states, STREAMED replaces the stated size, so that all samples are read. Raises
     ValueError if the file consists of several recordings."""
     at = _RIFF_HEADER
     while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
@@ -141,7 +141,7 @@ def _is_chunk(after: bytes, padding: int) -> bool:
 
 
 def _read_samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str]:
-    """Return the samples before any damage (samples x channels), and a text about it or ""."""
+    """Return the samples before any damage (samples x channels), and a text about damage or ""."""
     try:
         return _read_block(recording, recording.frames), ""
     except soundfile.LibsndfileError as error:
@@ -154,14 +154,14 @@ def _read_samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str
 
 
 def _read_block(recording: SoundFile, samples: int) -> np.ndarray:
-    """Return the next samples of a recording, at most `samples`: samples x channels. The length of
-    `out` limits the number, because this also works with codecs that cannot seek."""
+    """Return the next samples of a recording, at most `samples`: samples x channels. The number is
+    limited by the length of `out`, as this also works with codecs that cannot seek."""
     block = np.empty((samples, recording.channels), np.float32)
     return np.asarray(recording.read(out=block))
 
 
 def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:
-    """Return what is missing at the end of a recording; empty if nothing is."""
+    """Return what is missing at the end of a recording; empty if nothing is missing."""
     for stated, size in _STATED.findall(recording.extra_info):
         if int(size) < int(stated) < STREAMED:
             return f"the end of the file is missing: it has {size} of {stated} bytes of samples"
@@ -188,8 +188,8 @@ def is_chained_mp3(content: bytes) -> bool:
 
 
 def _after_index(content: bytes) -> bytes:
-    """Return the bytes after those that the index of an MP3 file states, without the tags at the
-    end of the file; empty if the index states no number of bytes."""
+    """Return the rest of an MP3 file after as many bytes as its index states, without the tags at
+    the end of the file; empty if the index states no number of bytes."""
     index, begin = _index_of(content)
     at = max(index.find(b"Xing"), index.find(b"Info"))
     flags = int.from_bytes(index[at + 4 : at + 8])
@@ -205,8 +205,8 @@ def _after_index(content: bytes) -> bytes:
 
 
 def _index_of(content: bytes) -> tuple[bytes, int]:
-    """Return the beginning of an MP3 file if it contains an index (a `Xing` or `Info` frame), else
-    empty bytes; and the offset at which the file begins after its ID3 tag."""
+    """Return the beginning of an MP3 file after any ID3 tag, and the offset of this beginning. If
+    it contains no index (a `Xing` or `Info` frame), return empty bytes and the offset."""
     begin = 0
     if content.startswith(b"ID3"):
         sizes = content[6:_TAG_HEADER]

@@ -78,8 +78,8 @@ def _turned(picture: Image.Image, turns: tuple[Transpose, ...]) -> Image.Image:
 
 
 class FrameTurn(NamedTuple):
-    """The operations that turn a frame of a video upright: first rows and columns are swapped if
-    `transposed`, then their order is reversed."""
+    """The operations that turn a frame of a video upright: rows and columns are swapped if
+    `transposed`, and after that the order of rows and the order of columns may be reversed."""
 
     transposed: bool = False
     reversed_rows: bool = False
@@ -87,7 +87,7 @@ class FrameTurn(NamedTuple):
 
     @classmethod
     def of(cls, matrix: bytes) -> FrameTurn:
-        """Return the turn of a display matrix of FFmpeg, rounded to multiples of 90 degrees."""
+        """Return the turn in a display matrix of FFmpeg, rounded to a multiple of 90 degrees."""
         a, b, _, c, d = struct.unpack_from("=5i", matrix)
         if abs(b) > abs(a):
             return cls(True, b < 0, c < 0)

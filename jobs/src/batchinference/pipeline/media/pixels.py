@@ -16,14 +16,14 @@ from batchinference.spec.media import ImageFields
 from batchinference.spec.warnings import WarningName
 
 _GRAY_STEPS = {"L;2": 85, "L;4": 17}
-"""The factors by which Pillow multiplies gray values of 2 or 4 bits, except a transparent one."""
+"""Pillow multiplies gray pixels of 2 or 4 bits by these factors, but not the transparent value."""
 _LARGER_WHITE = 257
 """The factor from white in 8 bits (255) to white in 16 bits (65535)."""
 
 
 class Page(NamedTuple):
     """A decoded page of an image file. `raw` and `orientation` describe how the file stores the
-    page. `again` opens the page again, not decoded."""
+    page. `again` opens the page again without decoding it."""
 
     image: Image.Image
     raw: RawMode
@@ -54,7 +54,7 @@ def _deep(page: Page, options: ImageFields) -> DeepImage:
 
 
 def _shallow(page: Page) -> Image.Image:
-    """Return an image with up to 8 bits, and scale its transparent value like its pixels."""
+    """Return an image with up to 8 bits, after scaling its transparent value like its pixels."""
     if "transparency" in page.image.info and page.raw.name in _GRAY_STEPS:
         page.image.info["transparency"] *= _GRAY_STEPS[page.raw.name]
     return page.image
@@ -97,7 +97,7 @@ def _from_lab(picture: Image.Image) -> Image.Image:
 
 
 def resized(picture: Image.Image, size: list[int] | None) -> Image.Image:
-    """Return a picture scaled to `size`, which is [height, width], or unchanged if it is None."""
+    """Return a picture, scaled to `size` ([height, width]), or unchanged if `size` is None."""
     if size is None:
         return picture
     height, width = size

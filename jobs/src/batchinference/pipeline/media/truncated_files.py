@@ -25,19 +25,19 @@ _BOXES = (
 )
 """The top-level boxes of ISO files."""
 _CHUNK_HEADER, _MIN_HEADER = 16, 8
-"""The maximum and the minimum number of bytes of the header of a box or chunk, with its size."""
+"""The maximum and minimum bytes of the header of a box or chunk. The header states the size."""
 _BLOCK, _MAX_READS = 1 << 16, 4096
 """The bytes per read to find the last box or chunk, and the maximum number of reads. In an object
-store, each read is a request. Blocks of files in memory suffice for all of their boxes."""
+store, each read is a request. One read suffices for all boxes that begin in its block."""
 STREAMED = 0x7FFFF000
-"""The smallest stated size that stands for an unknown size, as programs write it to a pipe."""
+"""Stated sizes from this number on mean an unknown size: programs that write to a pipe state it."""
 _HEAD_BYTES = 4096
 _END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 _FRAME_HEADER = 24
 """The bytes of a frame of an animated WebP file before its first chunk."""
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
-"""The maximum number of zeros that are added to a file, and how many more than are missing, because
-zeros may decode to fewer pixels than the missing bytes."""
+"""The maximum number of missing bytes that zeros replace, and the number of zeros that are added to
+them in WebP files, because zeros may decode to fewer pixels than the missing bytes."""
 ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
 
 
@@ -96,7 +96,7 @@ def _last_page_end(source: BinaryIO, size: int) -> int | None:
 
 
 def _ogg_page_size(text: bytes, at: int) -> int:
-    """Return the size of the Ogg page at a position, or of the part of it that the text states."""
+    """Return the size of the Ogg page at a position; less if the text ends in the page header."""
     body = at + _OGG_HEADER
     segments = text[body - 1] if len(text) >= body else 0
     return _OGG_HEADER + segments + sum(text[body : body + segments])
@@ -142,13 +142,13 @@ def _caf_chunk_size(head: bytes) -> int | None:
 
 
 def is_truncated_animation(content: bytes) -> bool:
-    """Return whether the end of a GIF file is missing, and possibly some of its frames."""
+    """Return whether the end of a GIF file is missing, and with it possibly some frames."""
     return content.startswith(b"GIF8") and not content.rstrip(b"\0").endswith(b";")
 
 
 def with_added_end(content: bytes) -> bytes:
-    """Return the content of a truncated image with an added end, because some decoders read nothing
-    without it. Return it unchanged if no end is needed, or if it would be too large."""
+    """Return the content of a truncated image with an added end, as some decoders read nothing
+    without an end. Return the content unchanged if its end needs no bytes, or too many bytes."""
     if content.startswith(b"\xff\xd8"):
         scan = content.rfind(_SCAN_OF_JPEG)
         begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])

@@ -32,7 +32,7 @@ _UPRIGHT = FrameTurn()
 
 
 class FrameConverter:
-    """Converts frames to pixels. Use one for all frames of a video: it prepares scaling once."""
+    """Converts frames to pixels. Use one instance per video, as each instance prepares scaling."""
 
     def __init__(self, options: FrameFields) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class FrameConverter:
 
     def __call__(self, frame: av.VideoFrame) -> np.ndarray:
         """Return the pixels of a frame: height x width x RGB, uint8."""
-        # not all side data, because the library raises an error for kinds that it does not know
+        # read no other side data, because the library raises an error for unknown kinds
         applies = self._options.orientation == "apply"
         matrix: Any = frame.side_data.get("DISPLAYMATRIX") if applies else None
         turn = _UPRIGHT if matrix is None else FrameTurn.of(bytes(matrix))
@@ -76,8 +76,8 @@ def _kind_of(pixel_format: str) -> tuple[bool, bool]:
 BUFFER_BYTES = 4 << 20
 """Bytes per fetch. Each fetch from an object store is one request."""
 SLACK, SMALL_PIXELS = 2, 1 << 16
-"""The factor by which the pixel limit given to FFmpeg is larger than the limit of the job, and the
-smallest limit. FFmpeg rounds frames up to whole blocks, so it counts more pixels."""
+"""FFmpeg's limit of pixels is SLACK times the limit of the job, or SLACK times SMALL_PIXELS if that
+is more. FFmpeg rounds frames up to full blocks, so it counts more pixels than the job."""
 _OPACITY_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """The decoders that decode the opacity of a WebM video. The usual decoders ignore it."""
 _ROUNDING = 1e-6
@@ -119,7 +119,7 @@ def _at_frame_rate(
         if fps is None or isinstance(picture, Exception) or picture.time is None:
             yield index, picture
             continue
-        if picture.time < previous:  # the first frame of the file, or of a video joined to it
+        if picture.time < previous:  # the first frame of the file, or of an appended video
             last_tick, begin = -1, picture.time
         previous = picture.time
         tick = math.floor((picture.time - begin) * fps + _ROUNDING)
@@ -130,7 +130,7 @@ def _at_frame_rate(
 
 def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError]:
     """Yield all frames of a video in display order, and the errors of `video_frames`."""
-    lost: list[tuple[int, Exception]] = []  # with timestamps, because packets come in any order
+    lost: list[tuple[int, Exception]] = []  # with timestamps, as packets are not in display order
     with _opened(source, max_pixels) as (container, stream):
         decoder = _decoder_of(stream, max_pixels)
         for packet in container.demux(stream):
@@ -164,8 +164,8 @@ def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) 
 
 @contextmanager
 def _opened(source: pa.NativeFile, max_pixels: int) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a video, and yield it with its first video track. Raises FFmpegError if it has no video
-    track or too many pixels per frame, and EOFError if it is too truncated to be opened."""
+    """Open a video, and yield it with its first video track. Raises FFmpegError if there is no
+    video track or too many pixels per frame, and EOFError if truncation prevents opening."""
     try:
         opened = open_media(source, buffer_size=BUFFER_BYTES)
     except av.ArgumentError as error:  # FFmpeg knows the format, but FORMATS does not allow it
@@ -196,6 +196,6 @@ def _decoder_of(stream: VideoStream, max_pixels: int) -> VideoCodecContext:
         context = cast(VideoCodecContext, av.CodecContext.create(decoder, "r"))
     # Ray runs as many tasks as there are CPUs, so one thread per task is enough
     context.thread_count = 1
-    # FFmpeg refuses frames that are much larger before it allocates them
+    # FFmpeg refuses much larger frames before it allocates memory for them
     context.options = {"max_pixels": str(SLACK * max(max_pixels, SMALL_PIXELS))}
     return context

@@ -1,8 +1,8 @@
 """Keeps the columns of an output without rows. In a format with files, writes a file without rows,
 because many readers fail if there is no file.
 
-The columns are those of the commits of tasks whose rows were all filtered or failed, or else those
-that the job file states."""
+The columns come from the commits of tasks whose rows were all filtered or failed, or else from the
+job file."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot without the entries of files without rows, which an earlier pass wrote.
-    Call this if the output now has rows, which may have other types than such a file."""
+    """Return the snapshot without its entries for files without rows, which earlier passes wrote.
+    Call this if the output now has rows, because these rows may have other types than the files."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
 
@@ -64,8 +64,8 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether the output gets a file without rows. If later jobs may append rows, it gets
-    one only if no earlier job has written files, and if no column or type in it is a guess."""
+    """Return whether to write a file without rows. If later jobs may append rows, it is written
+    only if no earlier job has written files, and if no column or type in `schema` is a guess."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:

@@ -1,4 +1,4 @@
-"""Groups failed rows by step and cause. The messages of a cause differ only in their values."""
+"""Groups failed rows by step and cause. Messages of the same cause differ only in values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VARIABLE = re.compile(
     r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
 )
 """Parts of a message that differ from row to row: memory addresses, quoted values and numbers, but
-not numbers after a letter (`utf8`) and line numbers of Python files."""
+neither numbers after a letter (`utf8`) nor line numbers of Python files."""
 Record = dict[str, Any]
 
 
@@ -49,7 +49,7 @@ def group_errors(records: Iterable[Record], max_causes: int = MAX_CAUSES) -> lis
 
 def cause_of(error: str) -> str:
     """Return the first line of an error with `...` in place of the parts that differ from row to
-    row. The second line is included if the first ends with a colon."""
+    row. If the first line ends with a colon, the second line is included."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     count = 2 if lines and lines[0].endswith(":") else 1
     return _VARIABLE.sub("...", " ".join(lines[:count]))

@@ -57,7 +57,7 @@ def _described(name: str, column: pa.ChunkedArray) -> Any:
         return MASK
     try:
         return _short(values_of(column)[0])
-    except Exception:  # noqa: BLE001 - an error here would hide that of the row
+    except Exception:  # noqa: BLE001 - an error here would hide the row's error
         return f"<unreadable {column.type}>"
 
 

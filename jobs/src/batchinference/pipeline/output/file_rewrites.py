@@ -43,7 +43,7 @@ SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 MERGED_ROWS = 10_000
 """The maximum number of rows of a merged file, because more take too much time in the driver."""
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
-"""Errors of reading a file. Its entry is then left unchanged, so that nothing is lost."""
+"""Errors of reading a file. The file's entry is then left unchanged, so that nothing is lost."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class OutputSchema:
     def of(
         cls, directory: Location, entries: list[ManifestEntry], writer: RewritingWriter
     ) -> OutputSchema:
-        """Return a schema that can hold the rows of all entries. Columns are ordered as they first
-        occur in the entries, in the order of the input."""
+        """Return a schema that can hold the rows of all entries. Entries are sorted by their input
+        rows, and columns are sorted by their first occurrence in these entries."""
         ordered = sorted(entries, key=lambda entry: entry.row_ranges)
         names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
         if writer.typed:
@@ -78,16 +78,16 @@ class OutputSchema:
         return self._ordered(dict(entry.columns) | types)
 
     def fits(self, entry: ManifestEntry) -> bool:
-        """Return whether the files of an entry already have these columns and types."""
+        """Return whether the files of an entry already have the columns and types in `columns`."""
         return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
     def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
-        """Return a value that is equal for files with the same columns, and types if any."""
+        """Return a value that is equal for files with the same columns (and types, if `typed`)."""
         return tuple(columns if self.typed else [name for name, _ in columns])
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the rows of a file with this schema. A column keeps its type if a value does not
-        fit the new one, such as an integer with more digits than a float."""
+        fit the new type, such as an integer with more digits than a float."""
         arrays = {name: table.column(name) for name in table.column_names}
         for field in self.types:
             arrays.setdefault(field.name, pa.nulls(table.num_rows, field.type))
@@ -101,8 +101,8 @@ class OutputSchema:
 
 @dataclass(frozen=True)
 class RewriteTask:
-    """Rewrites the data files of entries with the same columns, and merges them into one if several
-    entries are given. Entries that cannot be merged are rewritten one by one."""
+    """Rewrites the data files of entries with the same columns. The files of several entries are
+    merged into one file. Entries that cannot be merged are rewritten one by one."""
 
     job_pass: JobPass
     entries: list[ManifestEntry]
@@ -123,11 +123,11 @@ class RewriteTask:
         return merged + list(map(self._rewritten, others))
 
     def _tables(self, same: list[ManifestEntry], others: list[ManifestEntry]) -> Iterator[pa.Table]:
-        """Yield the rows of the entries that can be merged, and add each entry to one of the lists:
-        those with the schema of the first one to `same`, all other ones to `others`.
+        """Yield the rows of the entries that can be merged. Add these entries, whose files have the
+        schema of the first readable file, to `same`, and all other entries to `others`.
 
-        Only the rows of one entry are in memory at a time, because they take much more memory than
-        their file if values repeat."""
+        Only the rows of one entry are in memory at a time, because rows with repeated values need
+        much more memory than their file."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:
@@ -179,12 +179,12 @@ class RewriteTask:
 def put_renamed(
     job_pass: JobPass, directory: Location, old: DataFile, content: Content
 ) -> DataFile:
-    """Write and return a file with a new name in place of `old`. Raises as `put_rewritten` does."""
+    """Write and return a new file that replaces `old`. Raises the errors of `put_rewritten`."""
     return put_rewritten(job_pass, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
 def put_rewritten(job_pass: JobPass, directory: Location, name: str, content: Content) -> DataFile:
-    """Write and return a new file. Deletes it and raises BadOutput if another pass has begun."""
+    """Write and return a file. If another pass has begun, delete the file and raise BadOutput."""
     job_pass.check_can_rewrite()
     file = directory / name
     file.write(content)
@@ -197,7 +197,7 @@ def put_rewritten(job_pass: JobPass, directory: Location, name: str, content: Co
 
 
 def unchanged_content(directory: Location, file: DataFile) -> bytes:
-    """Return the content of a file of a manifest. Raises BadOutput if it is not as written."""
+    """Return the content of a file in a manifest. Raises BadOutput if the content has changed."""
     content = (directory / file.name).read()
     if DataFile.of(file.name, content) != file:
         raise BadOutput(
@@ -208,7 +208,7 @@ def unchanged_content(directory: Location, file: DataFile) -> bytes:
 
 
 def _merged_errors(job_pass: JobPass, entries: Sequence[ManifestEntry]) -> DataFile | None:
-    """Write the error records of all entries to one file, and return it; None without records."""
+    """Write the error records of all entries to one file and return it; None if there are none."""
     directory = job_pass.layout.errors
     files = [entry.errors for entry in entries if entry.errors]
     if not files:
@@ -251,7 +251,7 @@ def _groups(
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # if a failed input row may also have written rows, a retry of it removes the whole entry
+        # not merged: a retry of a failed row that may also have written rows removes the entry
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
@@ -282,12 +282,12 @@ def size_of(entry: ManifestEntry) -> int:
 
 
 def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schema:
-    """Return each column that some files lack or that has several types, with a type that can hold
-    all of its values, if there is one. Reads one file for each type of a column."""
+    """Return a type for all values of each column that some files lack or that has several types.
+    Columns without a common type are left out. Reads one file for each type of a column."""
     files = [dict(entry.columns) for entry in entries]
     names = sorted({name for file in files for name in file})
     uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
-    # for each uneven column, the field of each type by the name of the type
+    # for each uneven column: a field for each of its types, by the name of the type
     fields: dict[str, dict[str, pa.Field]] = {name: {} for name in uneven}
     for entry in entries:
         new = [(name, kind) for name, kind in entry.columns if kind not in fields.get(name, {kind})]

@@ -58,7 +58,7 @@ class FileSplit:
         return cls(tuple(needed) if needed else None, tuple(by), max_rows, number, fields)
 
     def written(self, columns: list[str]) -> list[str]:
-        """Return those of these columns that files contain: not the partition columns."""
+        """Return the names in `columns` that files contain. Files contain no partition columns."""
         chosen = self.columns or columns
         return [name for name in chosen if name in columns and name not in self.partition_by]
 
@@ -77,7 +77,7 @@ class FileSplit:
             yield rows.column(_INDEX).to_numpy()
 
     def null_names(self, table: pa.Table) -> Iterator[int]:
-        """Yield the index of each row with a partition text that readers take for null."""
+        """Yield the index of each row with a partition text that readers would read as null."""
         if not (self.partition_by and table.num_rows):
             return
         for column in map(decoded, map(self.chosen(table).column, self.partition_by)):
@@ -106,8 +106,8 @@ class FileSplit:
 
 
 def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the directory and the rows of each partition, which has one combination of values in
-    `columns`. Without columns, there is one partition with the directory ""."""
+    """Yield the directory and the rows of each partition: all rows with one combination of values
+    in `columns`. Without columns, there is one partition with the directory ""."""
     if not columns:
         yield "", table
         return

@@ -31,8 +31,8 @@ def write_error_file(
     others: Iterable[tuple[int, bytes]] = (),
 ) -> None:
     """Write a line for each failed row of an output, in the order of the input. The custom id is
-    the value of the column `id_column`. `first_file` is the number of the first input file, from
-    which request ids are made. `others` are pairs of a row number in this file and a line."""
+    the value of the column `id_column`. Request ids are made from file numbers, which begin at
+    `first_file`. `others` are pairs of a row number in the first file and a further line."""
     with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):

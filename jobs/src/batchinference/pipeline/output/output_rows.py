@@ -30,7 +30,7 @@ from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return up to `count` rows of an output: of its first files by name, or any of a table."""
+    """Return up to `count` rows of an output: of the first files by name, or any of the table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output, writer = Location(write.path, write.storage), writer_for(write)
@@ -83,7 +83,7 @@ def _table_of(rows: list[Row]) -> pa.Table:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
-    """Return values in a type that holds all of them, or as JSON if none of them is a text."""
+    """Return values in a type that holds all of them; as JSON if no type does and none is a str."""
     kinds = {type(value) for value in values if value is not None}
     try:
         return pa.array(values)
@@ -113,8 +113,8 @@ def _csv(write: WriteCsv) -> pa.Table:
 
 
 def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
-    """Return the partition columns of files. A column has integers if all of its values are, and
-    else texts, such as `007`, which Arrow would read as 7."""
+    """Return the partition columns of files. A column has integers if all of its values are
+    integers, and else texts. Here, `007` is a text, but Arrow itself would read it as 7."""
     kinds: dict[str, pa.DataType] = {}
     for name, text in (pair for path in paths for pair in partition_values(path).items()):
         is_integer = text is None or INT64_TEXT.fullmatch(text)

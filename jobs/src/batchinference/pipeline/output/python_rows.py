@@ -17,7 +17,7 @@ from batchinference.pipeline.storage.location import Location
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 16
-"""Rows that are converted at a time, because Python values may take eight times the memory."""
+"""Rows that are converted at a time: Python values may need eight times the memory of Arrow."""
 DAMAGE = (
     *(ValueError, TypeError, RuntimeError, EOFError, IndexError),
     *(gzip.BadGzipFile, tarfile.TarError, zlib.error),
@@ -39,7 +39,7 @@ def unreadable(part: Location, problem: object) -> BadOutput:
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of a table, with NumPy arrays for tensors and nested lists of numbers."""
+    """Yield the rows of a table. Tensors and number lists with several axes are NumPy arrays."""
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(start, ROWS_AT_ONCE)
         columns = [_with_arrays(column) for column in part.columns]

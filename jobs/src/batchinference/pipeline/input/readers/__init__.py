@@ -54,7 +54,7 @@ MAX_ABSENT = 200
 
 @dataclass(frozen=True)
 class BadRow:
-    """Consecutive rows, often one, that cannot be decoded. `warnings` are about the first row."""
+    """One or more rows that cannot be decoded or are not needed. `warnings` are about the first."""
 
     error: Exception
     rows: int = 1
@@ -71,8 +71,8 @@ KEPT = f"{OWN_PREFIX}kept"
 
 @dataclass(frozen=True)
 class FileStats:
-    """The number of rows of a file, and the rows at which reading can start without reading earlier
-    rows (None: at any row). `schema` is None if the column types of the file were not inspected."""
+    """The number of rows of a file. Reading can start at the row numbers `starts` without reading
+    earlier rows (None: at any row). `schema` is None if the column types were not inspected."""
 
     rows: int
     starts: list[int] | None = None
@@ -88,16 +88,16 @@ class Recognize(Protocol):
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
-    A reader raises a storage error (OSError while opening or fetching), because no row has caused
-    it. Data that cannot be decoded becomes a BadRow at its position. A reader yields the same rows
-    of a file in the same order each time."""
+    If a file cannot be opened or fetched, a reader raises the storage error (OSError), because no
+    row has caused this error. Data that cannot be decoded becomes a BadRow at its position. A
+    reader yields the same rows of a file in the same order each time."""
 
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
     sampled_files: ClassVar[int] = 8
     """Number of files that are inspected by default, before the first row is read."""
     recognizes: ClassVar[Recognize | None] = None
-    """Recognizes the format by the first bytes of a file; None if impossible, as for CSV."""
+    """Recognizes the format by the first bytes of a file; None if they vary, as those of CSV."""
 
     @classmethod
     def of(cls, options: Any) -> Reader:
@@ -118,7 +118,7 @@ class Reader(Protocol):
     """A remark about inspected files that lack columns of other files; set by `prepare`."""
 
     def prepare(self, samples: list[Location]) -> None:
-        """Inspect sampled files to find what holds for all files, such as column types."""
+        """Inspect sampled files to determine what applies to all files, such as column types."""
         return
 
     def read(self, file: Location) -> Iterator[Chunk]:
@@ -129,7 +129,7 @@ class Reader(Protocol):
         return self
 
     def rows_in(self, file: Location, size: int) -> int | None:
-        """Return the number of rows of a file of `size` bytes (see `rows_exact`), if known."""
+        """Return the row count (see `rows_exact`) of a file of `size` bytes; None if unknown."""
 
     def count_listed(self, file: Location) -> int | None:
         """Return the number of rows of a URL manifest without fetching; None for other formats."""
@@ -139,7 +139,7 @@ class Reader(Protocol):
         """Return the columns that `read` yields, if known after `prepare`; else None."""
 
     def types(self) -> dict[str, pa.DataType]:
-        """Return the types of the columns whose type is known before reading, after `prepare`."""
+        """Return the types of the columns whose types are known after `prepare`."""
         return {}
 
 
@@ -180,7 +180,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
-    """Return the schemas by URI of the inspected files with rows; of all files if none has rows."""
+    """Return the schemas, by URI, of inspected files that have rows (of all if no file has any)."""
     known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
     filled = [(uri, stats) for uri, stats in known if stats.rows]
     return {uri: stats.schema for uri, stats in filled or known}
@@ -194,14 +194,14 @@ class DivisibleReader(Reader, Protocol):
         return self.read_part(file, 0, None)
 
     def can_enter(self, path: str) -> bool:
-        """Return whether a part of this file can be read without reading the rows before it."""
+        """Return whether a part of this file can be read without reading the earlier rows."""
         return True
 
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
-        """Yield the rows from `start` to before `stop` (None: the end of the file). If `gaps` is
-        not empty, rows outside of these ranges may be any BadRow."""
+        """Yield the rows from `start` to before `stop` (None: the end of the file). If `gaps` has
+        row ranges, a reader may yield a BadRow instead of rows outside of these ranges."""
 
 
 def inspected(
@@ -219,7 +219,7 @@ def inspected(
 
 
 def error_of_file(error: Exception) -> Exception:
-    """Return an error that the content of a file has caused. Raise any other error."""
+    """Return the error if the content of a file has caused it. Otherwise, raise the error."""
     raise_storage_error(error)
     if not is_about_the_file(error):
         raise error
@@ -259,7 +259,7 @@ def grouped(
     key: Callable[[Item], object] = lambda _: None,
 ) -> Iterator[list[Item] | BadRow]:
     """Yield the items in lists, and each BadRow between the lists. A list ends when it has
-    `max_items` items or a total size of `max_size`, and before an item with another key."""
+    `max_items` items or a total size of at least `max_size`, and before an item of another key."""
     group, size = list[Item](), 0
     for item in items:
         if group and (isinstance(item, BadRow) or key(item) != key(group[0])):
@@ -278,8 +278,8 @@ def grouped(
 
 
 def plain(options: Result) -> Result:
-    """Return an object with the fields of options, but without their properties. It can be
-    unpickled in workers without importing pydantic and the specification."""
+    """Return a plain object with the fields of `options`, without properties. Workers can unpickle
+    this object without importing pydantic and the specification."""
     return cast(Result, SimpleNamespace(**dict(options)))  # type: ignore[call-overload]
 
 
@@ -289,15 +289,15 @@ def size_of(chunk: Chunk) -> int:
 
 
 def split_kept(table: pa.Table) -> tuple[pa.Table, np.ndarray | None]:
-    """Return a table without the hidden column KEPT, and the column (bool; None if missing)."""
+    """Return a table without the hidden column KEPT, and the values of KEPT (bool) or None."""
     if KEPT not in table.column_names:
         return table, None
     return table.drop_columns([KEPT]), table.column(KEPT).to_numpy()
 
 
 def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Iterator[SomeChunk]:
-    """Yield the chunks. Each is read in the context manager that `note` returns for the id of its
-    first row. `first` is the id of the first row of the first chunk."""
+    """Yield the chunks. Each chunk is read inside of the context manager `note(id)`, with the id of
+    the first row of the chunk. `first` is the id of the first row of the first chunk."""
     iterator, row = iter(chunks), first
     while True:
         with note(row):
@@ -318,8 +318,8 @@ def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
 
 def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
     """Yield the parts of a chunk that are in the row ranges `gaps`; all of the chunk if `gaps` is
-    empty. Before each part comes the number of rows before it in the chunk. `row` is the number of
-    the first row of the chunk in the file."""
+    empty. Each part is yielded as a pair: its first row, counted from the start of the chunk, and
+    the part. `row` is the number of the first row of the chunk in the file."""
     if not gaps:
         yield 0, chunk
         return
@@ -335,8 +335,8 @@ def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[
 
 
 def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks, with a BadRow in place of rows outside of `gaps`, so that rows keep their
-    numbers. `row` is the number of the first row."""
+    """Yield the chunks, in which BadRows replace the rows outside of `gaps`, so that other rows
+    keep their numbers. `row` is the number of the first row of the first chunk."""
     for chunk in chunks:
         done, size = 0, size_of(chunk)
         for start, wanted in parts_in_gaps(chunk, row, gaps):
@@ -350,8 +350,8 @@ def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> It
 
 
 def skip_rows(rows: int, chunks: Iterator[Chunk], file: str) -> Iterator[Chunk]:
-    """Yield the chunks without the first `rows` rows of the file, which were read before. Raises
-    Incomplete if the file has fewer rows. `file` is its name in the message."""
+    """Yield the chunks without their first `rows` rows, which are known to exist. Raises Incomplete
+    if the chunks have fewer rows. `file` is the name of the file in the message."""
     row, last = 0, None
     while row < rows:
         try:
@@ -403,8 +403,8 @@ READERS = {
     "manifest": ("url_manifest", "UrlManifestReader"),
     "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
-"""The reader of each format: a module of this package, which is imported when it is needed, a class
-in the module, and the libraries that the module imports."""
+"""By format: the name of a module of this package, the name of the reader class in the module, and
+the libraries that the module imports. A module is imported when it is needed."""
 
 
 def reader_class(file_format: str) -> type[Reader]:

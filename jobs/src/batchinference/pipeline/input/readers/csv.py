@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 """The lowest limit for the size of a row, and the largest block that pyarrow can read, in bytes."""
 SAMPLE_BYTES = 4 << 20
-"""Total bytes of the samples from which types are inferred. A smaller input is sampled completely,
-so its types fit all values."""
+"""Approximate bytes of the samples from which types are inferred, in equal parts for the sampled
+files. A file that is smaller than its part is sampled completely."""
 COMPARED_LINES = 20
-"""Number of lines, from the header on, that are searched for another delimiter."""
+"""Maximum number of lines, from the header on, that are searched for another delimiter."""
 _DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
 BAD_ROWS = 10_000
 """Maximum number of rows of a BadRow."""
@@ -105,8 +105,8 @@ class CsvReader(Reader):
         self._types = replace(self._types, sampled=self._types.infer(arrays))
 
     def _sampled(self, file: Location, lines: bytes) -> dict[str, pa.ChunkedArray] | Damage:
-        """Return the columns (bytes) of a sample by name, or the damage of the header. Raises
-        BadInput if the file needs other options."""
+        """Return the columns (bytes) of the sample `lines` by name, or the damage of the header.
+        Raises BadInput if the file needs other options."""
         check_encoding(file.uri, lines, self._options.encoding, adjustable=self._adjustable)
         content = Utf8Converter(self._encoding)(lines) if self._encoding else lines
         dialect = self._dialect(file)
@@ -146,7 +146,7 @@ class CsvReader(Reader):
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names in the options, or else in the header, which is then removed."""
+        """Return the column names of the options. If there are none, read the header of `text`."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names
@@ -191,8 +191,8 @@ class CsvReader(Reader):
 
 
 def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
-    """Raise BadInput if each of the first lines, which have one field, contains another delimiter
-    equally often. `beginning` is the text from the header on."""
+    """Raise BadInput if all first lines contain the same number of some other delimiter. Each line
+    has one field with the current delimiter. `beginning` is the text from the header on."""
     quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
     lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
     for delimiter in _DELIMITERS if len(lines) > 1 else ():
@@ -211,7 +211,7 @@ def _bad_rows(damage: Damage) -> Iterator[BadRow]:
 
 
 def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
-    """Yield the chunks. The first BadRow gets a warning about `skipped`, which is then cleared."""
+    """Yield the chunks. Add a warning about skipped lines to the first BadRow; clear `skipped`."""
     for chunk in chunks:
         lines = skipped.total()
         if lines and isinstance(chunk, BadRow):
@@ -224,8 +224,8 @@ def _warned(chunks: Iterable[Chunk], skipped: Counter[int]) -> Iterator[Chunk]:
 def _in_order(
     table: pa.Table, errors: Mapping[int, Exception], rejected: list[Rejected]
 ) -> Iterator[Chunk]:
-    """Yield the rows of a block in order, with failed rows between them. `errors` maps indexes of
-    rows in the table to their errors."""
+    """Yield the good and the failed rows of a block in order. `errors` maps the indexes of failed
+    rows in the table to their errors. `rejected` has the failed rows that the table lacks."""
     bad = [(row, 0, damage) for row, damage in rejected if damage is not None]
     bad += [(row, 1, Damage(str(error))) for row, error in errors.items()]
     start = 0
@@ -242,8 +242,8 @@ def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
     """Return rows with warnings about skipped lines; `skipped` counts the lines before each row. A
-    row in `errors` would lose a warning, so the next good row gets it, or else the last one. At
-    least one row must not be in `errors`."""
+    failed row (in `errors`) would lose its warning, so the next good row gets the warning, or else
+    the last good row. At least one row must be good."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

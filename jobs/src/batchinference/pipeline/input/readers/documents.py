@@ -1,4 +1,4 @@
-"""Reads documents such as PDF files: one row per page or element."""
+"""Reads documents such as PDF files: one row per page, or one row per element of a page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class DocumentReader(Reader):
             left_out = 0
 
     def _rows_of(self, page: Page, index: int, warnings: list[RowWarning]) -> list[_Row]:
-        """Return the rows of a page, at least one. `index` is the index of its first row."""
+        """Return the rows of a page, at least one. The first row has the index `index`."""
         if not page.text.strip():
             warnings = [*warnings, RowWarning(0, WarningName.NO_TEXT, 0)]
         if self._options.render is not None and page.image is None:
@@ -129,5 +129,5 @@ class DocumentReader(Reader):
 
 
 def _left_out_warnings(left_out: int) -> list[RowWarning]:
-    """Return the warning about parts that are not read, if there are any."""
+    """Return a list with the warning that parts are not read; empty if `left_out` is 0."""
     return [RowWarning(0, WarningName.PARTS_IGNORED, left_out)] if left_out else []

@@ -29,14 +29,14 @@ from batchinference.pipeline.storage import iceberg_nulls  # noqa: F401 - correc
 from batchinference.pipeline.type_widening import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"
-"""Keys in the metadata of the Arrow schema of a version: the Iceberg schema, and its name mapping,
-which has the ids of columns by name."""
+"""Keys in the metadata of the Arrow schema of a version: for the Iceberg schema, and for its name
+mapping (the ids of columns by name)."""
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The columns of an Iceberg table that are read. `mapping` gives field ids to the columns of
-    files that do not store ids."""
+    """The columns to read from an Iceberg table. `mapping` gives field ids to the columns of files
+    that do not store ids."""
 
     schema: Schema
     mapping: NameMapping | None
@@ -52,14 +52,14 @@ class TableRows:
 
     @cached_property
     def types(self) -> pa.Schema:
-        """The columns with their Arrow types in rows."""
+        """The columns, with the Arrow types that they have in the rows that are read."""
         arrow = schema_to_pyarrow(self.schema, include_field_ids=False)
         small = _pyarrow_schema_ensure_small_types(arrow)
         stored = lambda kind: getattr(kind, "storage_type", kind)  # noqa: E731
         return pa.schema([(column.name, map_types(column.type, stored)) for column in small])
 
     def names(self, file: pa.Schema) -> dict[str, str]:
-        """Return the columns to read from a file of this schema: name in file to name in table."""
+        """Return the columns to read from a file of this schema: {name in file: name in table}."""
         wanted = {column.field_id: column.name for column in self.schema.columns}
         stored = self._ids(file).columns
         return {each.name: wanted[each.field_id] for each in stored if each.field_id in wanted}
@@ -84,7 +84,7 @@ class TableRows:
         return pa.concat_tables(tables) if tables else self.types.empty_table()
 
     def _ids(self, file: pa.Schema) -> Schema:
-        """Return the columns of a file with their field ids. Raises BadInput if there are none."""
+        """Return a file's columns with their field ids. Raises BadInput if an id is unknown."""
         try:
             return pyarrow_to_schema(file, self.mapping, downcast_ns_timestamp_to_us=True)
         except ValueError as error:

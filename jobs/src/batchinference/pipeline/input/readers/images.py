@@ -1,4 +1,4 @@
-"""Reads images: one row per file, or one row per page. FrameReader is also the base of videos."""
+"""Reads images: one row per file, or one row per page. FrameReader is also the base for videos."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FrameReader(Reader):
         self._size, self._accepts_cut = options.size, options.truncated == "accept"
 
     def frames(self, file: Location) -> Iterator[Frame | Exception]:
-        """Yield the pictures of a file, and an error for each that cannot be decoded."""
+        """Yield the pictures of a file, and an error for each picture that cannot be decoded."""
         raise NotImplementedError
 
     def read(self, file: Location) -> Iterator[Chunk]:

@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
 
 SLICE_BYTES, MIN_SLICE_BYTES = 1 << 19, 1 << 15
-"""Approximate bytes that are parsed together, and the minimum if each row may have other fields."""
+"""Approximate bytes that are parsed together, and the minimum for rows with different fields."""
 MAX_CELLS = 1 << 24
-"""Maximum cells (rows x columns) of a parsed table. A cell takes 8 bytes, a text more."""
+"""Maximum cells (rows x columns) of a parsed table. A cell has 8 bytes, or more if it is text."""
 _BETWEEN_ROWS = b"}\n{"
 ARRAY = "a file that is one array is read with read.options.lines: false"
 _NEXT_OBJECT = re.compile(rb"(?<=\})\s*\n\s*(?=\{)")
-"""Matches what separates two objects. Within an object, a comma would be between the braces."""
+"""Matches the line end between two objects. Inside of an object, a comma would separate } and {."""
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*"', re.DOTALL)
 _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"}
-"""The kind of a JSON value by its first character; for others, an object or a number."""
+"""The kind of a JSON value by its first character. Other values are objects or numbers."""
 
 
 def _schema_of(part: Chunk) -> pa.Schema | None:
@@ -52,7 +52,7 @@ def _schema_of(part: Chunk) -> pa.Schema | None:
 
 
 def row_slices(rows: bytes, max_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
-    """Yield slices of JSON rows that are small enough to parse, with about `max_bytes` bytes.
+    """Yield JSON rows in slices of about `max_bytes` bytes, or fewer if parsing needs it (`_size`).
     Slices end after an object if possible, else after a line."""
     start = 0
     while start < len(rows):
@@ -62,8 +62,8 @@ def row_slices(rows: bytes, max_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
 
 
 def _size(rows: bytes, start: int, max_bytes: int) -> int:
-    """Return the number of bytes for the next slice of rows: with at most MAX_CELLS cells even if
-    each colon belongs to a different field, but at least MIN_SLICE_BYTES."""
+    """Return the number of bytes for the next slice of rows. If each colon in the slice belongs to
+    another field, the slice has at most MAX_CELLS cells, unless it has about MIN_SLICE_BYTES."""
     size = max_bytes
     while size > MIN_SLICE_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
@@ -114,7 +114,7 @@ class JsonReader(Reader):
             yield from [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
-        """Yield a file of objects in chunks of lines. Raises ValueError if it is one array."""
+        """Yield a file of objects in chunks of lines. Raises ValueError if the file is an array."""
         for number, chunk in enumerate(line_chunks(file, self._row_bytes, self.chunk_bytes)):
             if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
                 yield as_lines(read_whole(file, self._row_bytes))
@@ -122,7 +122,7 @@ class JsonReader(Reader):
             yield chunk
 
     def _elements(self, file: Location) -> Iterator[bytes | BadRow]:
-        """Yield the objects of a file that is one array or one object, as JSON Lines."""
+        """Yield the objects in an array (or one object) as JSON Lines; other items as BadRows."""
         content = read_whole(file, self._row_bytes)
         if format_ := packed_as(content):
             raise ValueError(f"the file is {format_}")
@@ -152,8 +152,8 @@ def lines_in(sample: bytes) -> bytes:
 
 
 def rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
-    """Yield the rows of a chunk, with adjacent tables of the same schema concatenated. An invalid
-    line becomes a BadRow. To isolate it, lines that cannot be parsed are halved again and again."""
+    """Yield the rows of a chunk. Adjacent tables of the same schema are concatenated. An invalid
+    line becomes a BadRow: lines that cannot be parsed are halved until the invalid one is alone."""
     parts = (part for lines in row_slices(chunk) for part in _rows_of(lines, rows))
     for schema, group in itertools.groupby(parts, _schema_of):
         if schema is None:
@@ -179,7 +179,7 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
 
 
 def spans_lines(content: bytes) -> bool:
-    """Return whether JSON begins with an array or an object that does not end on its line.
+    """Return whether JSON begins with an array or an object that does not end on the first line.
 
     Raises ValueError if the content is UTF-16 or compressed."""
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
@@ -189,7 +189,7 @@ def spans_lines(content: bytes) -> bool:
     first, next_mark = first.rstrip(), rest.lstrip()[:1]
     if not first.startswith(b"{"):
         return first.startswith(b"[") and not first.endswith(b"]")
-    # if `{` or `,` is followed by a line with `{`, the first line is damaged and ends there
+    # if the next line begins with `{`, a first line that ends with `{` or `,` is a damaged row
     return first.endswith((b"[", b":")) or (first.endswith((b"{", b",")) and next_mark != b"{")
 
 
@@ -201,7 +201,7 @@ def as_lines(content: bytes) -> bytes:
 
 
 def _as_line(row: bytes) -> bytes:
-    # a line end in a text is invalid: make it a tab, which is also invalid, and not a space
+    # a line end in a text is invalid: a tab keeps the text invalid, and a space would not
     row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
     return b" ".join(row.splitlines())
 

@@ -116,8 +116,8 @@ def _chunks(
 
 
 def _rows(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> Iterator[Chunk]:
-    """Yield the rows of arrays with the types of all files (`types`). A row with a value that would
-    change becomes a BadRow."""
+    """Yield the rows of arrays, cast to the types that all files share (`types`). A row becomes a
+    BadRow if a cast fails or would change one of its values."""
     length = max(len(array) for array in arrays.values())
     try:
         yield pa.table({name: _column(name, array, types) for name, array in arrays.items()})
@@ -130,8 +130,8 @@ def _rows(arrays: dict[str, np.ndarray], types: Mapping[str, pa.DataType]) -> It
 
 
 def _column(name: str, array: np.ndarray, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
-    """Return an array as a column with the type of all files. Raises ValueError for a value that
-    would change, and TypeError for an incompatible type."""
+    """Return an array as a column, cast to the type that all files share. Raises ValueError if the
+    cast would change a value, and TypeError for an incompatible type."""
     array = _in_arrow_dtype(name, array)
     schema = _schema_of({name: ArrayHeader(array.shape, array.dtype)})
     kind = with_types(schema.empty_table(), types).schema.field(0).type

@@ -29,7 +29,7 @@ _BEGINNING = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]*)"')
 
 
 class BadLine(ValueError):
-    """A line that is no valid request. `values` is JSON with the custom id, if known."""
+    """A line that is no valid request. `values` is JSON with the custom id; None if unknown."""
 
     def __init__(self, problem: str, custom_id: Any) -> None:
         super().__init__(problem)
@@ -60,7 +60,7 @@ class OpenaiBatchReader(Reader):
 
 
 def _rows_of(chunk: bytes) -> Iterator[Chunk]:
-    """Yield the requests in some lines, and a BadRow for each invalid line, in order."""
+    """Yield the requests in a chunk of lines, and a BadRow for each invalid line, in order."""
     lines = filter(bytes.strip, chunk.split(b"\n"))
     for group in grouped(or_bad(partial(_request, line)) for line in lines):
         is_bad = isinstance(group, BadRow)

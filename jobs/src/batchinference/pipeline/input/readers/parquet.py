@@ -50,8 +50,8 @@ TAIL_BYTES = 1 << 13
 
 
 class ColumnCasts:
-    """Casts tables to the common types of all files (`shared`). `declared` are the types that the
-    user has declared. `zone` is the time zone of timestamps that state none; None for no change."""
+    """Casts tables to the common types of all files (`shared`). `declared` has the types that the
+    user has declared. If `zone` is not None, timestamps without a time zone get this zone."""
 
     def __init__(self, declared: Mapping[str, ColumnType], zone: str | None) -> None:
         self._declared, self._zone = declared, zone
@@ -71,8 +71,8 @@ class ColumnCasts:
             raise BadInput(f"read.options.types: {uri}: {error}") from None
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return a table cast to the shared types. Raises ValueError if a value does not fit, and
-        TypeError if the type of a column does not."""
+        """Return a table cast to the shared types. Raises ValueError if a value does not fit the
+        type, and TypeError if a type cannot be cast."""
         return with_types(self._with_declared(table), self.shared)
 
     def _with_declared(self, table: pa.Table) -> pa.Table:
@@ -181,8 +181,8 @@ class ParquetReader(StatsReader, DivisibleReader):
         return OpenParquet(source, read_footer(source), self._options)
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
-        """Yield the rows of a row group. If it is damaged, or has types that cannot be cast to
-        those of other files, its remaining rows become failed rows."""
+        """Yield the rows of a row group. If the row group is damaged, or its types cannot be cast
+        to the shared types, its remaining rows become failed rows."""
         rows = opened.footer.row_group(group).num_rows
         try:
             for table in opened.tables(group):
@@ -214,8 +214,8 @@ class ParquetReader(StatsReader, DivisibleReader):
 
 
 def read_footer(source: pa.NativeFile) -> pq.FileMetaData:
-    """Return the footer of a file. Reads TAIL_BYTES first, because Arrow would read 64 KiB, which
-    may be more than all wanted rows. Raises ArrowInvalid if it is no Parquet file."""
+    """Return the footer of a file. Reads TAIL_BYTES first: Arrow would read 64 KiB, perhaps more
+    than the wanted rows have. Raises ArrowInvalid if the file is no Parquet file."""
     size = source.size()
     end = source.read_at(min(TAIL_BYTES, size), max(0, size - TAIL_BYTES))
     length = int.from_bytes(end[-8:-4], "little") + 8

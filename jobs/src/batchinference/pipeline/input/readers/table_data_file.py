@@ -41,8 +41,8 @@ NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
 def positions_in(deleted: bytes | None) -> np.ndarray:
-    """Return the sorted positions (int64) in a portable 64-bit Roaring bitmap, as in Delta and
-    Iceberg; no positions for None."""
+    """Return the sorted positions (int64) in `deleted`, a portable 64-bit Roaring bitmap, which is
+    the format of Delta and of Iceberg; no positions if it is None."""
     if deleted is None:
         return NO_POSITIONS
     from pyroaring import BitMap64
@@ -52,8 +52,7 @@ def positions_in(deleted: bytes | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TypedRows:
-    """Converts rows of a data file to the columns `names` of a table, and KEPT if there is a
-    filter.
+    """Converts rows of a data file to the columns `names` of a table. With a filter, adds KEPT.
 
     `shared` has the types of these columns, and of the columns that the filter reads. `constants`
     has the values of columns that the file may lack."""
@@ -83,7 +82,8 @@ class TypedRows:
 
 
 class VersionedReader(ParquetReader):
-    """Reads the columns `names` of a table, and only rows for which the filter `where` is true."""
+    """Reads the columns `names` of a table. KEPT marks the rows for which the filter `where` is
+    true. Row groups without such rows are not read."""
 
     sampled_files = 8
 

@@ -48,7 +48,7 @@ class TextReader(Reader):
             chunk = content
             if number == 0:
                 check_beginning(chunk, self._encoding)
-                if self._by_line and b"\n" not in chunk:  # old Macs end lines with a CR
+                if self._by_line and b"\n" not in chunk:  # lines of old Macs end with a CR
                     chunk = chunk.replace(b"\r", b"\n")
             try:
                 yield self._table(self._lines(decode(chunk, self._encoding)))
@@ -56,7 +56,7 @@ class TextReader(Reader):
                 yield from self._one_by_one(chunk) if self._by_line else [BadRow(error)]
 
     def _one_by_one(self, chunk: bytes) -> Iterator[Chunk]:
-        """Yield the rows of a chunk in which at least one line cannot be decoded."""
+        """Yield the rows of a chunk, and a BadRow for each line that cannot be decoded."""
         lines = chunk.removesuffix(b"\n").split(b"\n")
         for group in grouped(or_bad(partial(line.decode, self._encoding)) for line in lines):
             if isinstance(group, BadRow):

@@ -1,6 +1,6 @@
 """Reads text files in chunks of complete lines, reads samples, and opens and decompresses files.
 
-A text file is decompressed while it is read if its extension is of a compression, such as .gz.
+A text file is decompressed while it is read if its extension names a compression, such as .gz.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOO_LARGE = (
     "read.options.maxRowBytes: the {0} has more bytes than the limit ({1}). Raise the limit, or "
     "reduce the size of the {0}"
 )
-"""The message for a line, a file or a sample that is too large: what it is, and the limit."""
+"""The message for data that is too large. {0} names the line, file or sample; {1} is the limit."""
 Record = TypeVar("Record")
 CHUNK_BYTES = 4 << 20
 """Bytes of a file that are read at once by `line_chunks`."""
@@ -53,8 +53,8 @@ def unpacked(source: io.BufferedReader) -> BinaryIO:
 
 
 def archive_in(source: io.BufferedReader) -> BinaryIO:
-    """Return an archive as a stream, decompressed if it is gzip, bzip2 or xz. tarfile would
-    decompress 10 KB together, which can become several GiB."""
+    """Return an archive as a stream, decompressed if it is gzip, bzip2 or xz. tarfile itself would
+    decompress 10 KB at once, which can become several GiB."""
     beginning = source.peek(len(_XZ))
     if beginning.startswith(_BZIP2):
         return cast(BinaryIO, bz2.BZ2File(source))
@@ -64,22 +64,22 @@ def archive_in(source: io.BufferedReader) -> BinaryIO:
 def up_to_damage(
     records: Iterator[Record], damage: tuple[type[Exception], ...]
 ) -> Iterator[Record | Exception]:
-    """Yield the records of a file. If one of the exceptions `damage` is raised, yield it as the
-    last item, because the rest of the file cannot be read."""
+    """Yield the records of a file. If an exception of the types `damage` is raised, yield the
+    exception as the last item, because the rest of the file cannot be read."""
     try:
         yield from records
     except damage as error:
         yield error
     except OSError as error:
         raise_storage_error(error)
-        yield error  # a decoder has raised it
+        yield error  # it is no storage error, so a decoder has raised it
 
 
 def beginning(
     records: Iterator[Record], source: BinaryIO, count: int, size_of: Callable[[Record], int]
 ) -> Iterator[Record]:
-    """Yield at most the first `count` records of a file, until SAMPLE_BYTES of the file are read,
-    or the records together have this size."""
+    """Yield the first records of a file. Ends after `count` records, or when SAMPLE_BYTES of the
+    file are read, or when the yielded records together have this size."""
     size = 0
     for record in itertools.islice(records, count):
         yield record
@@ -89,7 +89,7 @@ def beginning(
 
 
 def estimate(records: Iterator[object], source: BinaryIO, size: int) -> int:
-    """Return the number of records in a file of `size` bytes, estimated from the first ones."""
+    """Return the number of records in a file of `size` bytes, estimated from the first records."""
     count = 0
     for count, _ in enumerate(records, 1):
         read = source.tell()
@@ -183,7 +183,7 @@ def estimated_rows(file: Location, size: int) -> int:
 
 def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
     """Return the complete lines in the first `size` decompressed bytes of a file (LINE_SAMPLE_BYTES
-    by default), and how many bytes of the file have these lines."""
+    by default), and about how many bytes these lines have in the file."""
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:

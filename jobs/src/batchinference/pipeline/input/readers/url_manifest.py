@@ -1,5 +1,5 @@
 """Reads URL manifests: Parquet or CSV tables with a column of URIs. The reader fetches the content
-of each URI (with `storage.url_fetcher`) and adds it as a column."""
+of each URI (with `storage.url_fetcher`) and adds a column with the contents."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ CHUNK_ROWS = 32
 TABLE_BYTES = 64 << 20
 """Approximate maximum bytes of decoded values per table."""
 PREFETCHED_ROWS, PREFETCHED_BYTES = 64, 1 << 30
-"""Maximum number of rows that a read task prefetches, and of their fetched bytes. Rows are decoded
-one at a time, just before they are yielded, because decoded images are much larger."""
+"""Maximum number of rows that a read task fetches in advance, and of their bytes. Rows are decoded
+later, one at a time, because decoded images are much larger than the fetched bytes."""
 _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 
 @dataclass(frozen=True)
 class _Row:
-    """Row number `row` of the table `chunk`, and the fetch of its URI; or a BadRow as `chunk`."""
+    """Row number `row` of the table `chunk`, and the fetch of its URI. Or `chunk` is a BadRow."""
 
     chunk: Any
     row: int = 0
     fetched: Future[Any] | None = None
 
     def prefetched_bytes(self, max_bytes: int) -> int:
-        """Return the size of the fetched content; `max_bytes` if the fetch is not finished."""
+        """Return the size of the fetched content; `max_bytes` until it is known or after errors."""
         if self.fetched is None:
             return 0
         if not self.fetched.done() or self.fetched.exception() is not None:
@@ -128,7 +128,7 @@ class UrlManifestReader(DivisibleReader):
             pool.shutdown(cancel_futures=True)
 
     def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Yield the rows from `start` to before `stop` as the manifest lists them."""
+        """Yield the rows from `start` to before `stop` as they are in the manifest."""
         table = self._table(file)
         if isinstance(table, DivisibleReader):
             return table.read_part(file, start, stop)
@@ -150,7 +150,7 @@ class UrlManifestReader(DivisibleReader):
 
     def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
         """Yield the rows in order. Starts as many fetches in advance (at most `prefetched_rows`) as
-        fit into `prefetched_bytes`, even if each unfinished one returns `maxBytes`."""
+        fit into `prefetched_bytes`. A fetch counts with `maxBytes` until it is finished."""
         waiting: deque[_Row] = deque()
         max_bytes = self._options.max_bytes
         while True:
@@ -166,8 +166,8 @@ class UrlManifestReader(DivisibleReader):
             yield waiting.popleft()
 
     def _fetched(self, uri: Any, file: Location) -> bytes | Exception:
-        """Return the content of a URI, or the error of the row. Raises JobFailure if the URI is
-        unreachable and `onUnreachable` is `fail`."""
+        """Return the content of a URI, or the error with which the row fails. Raises JobFailure if
+        the URI is unreachable and `onUnreachable` is `fail`."""
         try:
             if not uri or not isinstance(uri, str):
                 raise PermanentFetchError(

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 KEY = "__key__"
 SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
-"""How many samples of an archive are inspected for types of JSON, and (at most) of labels."""
+"""Maximum number of samples of an archive that are inspected for types of JSON, and of labels."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
     **dict.fromkeys((*PICTURES, *HEIF), "picture"),
@@ -69,8 +69,8 @@ _TYPES = {"text": pa.string(), "label": pa.string(), "bytes": pa.large_binary()}
 _NOT_DECODED = ValueError("the sample is only counted")
 ReadSamples: TypeAlias = Callable[[BinaryIO, list[str] | None, int], Iterator[Sample]]
 Row = dict[str, Any]
-"""The decoded members of a sample by name, and the warnings in WARNING_COLUMN. The value of a JSON
-member is a line with the object {name: value}."""
+"""The decoded members of a sample by name, with its key (KEY) and its warnings (WARNING_COLUMN).
+The value of a JSON member is a line with the object {name: value}."""
 
 
 class WebdatasetReader(Reader):
@@ -99,7 +99,7 @@ class WebdatasetReader(Reader):
         self._integers = {name for name in names if self._are_integers(name, first)}
 
     def _are_integers(self, name: str, samples: list[Sample]) -> bool:
-        """Return whether labels with this name are integers: as declared, or else as in samples."""
+        """Return whether labels with this name are declared as integers, or else look like them."""
         if name in self._declared:
             return self._declared[name] == "int64"
         labels = (sample.members[name] for sample in samples if name in sample.members)
@@ -126,8 +126,8 @@ class WebdatasetReader(Reader):
             )
 
     def _beginning(self, file: Location) -> list[Sample]:
-        """Return the first samples of an archive. The headers of all members are read if members
-        of these samples may be elsewhere in the archive."""
+        """Return the first samples of an archive. If the archive may have more members of these
+        samples elsewhere, the headers of all members are read."""
         with open_raw(file) as source:
             first = self._first(adjacent_samples, source)
             unique = len({sample.key for sample in first}) == len(first)
@@ -219,7 +219,7 @@ class WebdatasetReader(Reader):
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
 
     def _table_or_bad(self, rows: list[Row]) -> Iterator[Chunk]:
-        """Yield rows with the same members as a table. A row that Arrow cannot hold is a BadRow."""
+        """Yield rows as tables, or as BadRows if Arrow cannot hold them. All have equal members."""
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
             columns = {name: self._array(name, [row[name] for row in rows]) for name in names}
@@ -260,7 +260,7 @@ class _SampleCounter(WebdatasetReader):
 
 
 def _member_warnings(sample: Sample | Exception) -> list[RowWarning]:
-    """Return the warning about members that are not read, if there are any."""
+    """Return a list with the warning that members are not read; empty if all are read."""
     ignored = sample.ignored if isinstance(sample, Sample) else 0
     return [RowWarning(0, WarningName.MEMBERS_IGNORED, ignored)] if ignored else []
 
@@ -290,7 +290,7 @@ def _line(name: str, content: bytes) -> bytes:
 
 
 def _line_or_none(name: str, content: bytes) -> bytes:
-    """Return a JSON member as a line; empty if it is invalid, which fails its sample later."""
+    """Return a JSON member as a line; empty if it is invalid, because its sample fails later."""
     try:
         return _line(name, content)
     except (ValueError, RecursionError):

@@ -39,11 +39,11 @@ class WholeFileReader(Reader):
         raise NotImplementedError
 
     def fetch(self, file: Location) -> bytes:
-        """Return the first `maxRowBytes` + 1 bytes of a file, or fewer. See `check_size`."""
+        """Return the first `maxRowBytes` + 1 bytes of a file, or a smaller file completely."""
         return file.read(self.max_row_bytes + 1)
 
     def check_size(self, content: bytes) -> bytes:
-        """Return the content of a file. Raises ValueError if it is too large."""
+        """Return the content that `fetch` returned. Raises ValueError if the file is too large."""
         if len(content) > self.max_row_bytes:
             raise ValueError(TOO_LARGE.format("file", self.max_row_bytes))
         return content

@@ -1,8 +1,8 @@
-"""Inputs that are neither files nor tables with versions (SQL, Hugging Face, Lance, items); one
-module per format, most with a datasource of Ray.
+"""Inputs other than files and tables with versions: SQL, Hugging Face, Lance and items in the spec.
+There is one module per format. The modules for Hugging Face and Lance use datasources of Ray.
 
-Each read task of Ray is a part of the input. If a source has a version, a job resumes unless the
-version has changed since an earlier attempt. Without a version, each attempt starts over.
+An input consists of parts, and each read task of Ray reads one part. If a source has a version, a
+job resumes unless the version has changed. Without a version, each attempt starts over.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Explain: TypeAlias = Callable[[Exception], str]
 
 @dataclass(frozen=True)
 class TableInput(JobInput):
-    """An input that read tasks of Ray read. Each of `tasks` is a part."""
+    """An input that consists of parts. Each of `tasks` reads one part."""
 
     name: str
     tasks: list[ReadBlocks]
@@ -57,7 +57,7 @@ class TableInput(JobInput):
     known_count: RowCount | None = None
     size: int = 0
     directory: Location | None = None
-    """The directory in which the source is; None if it is in none."""
+    """The directory of a Lance or saved Hugging Face dataset; None for other sources."""
     repeatable: bool = False
     version: str | None = None
     """Identifies the current content of the source; None if it has no versions."""
@@ -65,7 +65,7 @@ class TableInput(JobInput):
     ignored: IgnoredFiles = NONE_IGNORED
     explain: Explain = describe
     origin: Callable[[], tuple[int, list[np.ndarray]]] | None = None
-    """Returns the version of a Lance dataset, and row IDs by part; None for other sources."""
+    """For a Lance dataset, returns its version and the row IDs of each part. Otherwise None."""
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -141,7 +141,7 @@ class ReadPart:
             check_names(table.column_names, self.label)
             for skipped, wanted in parts_in_gaps(table, row, self.gaps):
                 rows = size_of(wanted)
-                if rows or row == 0:  # an empty table states the columns
+                if rows or row == 0:  # a first table without rows states the columns
                     yield batch_of(wanted, consecutive_ids(self.number, row + skipped, rows))
             row += table.num_rows
         check_end(self.label, row, self.gaps[-1][0] if self.gaps else 0, None)
@@ -158,7 +158,7 @@ class ReadPart:
 
 
 LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The library of each source that needs one, by format. Modules have the names of formats."""
+"""The library that a source needs, by format. The module of a source has the name of its format."""
 
 
 def open_table(read: Read) -> TableInput:

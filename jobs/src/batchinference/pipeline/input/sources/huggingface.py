@@ -1,4 +1,4 @@
-"""Reads datasets from the Hugging Face Hub, or saved by `datasets`, with Ray's datasource.
+"""Reads datasets of the Hugging Face Hub, or folders that `datasets` saved, with Ray's datasource.
 
 `state.json` in a saved folder lists the data files, and `datasets` would open any path in the list.
 The folder is untrusted, so this module refuses files outside of the folder.
@@ -34,7 +34,7 @@ _REVISION_HASH = re.compile("[0-9a-f]{40}")
 
 @dataclass(frozen=True)
 class Part:
-    """Reads part `number` of `parts` parts of a dataset, which the read task opens."""
+    """Opens a dataset in a read task, and reads part `number` of its `parts` parts."""
 
     path: str
     is_folder: bool
@@ -43,7 +43,7 @@ class Part:
     parts: int = 1
 
     def load_dataset(self) -> datasets.Dataset | datasets.IterableDataset:
-        """Return the dataset with all parts, cut to `options.limit` rows."""
+        """Return the dataset, not only this part, with at most `options.limit` rows."""
         dataset, limit = self._load(), self.options.limit
         if limit is None:
             return dataset
@@ -76,8 +76,8 @@ class Part:
 
 
 def open_source(read: ReadHuggingface) -> TableInput:
-    """Return the dataset as an input. Raises BadInput if it cannot be loaded. If it is streamed,
-    only its description is fetched."""
+    """Return the dataset as an input. Raises BadInput if the dataset cannot be loaded. Only the
+    description of a streamed dataset is fetched."""
     path = str(expanded(read.name)) if read.is_path else read.name
     all_rows = Part(path, read.is_path, read.options)
     try:
@@ -102,8 +102,8 @@ def open_source(read: ReadHuggingface) -> TableInput:
 
 
 def load_folder(folder: Path) -> Any:
-    """Return the dataset that `save_to_disk` has written to a folder; a dictionary if it has
-    splits. Raises BadInput if there is none, or if metadata names files outside of the folder."""
+    """Return the dataset in a folder of `save_to_disk`, or a dictionary of its splits. Raises
+    BadInput if the folder has no dataset, or if metadata names files outside of the folder."""
     if (folder / _STATE).exists():
         return _saved_split(folder, "")
     if not (folder / _SPLITS).exists():

@@ -25,7 +25,7 @@ _SOURCE_LINE = re.compile(r",? ?\S+\.rs:\d+:\d+")
 
 
 def open_source(read: ReadLance) -> TableInput:
-    """Return a version of a dataset as an input. Raises BadInput with the incorrect field."""
+    """Return a version of a dataset as an input. Raises BadInput that names the incorrect field."""
     options, directory = read.options, Location(read.path, read.storage)
     with _errors_as_bad_input(f"read.path '{read.path}'"):
         uri, settings = directory.library_uri, directory.storage_options
@@ -45,12 +45,12 @@ def open_source(read: ReadLance) -> TableInput:
         settings,
         {"limit": options.limit} if options.limit else None,
     )
-    # read tasks cannot share a limit
+    # with a limit, one task reads all rows, because tasks cannot share the limit
     max_parts = 1 if options.limit else options.override_num_blocks or MAX_TASKS
     tasks = source.get_read_tasks(max_parts)
     return TableInput(
         "lance",
-        [*tasks] or [list],  # a dataset without rows has no blocks
+        [*tasks] or [list],  # without rows there is no task: `list` returns no blocks
         columns,
         RowCount(min(count, options.limit or count), estimated=False),
         directory=directory,
@@ -63,7 +63,7 @@ def open_source(read: ReadLance) -> TableInput:
 def _origin(
     dataset: lance.LanceDataset, options: LanceOptions, max_parts: int
 ) -> tuple[int, list[np.ndarray]]:
-    """Return the version of the dataset, and the row IDs of each of at most `max_parts` parts."""
+    """Return the version of the dataset, and the row IDs of each part (at most `max_parts`)."""
     fragments = dataset.get_fragments()
     ids = [
         dataset.scanner(
@@ -76,7 +76,7 @@ def _origin(
 
 def _version(dataset: lance.LanceDataset) -> str:
     """Return the version number and a digest of the paths of the data files. The number alone does
-    not identify the content: if the dataset is created again at the same path, it begins at 1."""
+    not identify the content: a dataset that is created again at the same path begins at 1."""
     files = (file.path for fragment in dataset.get_fragments() for file in fragment.data_files())
     return f"{dataset.version}-{digest(chr(10).join(files).encode())[:16]}"
 

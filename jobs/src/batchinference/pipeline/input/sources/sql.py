@@ -26,7 +26,7 @@ from batchinference.spec.read import ReadSql, SqlOptions
 @dataclass(frozen=True)
 class Database:
     """Creates connections to a database at `url`, or at the URL in the environment variable
-    `url_env`. It is pickled with the name of the variable, and without its secret value."""
+    `url_env`. A pickled object has the name of the variable, but not its secret value."""
 
     url: str | None
     url_env: str | None
@@ -48,7 +48,7 @@ class Database:
             raise BadInput(f"{self._field}: no connection: {self.explain(error)}") from None
 
     def check_file(self) -> None:
-        """Raise BadInput if the file of a SQLite database is missing. SQLite would create it."""
+        """Raise BadInput if the file of a SQLite database is missing, as SQLite would create it."""
         address = self._address()
         file = sqlite_file(address)
         if file and not _has_uri(address) and not os.path.exists(file):
@@ -80,7 +80,7 @@ class Database:
             return cursor.fetchone()[0]
 
     def rows(self, query: str) -> list[pa.Table]:
-        """Return all rows of a query as one table. Raises BadInput if no type holds a value."""
+        """Return all rows of a query as one table. Raises BadInput if a column fits no type."""
         with closing(self()) as connection:
             cursor = connection.cursor()
             cursor.execute(query)
@@ -111,7 +111,7 @@ def _has_uri(address: str) -> bool:
 
 
 def _for_reading(address: str) -> str | URL:
-    """Return the address. With uri=true, mode=ro prevents that SQLite creates the file."""
+    """Return the address. If it has uri=true, add mode=ro, so that SQLite creates no file."""
     if not _has_uri(address):
         return address
     url = make_url(address)
@@ -145,7 +145,7 @@ def open_source(read: ReadSql) -> TableInput:
 
 
 def _as_subquery(query: str) -> str:
-    """Return the query as a subquery for FROM. It has no AS, which Oracle rejects here. The closing
+    """Return the query as a subquery for FROM. Oracle rejects `AS` before the name `T`. The closing
     parenthesis has its own line, because the query may end with a comment."""
     return f"({query}\n) T"
 

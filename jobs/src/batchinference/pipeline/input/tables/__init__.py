@@ -1,7 +1,7 @@
 """Creates input snapshots of tables with versions (Delta, Iceberg); one module per table format.
 
 An input snapshot lists data files with their deleted rows, so a resumed job reads the same rows
-although the table has changed. Row ids do not count deleted rows. With `write.mode: append`, a
+although the table has changed. Deleted rows have no row ids. With `write.mode: append`, a
 later run reads the changes after the last version that the job has read.
 """
 
@@ -63,9 +63,9 @@ class VersionedTable(Protocol):
     """An opened table. Its methods raise BadInput with the name of the incorrect field."""
 
     root: Location
-    """An address in the file system of the data files, which opens only files of the table."""
+    """A location in the file system of the data files. It opens only files of the table."""
     identity: str
-    """The id of the table, which is `TableVersion.table` of its versions."""
+    """The id of the table. Its versions have this id as `TableVersion.table`."""
 
     def current(self) -> int:
         """Return the version that the job reads: the one that the spec names, or the latest."""
@@ -77,7 +77,7 @@ class VersionedTable(Protocol):
         """Return the changes after the version `since`, up to `version`."""
 
     def live(self) -> Collection[str]:
-        """Return paths of data files of the latest version, which are known to exist."""
+        """Return paths of data files that exist for certain, as the latest version has them."""
 
 
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -94,7 +94,7 @@ def open_table(read: ReadVersioned) -> VersionedTable:
 
 
 def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedReader:
-    """Return the reader of data files. `version` is the version of their input snapshot."""
+    """Return the reader of data files. `version` is the version that their input snapshot names."""
     version = cast(TableVersion, version)
     options, names = read.options, version.schema.names
     has_changes = version.since is not None or options.changes == "include"
@@ -110,10 +110,10 @@ def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedRea
 
 
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
-    """Return the input snapshot of a job that reads a table, which may have no files.
+    """Return the input snapshot of a job that reads a table. The snapshot may have no files.
 
-    Raises BadInput if a data file with missing rows is gone, and NoNewFiles if the job has already
-    read the current version."""
+    Raises BadInput if the output lacks rows of a data file that is gone, and NoNewFiles if the job
+    has already read the current version."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
         snapshot = replace(earlier.snapshot, root=table.root)
@@ -126,10 +126,10 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
 
 
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
-    """Return the part of the table that no earlier output has: normally, the changes after the last
-    version in `read`, which has the version or the range of changes of each output. If an output is
-    computed again, `read` lacks its range: 1 and 3 to 7 lack the changes from 1 to 3. Raises
-    BadInput if a version in `read` is of another table at the same path."""
+    """Return the part of the table that no output in `read` has: usually, the changes after the
+    last version. But `read` lacks the version or range of an output that is computed again. For
+    example, if `read` has version 1 and the changes from 3 to 7, return the changes from 1 to 3.
+    Raises BadInput if a version in `read` is of another table at the same path."""
     known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:
@@ -206,7 +206,7 @@ def check_exist(table: VersionedTable, snapshot: InputSnapshot, files: Collectio
 
 
 def gone_files(snapshot: InputSnapshot, files: Collection[int]) -> list[int]:
-    """Return those of the numbers `files` whose data file is gone."""
+    """Return the numbers among `files` whose data files are gone."""
     paths = snapshot.table.column("path").to_pylist()
     with ThreadPoolExecutor(THREADS) as pool:
         exist = pool.map(lambda number: snapshot.root.at(paths[number]).exists(), files)

@@ -56,7 +56,7 @@ _ID_LENGTH = 20
 """Number of characters of the encoded UUID in the path of a deletion vector."""
 _MAGIC_BYTES = _LENGTH_BYTES = 4
 _BOUNDS = "min", "max", "null_count"
-"""The columns of listed files that have a struct with a value for each column of the table."""
+"""Columns in the list of files. Each value is a struct with a field for each table column."""
 READER = VersionedReader
 
 
@@ -166,7 +166,7 @@ class DeltaVersions(VersionedTable):
         return f"{self._directory.path}/{path}"
 
     def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the bitmap of deleted positions of files with deleted rows, by path in the log."""
+        """Return the bitmap of the deleted positions of each file that has any, by logged path."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         deleted, known = {}, {unquote(path): path for path in paths}
@@ -213,7 +213,7 @@ class DeltaVersions(VersionedTable):
         settings = table.metadata().configuration
         if any(commit.all("metaData") for commit in commits):
             settings = {}
-            with suppress(BadInput):  # if the log is gone, assume no feed before `metaData`
+            with suppress(BadInput):  # if `since` is gone, assume no feed before `metaData`
                 settings = self._open(since).metadata().configuration
         for commit in commits:
             for action in commit.all("metaData"):
@@ -242,8 +242,8 @@ class DeltaVersions(VersionedTable):
         commit: Commit,
         schema: pa.Schema,
     ) -> Iterator[DataFile]:
-        """Yield a data file with its inserted rows, and once more with its deleted rows, if it has
-        any. `added` and `removed` are the actions of the commit for the path of the file."""
+        """Yield a data file once for its inserted rows (if any), and once for its deleted rows (if
+        any). `added` and `removed` are the actions of the commit for the path of the file."""
         before, after = (deleted_by(action, self._directory) for action in (removed, added))
         action = added or removed or {}
         if added and (removed is None or before - after):
@@ -261,7 +261,7 @@ class DeltaVersions(VersionedTable):
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
-        """Return the data file of an action. `change` is None if the file has a column with it."""
+        """Return the data file of an action. `change` is None if a column states it."""
         constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0
@@ -316,7 +316,7 @@ open_versioned = DeltaVersions
 
 
 def _all_positions_except(positions: BitMap64, action: dict[str, Any]) -> BitMap64:
-    """Return all positions in the file of an action except these."""
+    """Return all positions in the file of an action except for `positions`."""
     return BitMap64(range(json.loads(action["stats"])["numRecords"])) - positions
 
 
@@ -340,14 +340,14 @@ def _bounds(listed: pa.Table, row: int) -> dict[str, Bounds]:
         with suppress(OverflowError):  # Python has no times after the year 9999
             if value.is_valid:
                 upper = high[name].as_py()
-                if isinstance(upper, datetime):  # the log has times that are cut to milliseconds
+                if isinstance(upper, datetime):  # the log cuts times to milliseconds
                     upper += timedelta(milliseconds=1)
                 bounds[name] = Bounds(value.as_py(), upper, nulls[name].as_py() != 0)
     return bounds
 
 
 def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
-    """Return the positions in the deletion vector of an action; empty if it has none. Raises
+    """Return the positions in the deletion vector of an action; empty if there is no vector. Raises
     BadInput if the file of the vector cannot be read, or is outside of the table."""
     vector = (action or {}).get("deletionVector")
     if not vector:

@@ -146,7 +146,7 @@ class IcebergVersions(VersionedTable):
         now = self._metadata.snapshot_by_id(version)
         schema = self._schema_at(now)
         files_of = self._files(schema)
-        if since == NO_SNAPSHOT and now is not None:  # the first snapshots may have expired
+        if since == NO_SNAPSHOT and now is not None:  # all rows are new; old snapshots may be gone
             changes: Iterable[Change] = files_of.at(now)
         else:
             changes = files_of.changes(commits_after(self._metadata, since, now))
@@ -196,7 +196,7 @@ class IcebergVersions(VersionedTable):
         return DataFile(location.path, file.file_size_in_bytes, None, constants, deleted)
 
     def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
-        """Return the values of those identity partition columns of a file that Python can hold."""
+        """Return the identity partition values of a file by column, if Python can hold them."""
         values = partition_of(file, self._metadata)
         typed = {
             column.name: _typed(kind, values[column.field_id])
@@ -230,7 +230,7 @@ def location_of(uri: str, storage: Storage) -> Location:
 
 
 def _typed(kind: pa.DataType, value: Any) -> Any:
-    """Return an Iceberg value as a Python value, such as a date; None if it does not fit `kind`."""
+    """Return an Iceberg value of the type `kind` as a Python value; None if that is impossible."""
     try:
         return pa.scalar(value, kind).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -246,7 +246,7 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.LtE: iceberg.LessThanOrEqual,
 }
 _EXACT = {int: (IntegerType, LongType), str: (StringType, DateType, TimestampType, TimestamptzType)}
-"""By the type of a constant: the column types for which Iceberg compares like the filter."""
+"""The column types that Iceberg compares like the filter, by the Python type of the constant."""
 
 
 def iceberg_filter(text: str | None, schema: Schema) -> BooleanExpression:

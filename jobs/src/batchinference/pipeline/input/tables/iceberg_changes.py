@@ -57,9 +57,9 @@ DELETE = "delete"
 
 @dataclass(frozen=True)
 class Change:
-    """Rows of a data file, selected by the mask `wanted`, that are in `snapshot`, or that
-    `snapshot` has changed. `kind` is INSERT or DELETE. `ordinal` is the position of the snapshot
-    among the snapshots whose changes are read."""
+    """Rows of a data file that the mask `wanted` selects: rows that `snapshot` contains, or rows
+    that `snapshot` has inserted or deleted. `kind` is INSERT or DELETE. `ordinal` is the position
+    of the snapshot among the snapshots whose changes are read."""
 
     file: DataFile
     wanted: np.ndarray
@@ -126,7 +126,7 @@ class IcebergFiles:
     def _changed_tasks(
         self, before: Sequence[ManifestFile], after: Sequence[ManifestFile]
     ) -> list[list[FileScanTask]]:
-        """Return two lists: the files of each snapshot whose rows may differ from the other's."""
+        """Return two lists: the data files in `before` and in `after`, without unchanged files."""
         common = set(before) & set(after)
         deletes = ManifestContent.DELETES
         if any(manifest.content == deletes for manifest in set(before) ^ set(after)):
@@ -142,8 +142,8 @@ class IcebergFiles:
         ]
 
     def _leave_out_copied(self, removed: Rows, added: Rows, snapshot: Snapshot) -> None:
-        """Remove copied rows, which are both removed and added, from both masks, in place. If a row
-        is removed twice and added once, one removal remains."""
+        """Clear copied rows in the masks of `removed` and `added`. A copied row is both removed and
+        added. If a row is removed twice and added once, one removal remains."""
         schema = self.metadata.schema_by_id(snapshot.schema_id or 0) or self.metadata.schema()
         hashes = partial(self._hashes, TableRows(schema, self.metadata.name_mapping()))
         known = {path: list(hashes(*rows)) for path, rows in added.items()}
@@ -167,7 +167,7 @@ class IcebergFiles:
         manifests: Iterable[ManifestFile],
         wanted: Callable[[ManifestEntry], bool] = lambda _: True,
     ) -> list[FileScanTask]:
-        """Return the data files in these manifests that may match the filter, sorted by path."""
+        """Return the manifests' data files whose rows may match the filter, sorted by path."""
         planner = ManifestGroupPlanner(self.metadata, self.io, self.row_filter)
         try:
             tasks = list(planner.plan_files(manifests, wanted))
@@ -210,7 +210,7 @@ def partition_of(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
 def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> list[Snapshot]:
     """Return the snapshots after the snapshot `last`, up to and including `now`, oldest first.
 
-    Raises BadInput if some of them have expired, or if the table was rolled back."""
+    Raises BadInput if some of these snapshots have expired, or if the table was rolled back."""
     later: list[Snapshot] = []
     for snapshot in ancestors_of(now, metadata):
         if snapshot.snapshot_id == last:
@@ -227,7 +227,7 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
 
 
 def expired(snapshot: int) -> BadInput:
-    """Return the error for changes after a snapshot that are needed and have expired."""
+    """Return the error that the changes after `snapshot`, which are needed, have expired."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"
@@ -243,7 +243,7 @@ def _identity(task: FileScanTask) -> tuple[str, frozenset[str]]:
 
 
 def _without(rows: Rows, others: Rows) -> Rows:
-    """Return the rows without those in `others`, with new masks."""
+    """Return `rows` without the rows in `others`. The masks are copies."""
     return {
         path: (file, wanted & ~others[path][1] if path in others else wanted.copy())
         for path, (file, wanted) in rows.items()
@@ -251,8 +251,8 @@ def _without(rows: Rows, others: Rows) -> Rows:
 
 
 def _leave_out(rows: Rows, hashes: Hashes, available: Counter[bytes]) -> Counter[bytes]:
-    """Return the number of rows by hash that are now left out of the masks in `rows`: for each
-    hash, up to `available[hash]` rows."""
+    """Clear up to `available[hash]` rows of each hash in the masks of `rows`. Return the number of
+    cleared rows by hash."""
     left_out: Counter[bytes] = Counter()
     for file, wanted in rows.values():
         for row, row_hash in zip(np.flatnonzero(wanted), hashes(file, wanted), strict=True):

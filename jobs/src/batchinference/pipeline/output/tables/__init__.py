@@ -77,7 +77,7 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
-        """Return rows with types that the format has. Raises BadOutput for values without one."""
+        """Return rows with types that the format has. Raises BadOutput if a value fits none."""
 
     def converted(self, table: pa.Table) -> pa.Table:
         """Return rows with the columns of the table in their order and types, followed by the
@@ -151,7 +151,7 @@ class Table(Writer, CommittedTable):
         return bytes(self.parquet.write([rows.cast(kept)]))
 
     def find_data_location(self) -> None:
-        """Find out where the files of the table are, for `stage`. Runs before it, on the driver."""
+        """Find out where the files of the table are. Runs on the driver, before `stage`."""
 
     def stage(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
         """Copy a committed file to where the files of the table are, under a new name, and return
@@ -181,8 +181,8 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def head(self, existing: Any, count: int) -> pa.Table | list[Row]:
-        """Return up to `count` rows of an opened table: as Arrow if its library can, because Python
-        values lose nanoseconds."""
+        """Return up to `count` rows of an opened table: as Arrow if its library returns Arrow,
+        because Python values lose nanoseconds."""
 
     def commit_count(self, mark: str) -> int:
         existing = self.existing()
@@ -228,7 +228,7 @@ def _mixed_types(problem: str) -> BadOutput:
 
 
 def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns of a table. Raises BadOutput if the job requests other ones."""
+    """Return the partition columns of a table. Raises BadOutput if the job requests others."""
     if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "
@@ -247,7 +247,7 @@ def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Sch
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
-    """Raise BadOutput if a table to which columns cannot be added lacks a column of the rows."""
+    """Raise BadOutput if the table lacks a column of the rows, as no columns can be added to it."""
     if missing := [name for name in columns if name not in existing]:
         raise BadOutput(
             f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
@@ -270,7 +270,7 @@ def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 def common_types(table: pa.Table) -> pa.Table:
     """Return rows with types that all table formats support: signed integers and floats of 32 and
-    64 bits, timestamps in microseconds, and no dictionaries. Raises BadOutput for unfit values."""
+    64 bits, timestamps in microseconds, no dictionaries. Raises BadOutput if a value fits none."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))

@@ -49,7 +49,7 @@ class DeltaLakeTable(MergingTable):
 
     def convert(self, table: pa.Table) -> pa.Table:
         table = lake_types(table, self.types, Schema.from_arrow, "Delta")
-        # Delta has no UUIDs, and its readers refuse those of Parquet files
+        # Delta has no UUIDs, and its readers refuse UUIDs in Parquet files
         as_bytes = [f.with_type(pa.binary()) if f.type == pa.uuid() else f for f in table.schema]
         table = table.cast(pa.schema(as_bytes))
         for name in self.partition_by:
@@ -171,7 +171,7 @@ class DeltaLakeTable(MergingTable):
 
     def _check_partitions_kept(self, table: DeltaTable) -> None:
         """Raise BadOutput if the partition columns of the table are no longer those of the files,
-        because Delta would then read their values as null."""
+        because Delta would then read null in the changed partition columns."""
         columns = table.metadata().partition_columns
         if columns != list(self.partition_by):
             raise BadOutput(
@@ -182,7 +182,7 @@ class DeltaLakeTable(MergingTable):
             )
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
-        """Add the columns of `schema` that the table lacks to the table. Return its new schema."""
+        """Add columns of `schema` to the table if it lacks them. Return the table's new schema."""
         before = pa.schema(table.schema().to_arrow())
         unified = unify_schemas([before, schema])
         if new := [field for field in unified if field.name not in before.names]:
@@ -192,7 +192,7 @@ class DeltaLakeTable(MergingTable):
 
 
 def _stream(files: Sequence[Location], schema: pa.Schema) -> pa.RecordBatchReader:
-    """Return a reader of the rows of Parquet files, which are cast to a schema in small tables."""
+    """Return a reader of the rows of Parquet files. Rows are cast to `schema` in small tables."""
     tables = (cast_to(table, schema) for file in files for table in tables_in(file))
     batches = (batch for table in tables for batch in table.select(schema.names).to_batches())
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -207,7 +207,7 @@ def _application(mark: str) -> str:
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
-    """Return the text of the value that all rows have in each of the partition columns `names`. The
-    name of the directory may contain only the beginning of a long value, so it is not used."""
+    """Return, for each partition column in `names`, the text of the value that all rows have. The
+    directory name is not used, because it may contain only the beginning of a long value."""
     first = {name: rows.column(name)[0].as_py() for name in names}
     return {name: None if value is None else value_text(value) for name, value in first.items()}

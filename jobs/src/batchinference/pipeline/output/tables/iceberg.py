@@ -92,7 +92,7 @@ class IcebergTable(MergingTable):
         return staged._table.io, staged.table_metadata.location
 
     def _check_creation(self, catalog: Catalog) -> None:
-        """Raise an exception if the table cannot be created. Removes a namespace it has created."""
+        """Raise an exception if the table cannot be created. Removes the namespace if it is new."""
         created = self._create_namespace(catalog)
         try:
             self._new_location(catalog)
@@ -189,7 +189,7 @@ def _columns_of(table: ExistingTable) -> pa.Schema:
 
 
 def _widen(transaction: Transaction, table: ExistingTable, schema: pa.Schema) -> None:
-    """Add the columns that the table lacks to its schema."""
+    """Add the columns of `schema` that the table lacks to the schema of the table."""
     before = _columns_of(table)
     unified = unify_schemas([before, schema])
     if not unified.equals(before):

@@ -1,5 +1,5 @@
 """Updates rows of Iceberg tables: writes the new rows, and replaces each data file that has old
-versions of them by a file without these versions.
+versions of these rows with a file without the old versions.
 
 pyiceberg's `upsert` is not used, because it loses the columns that the job does not write, compares
 rows one by one in Python, and holds all rows of the job in memory."""
@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What replaces a data file of the table. The job updates some rows of this file."""
+    """What replaces a data file of the table, of which the job updates some or all rows."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""
@@ -40,8 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. If a commit conflicts with another one, the next try takes little time: it
-    writes no file again for a data file that is still in the table."""
+    the columns `names`. After a conflict with another commit, the next try needs little time: it
+    uses the files again that were written for data files that are still in the table."""
 
     keys: Keys
     files: Sequence[Location]
@@ -104,9 +104,9 @@ class IcebergMerge:
     def _insert(
         self, transaction: Transaction, schema: pa.Schema, updates: Sequence[RewrittenFile]
     ) -> Iterator[DataFile]:
-        """Write the rows of the job. They keep the other columns of the rows that they update."""
+        """Write the rows of the job, with the old values in columns that the job does not write."""
         kept = pa.concat_tables([update.kept for update in updates]) if updates else pa.table({})
-        kept_rows = np.full(self.keys.table.num_rows, -1)  # the row of each key, or -1
+        kept_rows = np.full(self.keys.table.num_rows, -1)  # for each key: its row in `kept`, or -1
         if kept.column_names:
             numbers = np.concatenate([update.keys for update in updates])
             kept_rows[numbers] = np.arange(kept.num_rows)
@@ -134,7 +134,7 @@ def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan: 
 def _read(
     transaction: Transaction, task: FileScanTask, names: Sequence[str] | None = None
 ) -> pa.Table:
-    """Return the rows of a data file that are not deleted, with the columns `names` or all."""
+    """Return the rows of a data file that are not deleted, with the columns `names` (None: all)."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
     scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())

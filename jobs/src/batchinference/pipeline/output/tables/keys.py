@@ -67,7 +67,7 @@ class MergingTable(Table):
         raise NotImplementedError
 
     def find_keys(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
-        """Yield keys of rows of an opened table, at least all those that are in `wanted`."""
+        """Yield keys of an opened table: all of its keys that are in `wanted`, and perhaps more."""
         return self.keys_in(existing)
 
 
@@ -126,7 +126,7 @@ class Keys:
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 
     def matched_numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
-        """Return the key number of each row of these tables whose key is in `table` (int64)."""
+        """Return the key number (int64) of each row in `tables` whose key the job also has."""
         return np.concatenate([np.zeros(0, np.int64), *(self.matches(t)[0] for t in tables)])
 
     def check_unique_in_table(self, numbers: np.ndarray) -> None:

@@ -28,11 +28,11 @@ from batchinference.text import counted
 
 _RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
 StagedFile = tuple[list[Any], list[str], Location]
-"""The columns of the dataset when fragments were made, the fragments (JSON), and their file."""
+"""The columns of the dataset at staging, the new fragments (JSON), and the committed file."""
 
 
 class LanceTable(Table):
-    # Lance refuses to append lists whose element name differs
+    # Lance refuses to append lists whose elements have another name
     parquet = ParquetWriter("zstd", names_of_lists=True)
 
     def __init__(self, write: WriteLance) -> None:
@@ -41,7 +41,7 @@ class LanceTable(Table):
         self._number_column, self._columns = write.number_column, write.columns or ()
         self._added: AddedColumns | None = None
         self._known: list[str] = []
-        """The columns of the dataset, if the job adds columns, which must have other names."""
+        """If the job adds columns: the columns of the dataset, whose names it must not use."""
 
     def load(self) -> None:
         dataset = self.existing()
@@ -173,7 +173,7 @@ class LanceTable(Table):
         self, dataset: lance.LanceDataset | None, files: list[StagedFile]
     ) -> list[StagedFile]:
         """Return the files, with new fragments if the columns of the dataset have changed, because
-        fragments refer to columns by number. Raises BadOutput if rows do not fit new columns."""
+        fragments refer to columns by number. Raises BadOutput if rows do not fit these columns."""
         if all(columns == _columns(dataset) for columns, *_ in files):
             return files
         self.load()
@@ -190,7 +190,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with lists in place of tensors, of fixed size if they are vectors."""
+    """Return the table with lists in place of tensors. Vectors become lists of fixed size."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
@@ -215,8 +215,8 @@ updated, so that row IDs of other rows stay valid."""
 
 @dataclass
 class AddedColumns:
-    """The new columns of the rows that a job has read from a dataset. If a commit conflicts with
-    another one, the next try does not merge fragments again that have not changed since."""
+    """The new columns of the rows that a job has read from a dataset. After a conflict with another
+    commit, the next try merges only fragments that have changed since the last try."""
 
     version: int
     """The version of the dataset that was read."""
@@ -248,7 +248,7 @@ class AddedColumns:
         return lance.LanceOperation.Merge(fragments, schema, preserves_nullability=True)
 
     def _values(self, dataset: lance.LanceDataset, fragment: Any) -> pa.Table | None:
-        """Return the new columns of the rows of a fragment; None if none of its rows has any."""
+        """Return the new columns for rows of a fragment; None if no row gets new values."""
         columns = dataset.scanner([_ROW_ID, _CHANGED], fragments=[fragment]).to_table()
         unchanged = columns[_CHANGED].to_numpy() <= self.version
         ids, sources, rows = self._origins
@@ -275,8 +275,8 @@ class AddedColumns:
 
     @cached_property
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The row IDs in ascending order (uint64), and for each, the index of its file and its
-        position in the file (int64, int64)."""
+        """The row IDs in ascending order (uint64), and for each row ID the index of its file and
+        its position in the file (int64, int64)."""
         name = self.number_column
         numbers = (table_in(file, [name])[name].to_numpy() for file in self.files)
         ids_of_files = list(map(self._ids, numbers))

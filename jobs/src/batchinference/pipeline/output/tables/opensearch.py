@@ -1,5 +1,5 @@
-"""Puts rows into an index of OpenSearch. Their versions are external, so that OpenSearch replaces a
-document only by one of the same or a higher version."""
+"""Puts rows into an index of OpenSearch as documents with external versions: OpenSearch replaces a
+document only with a document of the same or a higher version."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class OpensearchTable(UpsertTable):
         }
 
     def _replaced_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
-        """Return those of `ids` whose documents a later commit has put. All of these documents have
-        a higher version than this commit. If a version is above that of the last commit, another
-        writer has put the document. Documents in MARKS have no other writers."""
+        """Return the ids among `ids` whose documents a later commit has put. All documents of `ids`
+        have a higher version than this commit. If a version is also above that of the last commit,
+        another writer has put the document. Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
         answer = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)

@@ -1,5 +1,5 @@
-"""Puts rows into a collection of Qdrant. Points store the version of their commit, and upserts have
-a filter, so that they replace no point with a higher version."""
+"""Puts rows into a collection of Qdrant. Points store the version of their commit. Upserts have a
+filter, so they never replace a point that has a higher version than their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batchinference.spec.write.tables import WriteQdrant
 VERSION = f"{OWN_PREFIX}version"
 """The field of the payload with the version of the commit that has put the point."""
 OLDEST = Version("1.16")
-"""The first version of Qdrant with filters of upserts. Earlier versions ignore such a filter."""
+"""The first version of Qdrant whose upserts have filters. Earlier versions ignore the filter."""
 TIMEOUT = 60
 _IDS = uuid.UUID("5c1b0d56-6d2f-4b59-9a0e-6f1c5b8a2f10")
 _DISTANCES = {

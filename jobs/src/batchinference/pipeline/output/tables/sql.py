@@ -34,8 +34,8 @@ from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
-"""A table in the user's schema with two rows for each commit: the ID of its pass and the ID of
-the series. They are inserted in the same transaction as the rows of the job."""
+"""A table in the user's schema with two rows for each commit: the ID of its pass, and the ID of the
+series (all passes over these rows). The transaction of the job's rows inserts both."""
 INSERT_ROWS = 1000
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases that distinguish column names by case."""
@@ -77,8 +77,8 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return the SQL types of the columns that may change values, by column: of all columns of
-        an existing table, or of the times and decimals of a new table."""
+        """Return, by column, the SQL types of the columns that may change values: all columns of an
+        existing table, or the times and decimals of a new table."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
         exact = (pa.types.is_timestamp, pa.types.is_decimal)
@@ -94,8 +94,8 @@ class SqlTable(MergingTable):
         return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Return the number of NaN and infinite values that become null, by row index: those in
-        nested values, which are stored as JSON, and in SQLite each NaN of other columns."""
+        """Return the number of values that become null, by row index: NaN and infinity in nested
+        values, which are stored as JSON, and in SQLite also NaN in other columns."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         nested = [name for name in nested if name != self._write.vector_column]
@@ -146,7 +146,7 @@ class SqlTable(MergingTable):
         for new in (table, marks):
             _create(new, engine)
         with engine.begin() as connection:
-            # the primary key of this table allows only one commit per series
+            # the primary key of the marks allows only one commit per series
             for mark in (fence.series_id, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
             if self._write.mode == "overwrite":
@@ -199,7 +199,7 @@ class SqlTable(MergingTable):
         engine = self._engine()
         if self._write.vector_column:
             require_package("write.vectorColumn", "pgvector", DATABASES_EXTRA, BadOutput)
-            import pgvector.sqlalchemy  # noqa: F401 - SQLAlchemy then knows its types in tables
+            import pgvector.sqlalchemy  # noqa: F401 - makes its types known to SQLAlchemy
         try:
             if not sa.inspect(engine).has_table(self._name, schema=self._schema):
                 return None
@@ -275,8 +275,8 @@ def _short_message(error: Exception) -> str:
 
 
 def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:
-    """Return the vectors that the job writes; None if it writes none. Raises BadOutput if the
-    table, or the database if the table is new, cannot hold them."""
+    """Return the vectors that the job writes; None if it writes none. Raises BadOutput if an
+    existing table, or the database of a new table, cannot hold vectors."""
     column = write.vector_column
     if column is None:
         return None
@@ -333,8 +333,8 @@ def is_blocked(error: Exception) -> bool:
 
 
 def check_upsert(engine: sa.Engine, existing: sa.Table | None, key: Sequence[str]) -> None:
-    """Raise BadOutput if the database cannot update rows by this key, because it does not support
-    this, or because the table has no unique constraint on the key."""
+    """Raise BadOutput if rows cannot be updated by this key, because the database has no updates by
+    key, or because the unique constraints of the table do not fit the key."""
     name = engine.dialect.name
     if name not in (*_ON_CONFLICT, *_ON_DUPLICATE):
         raise BadOutput(
@@ -387,8 +387,8 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Insert rows. If the table has a row with the same key, update its columns that `rows` have.
-    Raises BadOutput if the database treats different keys as equal."""
+    """Insert rows. If the table already has a row with the same key, update this row instead, in
+    the columns of `rows`. Raises BadOutput if the database treats different keys as equal."""
     if rows:
         connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)
         _check_keys(connection, table, key, rows)
@@ -410,8 +410,8 @@ def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[
 def _check_keys(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Raise BadOutput if the table lacks one of these keys, because its collation or types treat
-    it as equal to another one. One row of the job may then have replaced another one."""
+    """Raise BadOutput if the table lacks the key of one of these rows, because its collation or
+    types treat different keys as equal. A row of the job may then have replaced another row."""
     columns = sa.tuple_(*(table.columns[name] for name in key))
     wanted = [tuple(row[name] for name in key) for row in rows]
     chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))

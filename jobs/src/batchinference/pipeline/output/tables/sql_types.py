@@ -53,7 +53,7 @@ def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: st
 
 
 def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> None:
-    """Raise BadOutput if new rows need a value of a column that the job does not write."""
+    """Raise BadOutput if new rows need a value in a column that the job does not write."""
     generated = None if dialect == "postgresql" else existing.autoincrement_column
     for column in existing.columns:
         given = (column.server_default, column.identity, column.computed) != (None, None, None)
@@ -97,8 +97,8 @@ def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> No
 
 
 def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
-    """Return the Arrow type of the values that a column of type `stored` can hold; None if unknown.
-    `kind` is the Arrow type of the values to store."""
+    """Return the Arrow type of the values that a column of type `stored` can hold; None if this
+    type is unknown. `kind` is the Arrow type of the values to store."""
     if isinstance(stored, sa.Integer):
         small = isinstance(stored, sa.SmallInteger) and pa.int16()
         large = (dialect == "sqlite" or isinstance(stored, sa.BigInteger)) and pa.int64()

@@ -1,12 +1,12 @@
 """Inserts or replaces rows by key in a store without transactions.
 
 At the commit, the rows of a job are put into the store in batches. If the driver is killed during
-the commit, the next run repeats it and puts the same rows again.
+the commit, the next run repeats the commit and puts the same rows again.
 
-Each commit has a version that is higher than those of earlier commits, and a row is never replaced
-by a row with a lower version, so a delayed driver changes no row of a later commit. The version is
-chosen before the last check of the lease, because a driver that takes over the output after this
-check then gets a higher version."""
+Each commit has a higher version than earlier commits. A row is never replaced by a row with a lower
+version, so a delayed driver changes no row of a later commit. A driver chooses its version before
+the last check of its lease. So if another driver takes over the output after this check, its
+version is higher."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from batchinference.text import counted
 MARKS = "batchinference_commits"
 """The collection or index that stores the marks of commits and the version of the last commit."""
 BATCH_ROWS, BATCH_BYTES, THREADS = 256, 4 << 20, 4
-"""Maximum numbers of rows and bytes of a request before encoding, and of concurrent requests."""
+"""Maximum rows and bytes (before encoding) of a request, and maximum of concurrent requests."""
 LOOKED_UP = 1000
 """Maximum number of keys in a request that looks up rows."""
 FIELDS = ["version", "key"]
@@ -96,8 +96,8 @@ class UpsertTable(MergingTable):
     def put_rows(
         self, client: Any, name: str, rows: dict[Any, Row], version: int
     ) -> dict[Any, Refusal]:
-        """Put the rows (by id) into a collection, except those that it has with a higher version.
-        Return the refused rows by id."""
+        """Put the rows (by id) into a collection, but do not replace rows that have a higher
+        version. Return the refused rows by id."""
 
     @abstractmethod
     def rows_of(self, client: Any, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
@@ -109,7 +109,7 @@ class UpsertTable(MergingTable):
         """Return up to `count` rows of the collection."""
 
     def make_searchable(self, client: Any) -> None:
-        """Make searches find the rows that were put before."""
+        """Let searches find the rows that were put so far."""
 
     def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the answer to a request. Raises TransientError if a retry may succeed."""
@@ -138,14 +138,14 @@ class UpsertTable(MergingTable):
 
     def environment_variable(self, field: str, name: str | None) -> str:
         """Return the value of the environment variable `name`. Raises BadOutput if it is not set.
-        `field` is the field of `write` with this name, for the message."""
+        `field` is the field of `write` that states this name, for the message."""
         if value := os.environ.get(name or ""):
             return value
         raise BadOutput(f"write.{field}: the variable {name} is not set")
 
     def server_url(self) -> str:
-        """Return the URL of the store. Raises BadOutput if the URL is not valid, because the error
-        of the client might show a part of the password."""
+        """Return the URL of the store. Raises BadOutput if the URL is not valid, before the client
+        fails with an error that might show a part of the password."""
         url = self._write.url or self.environment_variable("urlEnv", self._write.url_env)
         if not is_valid_url(url):
             field = "url" if self._write.url else "urlEnv"
@@ -205,14 +205,14 @@ class UpsertTable(MergingTable):
                 return
             self.create(client, MARKS, None)
             version = self._next_version(client)
-            fence.check()  # after choosing the version (see above)
+            fence.check()  # after choosing the version (see the beginning of this module)
             self._check_same_key(client, fence, version)
             if self.find_vectors(client) is None:
                 self.create(client, self.name, self.vectors)
             self._put_all(client, rows.files, version, fence)
             self.make_searchable(client)
             fence.check()
-            # in this order, because a commit with only the mark of the series would never complete
+            # in this order: with only the mark of the series, the commit could never be completed
             for mark in (fence.commit_id, fence.series_id):
                 self._put_mark(client, mark, {"version": version}, version)
 
@@ -233,9 +233,9 @@ class UpsertTable(MergingTable):
         HTTP.call(put)
 
     def _next_version(self, client: Any) -> int:
-        """Store and return a version that is higher than those of earlier commits. It is at least
-        the time in milliseconds, and so also higher than the versions that other writers cause: a
-        store counts the changes of a row."""
+        """Store and return a version that is higher than those of earlier commits. The version is
+        at least the time in milliseconds. So it is also higher than the versions of rows that other
+        writers have changed, because a store adds 1 to the version for each of their changes."""
         version = max(int(time.time() * 1000), self.last_version(client) + 1)
         self._put_mark(client, f"version of {self.name}", {"version": version}, version)
         return version
@@ -245,7 +245,7 @@ class UpsertTable(MergingTable):
         return int(self._mark(client, f"version of {self.name}").get("version", 0))
 
     def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
-        """Raise BadOutput if an earlier pass has made the ids of rows from other columns."""
+        """Raise BadOutput if an earlier pass has made the ids of rows from other key columns."""
         begun = f"{fence.series_id}-begun"
         key = self._mark(client, begun).get("key", list(self.key))
         if key != list(self.key):

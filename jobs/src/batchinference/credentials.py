@@ -28,7 +28,7 @@ _CREDENTIAL_NAMES = (
 )
 """Names of credentials anywhere in a text. `pad_token` and `max_tokens` do not match."""
 _QUERY_NAMES = r"key|code|sig|sas|signature|auth|pass"
-"""Additional names of credentials in the query of a URL, where they have no other meaning."""
+"""Further names of credentials in the query of a URL. Elsewhere, they have other meanings."""
 _VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
 _MAX_USER = 512
 """Maximum length of the user and of the password in a URL."""
@@ -56,9 +56,9 @@ MIN_VALUE = 6
 """Minimum length of a secret value that is masked wherever it occurs. A shorter value may be an
 ordinary word."""
 MIN_LINE = 16
-"""Minimum length of a single line of a secret value that is masked without the other lines."""
+"""Minimum length of a line of a secret value with several lines that is also masked alone."""
 _DIRECTORIES = ("PWD", "OLDPWD")
-"""Shell variables that look like passwords but hold directories."""
+"""Shell variables with names like those of passwords. Their values are directories."""
 _values: set[str] = set()
 """The values that `add_secrets` got."""
 _WORD = re.compile(r"\S+")
@@ -117,8 +117,8 @@ def _forms(value: str) -> set[str]:
 
 
 def without_credentials(text: str) -> str:
-    """Return the text with each credential that is known by its value, name or format replaced by
-    ***."""
+    """Return the text with *** in place of each credential. Credentials are recognized by their
+    value, name or format."""
     for value in _secrets_of(frozenset(os.environ.items()), frozenset(_values)):
         text = text.replace(value, MASK)
     if "://" in text and "@" in text:
@@ -133,7 +133,7 @@ class LineMasker:
 
     def __init__(self) -> None:
         self._key_lines = 0
-        """Number of the next lines that may belong to a private key."""
+        """The number of following lines that may belong to a private key."""
 
     def __call__(self, line: str) -> str:
         if self._key_lines:
@@ -145,7 +145,7 @@ class LineMasker:
 
 
 def _mask_user(word: re.Match[str]) -> str:
-    """Return a word with user and password masked in all its URLs. A loop, because a regular
+    """Return a word with user and password masked in all its URLs. Uses a loop, because a regular
     expression would scan _MAX_USER characters for each `://`."""
     text, done, parts = word[0], 0, []
     while (scheme := text.find("://", done)) >= 0:

@@ -31,7 +31,7 @@ def _finite(value: Any) -> Any:
 
 
 def _as_text(value: Any) -> Any:
-    """Return the text for a value of a type that JSON lacks: base64 of bytes, `str` of others."""
+    """Return a value as text because JSON lacks its type: bytes as base64, others by `str`."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)

@@ -16,4 +16,4 @@ EXTRAS = {
     "kubernetes": "cluster",
     "vllm": None,
 }
-"""The extra that installs each package; None if no extra does."""
+"""The extra that installs each package; None if no extra installs it."""

@@ -29,7 +29,7 @@ class Display:
     ) -> None:
         """Create a display. `verbose` shows the output of Ray and of this process above the bar.
         `silent` shows only the summary and the sample."""
-        from rich.console import Console  # imported here because `status` needs only `summary_of`
+        from rich.console import Console  # imported here: rich is slow, and `status` needs none
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._silent = silent
@@ -176,8 +176,8 @@ def _result(report: Report, *, resumes: bool) -> str:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the shape of nested lists of numbers, such as an image. Reads only the first item of
-    each list. Empty for a list of other values."""
+    """Return the shape of nested lists of numbers, such as an image, or [] for any other value.
+    Reads only the first item of each list."""
     if isinstance(value, list) and value:
         inner = _shape(value[0])
         return [len(value), *inner] if inner or isinstance(value[0], int | float) else []
@@ -193,11 +193,11 @@ def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 
 def short(value: Any, width: int = SHOWN_WIDTH) -> str:
-    """Return a value as one line of about `width` characters; lists and structs are longer."""
+    """Return a value as one line of about `width` characters; lists and structs may be longer."""
     if hasattr(value, "dtype"):
         return f"{'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, str | bytes):
-        value = value[: 8 * width]  # do not convert large values completely
+        value = value[: 8 * width]  # the rest would be converted and then cut
     text = in_one_line(_plain_text(value, width))
     limit = width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width
     return text if len(text) <= limit else text[:limit] + "..."

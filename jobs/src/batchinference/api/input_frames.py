@@ -1,6 +1,6 @@
-"""Stores a DataFrame of pandas or Polars, or an Arrow table, as the input of a job.
+"""Stores a frame (a DataFrame of pandas or Polars, or an Arrow table) as the input of a job.
 
-A frame becomes a Parquet file next to the output. The name of the file is a hash of its content, so
+A frame becomes a Parquet file next to the output. The file is named after a hash of the frame, so
 that equal frames are the same input in any process, and a changed frame is a new input."""
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from batchinference.text import counted, with_article
 if TYPE_CHECKING:
     import pandas as pd
 ROW_GROUP_BYTES = 64 << 20
-"""Uncompressed bytes of a row group, which is the smallest part that a task can read."""
+"""Uncompressed bytes of a row group: the smallest part of a file that a task can read."""
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""View types, which other libraries cannot read, and the types that replace them."""
+"""Arrow's view types, which other libraries cannot read, and the type that replaces each."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Frame:
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
             return cls._from_table(_pandas_to_table(data))
-        if hasattr(data, "to_arrow"):  # Polars; other conversions would give view types
+        if hasattr(data, "to_arrow"):  # Polars, whose other conversions give view types
             return cls._from_table(data.to_arrow())
         if isinstance(data, pa.RecordBatchReader):  # a second job would get no rows
             raise _read_error("a RecordBatchReader is read only once. Pass data.read_all()")
@@ -66,7 +66,7 @@ class Frame:
     @classmethod
     def _from_table(cls, table: Any) -> Frame:
         content, names = _to_parquet(table), table.column_names
-        # the hashes of rows include the types of columns, but a frame may have no rows
+        # row hashes include the column types; without rows, the types are hashed here
         kinds = [] if table.num_rows else [[str(column.type) for column in table.schema]]
         digest = hashlib.sha256(json.dumps([*names, *kinds]).encode())
         for start in range(0, table.num_rows, CHUNK_ROWS):
@@ -74,8 +74,8 @@ class Frame:
         return cls(content, digest.hexdigest()[:32])
 
     def read_for(self, write: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of `read` for this frame, stored next to the output of `write`. Raises
-        SpecError if nothing can be stored next to it."""
+        """Return the fields of `read` with which a job reads the file of this frame. The file is
+        next to the output of `write`. Raises SpecError if no file can be next to that output."""
         output = str(write.get("path") or "out")
         if is_root(output):
             problem = f"a frame is stored next to the output, and there is no such place ({output})"
@@ -85,7 +85,7 @@ class Frame:
         return {"format": "parquet", "paths": [path], **storage}
 
     def store(self, read: ReadModel) -> None:
-        """Write the file that `read` names, unless it exists."""
+        """Write this frame to the file that `read` names, unless the file exists."""
         assert isinstance(read, ReadFiles)  # noqa: S101 - `read_for` has made it
         (path,) = read.locations.values()
         file = Location(path, read.storage)
@@ -94,7 +94,7 @@ class Frame:
 
 
 def _to_parquet(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file. Raises SpecError if Parquet cannot hold it."""
+    """Return a table as a Parquet file. Raises SpecError if Parquet cannot store it."""
     if not isinstance(table, pa.Table):
         raise _read_error(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
     names = table.column_names

@@ -1,4 +1,4 @@
-"""The class `Job` of the Python API, with the same models as YAML files."""
+"""The class `Job` of the Python API: a job with the same fields as in a YAML file."""
 
 from __future__ import annotations
 
@@ -55,11 +55,10 @@ class Job:
         """Create a job from models, or from mappings with the fields of the YAML file.
 
         `read` may also be a DataFrame of pandas or Polars, or an Arrow table. Steps may contain
-        functions and classes in place of `module:name`; later changes of them have no effect.
-        `spec` has other fields of the spec, such as `errors`. `directory` defaults to the working
-        directory. A job without a `name` cannot be restarted after a change of its spec. Raises
-        SpecError, which lists every problem.
-        """
+        functions and classes in place of `module:name`. If one is changed later, the job keeps the
+        earlier code. `spec` has the other fields of the spec, such as `errors`. `directory`
+        defaults to the working directory. A job without a `name` cannot be restarted after a
+        change of its spec. Raises SpecError, which lists every problem."""
         fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
         frame = _read_frame(fields)
         code = _with_paths_of_code(fields, str(directory or Path.cwd()))
@@ -111,7 +110,7 @@ class Job:
 
     @property
     def absolute(self) -> BatchInference:
-        """The job with absolute paths."""
+        """The job with its relative paths resolved against `directory`."""
         return with_absolute_paths(self.resource, self.directory)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,8 +125,8 @@ class Job:
         return document
 
     def _only_here(self) -> Iterator[Problem]:
-        """Yield a problem for each input or code that is only in this process, and not in a file,
-        so that the job cannot be stored or submitted."""
+        """Yield a problem for an input, and for each function or class, that is only in this
+        process. With a problem, the job cannot be stored as YAML or submitted."""
         if self.frame is not None:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
@@ -136,7 +135,7 @@ class Job:
             yield Problem("spec.steps", f"code of this session is in no module ({name}). {fix}")
 
     def to_yaml(self) -> str:
-        """Return the job as YAML. Raises SpecError as `to_dict` does."""
+        """Return the job as YAML. Raises SpecError in the same cases as `to_dict`."""
         return _yaml(self.to_dict())
 
     def check(self) -> list[Problem]:
@@ -148,8 +147,8 @@ class Job:
             return preflight(self.absolute.spec, identity_of(self.absolute))
 
     def preview(self, rows: int = 5, step: str | None = None) -> PreviewRows:
-        """Return the first rows after the step `step`; if it is None, as the job writes them. The
-        steps run in this process over the first `rows` rows of the input. Nothing is written."""
+        """Return the first rows after the step `step`, or the rows to write if `step` is None.
+        The steps run in this process over the first `rows` rows of the input, and write nothing."""
         from batchinference.api.preview import preview_rows
 
         with self.prepared():
@@ -157,8 +156,8 @@ class Job:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Store the input if it is a frame, and make the current version of the modules of the
-        steps importable in the block."""
+        """Store the input if it is a frame. Inside the `with` block, steps import their modules in
+        the current version."""
         from batchinference.pipeline.steps.import_path import import_path, reload_modules
 
         if self.frame is not None:
@@ -177,8 +176,8 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def _read_frame(fields: dict[str, Any]) -> Frame | None:
-    """Return the frame in the field `read`, and replace the field by the settings that read its
-    file; None if the field has no frame. Raises SpecError."""
+    """Return the frame in the field `read`, and replace the field by settings that read the file
+    of the frame. If the field has no frame, change nothing and return None. Raises SpecError."""
     if isinstance(fields["read"], Mapping | str | None):
         return None
     from batchinference.api.input_frames import Frame
@@ -189,9 +188,9 @@ def _read_frame(fields: dict[str, Any]) -> Frame | None:
 
 
 def _with_paths_of_code(fields: dict[str, Any], directory: str) -> CodeByValue | None:
-    """Replace functions and classes in the field `steps` by `module:name`, and return those that
-    other processes cannot import; None if there are none. The code may import modules in
-    `directory`. Raises SpecError."""
+    """Replace functions and classes in the field `steps` by `module:name`. Return modules for the
+    functions and classes that other processes could not import; None if there are none. The code
+    may import modules in `directory`. Raises SpecError."""
     if not _holds_code(fields["steps"]):
         return None
     from batchinference.api.notebook_code import CodeByValue
@@ -210,7 +209,7 @@ def _holds_code(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with mappings, named as in YAML, in place of models."""
+    """Return a value with mappings in place of models. Their keys are the names in YAML."""
     if isinstance(value, SpecModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):

@@ -44,8 +44,8 @@ def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
 
 
 def directory_of(file: str) -> Path:
-    """Return the directory against which paths and modules of a job file are resolved: that of the
-    file, or the working directory for stdin (`-`)."""
+    """Return the directory in which relative paths and modules of a job file are looked up: the
+    directory of the file, or the working directory for stdin (`-`)."""
     return Path.cwd() if file == "-" else Path(file).resolve().parent
 
 
@@ -75,8 +75,8 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
 
 
 def _is_path(source: NamedSource, directory: Path) -> bool:
-    """Return whether `source` is a path, and not the name of a model on the Hub. A name such as
-    `team/model`, which may be both, is a path if a file with it exists."""
+    """Return whether `source` is a path, and not the name of a model on the Hub. A text such as
+    `team/model` may be both. It is a path if this file or directory exists."""
     if not source.may_be_of_hub or source.uri.startswith(("./", "../", "~")):
         return True
     return is_local(source.uri) and (directory / local_path(source.uri)).exists()
@@ -90,7 +90,7 @@ def _absolute(uri: str, directory: Path) -> str:
 
 
 def beside(path: str, suffix: str) -> str:
-    """Return the path OUTPUT-SUFFIX next to the output at `path`."""
+    """Return a path next to the output at `path`: the same path, followed by `-` and `suffix`."""
     output = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
     return f"{output}-{suffix}"
 

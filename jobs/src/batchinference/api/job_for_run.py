@@ -1,4 +1,4 @@
-"""Changes a job for one run that starts over, retries failed rows, or is a trial."""
+"""Changes a job for a run that starts over, retries failed rows, or tries the first rows."""
 
 from collections.abc import Iterator
 
@@ -30,8 +30,8 @@ def retried(job: BatchInference) -> BatchInference:
 
 
 def restarted(job: BatchInference) -> BatchInference:
-    """Return the job with settings that start it over and replace its output. Raises BadInput for a
-    mode such as append, which adds rows to the output of earlier runs."""
+    """Return the job with settings that start it over and replace its output. Raises BadInput if
+    its write mode (such as `append`) adds rows to the output of earlier runs."""
     write = job.spec.write
     if write.adds:
         raise BadInput(
@@ -46,17 +46,17 @@ def restarted(job: BatchInference) -> BatchInference:
 def job_of_run(
     job: BatchInference, *, restart: bool, retry_errors: bool
 ) -> tuple[BatchInference, bool]:
-    """Return the job with settings for one run, and `own_only`: whether the run must fail if it
-    would replace output of another job. Raises BadInput."""
+    """Return the job with settings for one run, and whether the run must fail if it would replace
+    output of another job (`own_only`). Raises BadInput."""
     if restart:
         return restarted(job), job.spec.write.mode != "overwrite"
     return (retried(job) if retry_errors else job), False
 
 
 def trial(job: BatchInference, rows: int) -> BatchInference:
-    """Return a job that processes only the first `rows` rows, and writes them next to the output. A
-    trial starts over, so run it with `own_only`: then it replaces only output of the same trial.
-    Raises SpecError if the rows of the input cannot be limited, or if the output has no parent."""
+    """Return a job that processes only the first `rows` rows, and writes them next to the output.
+    The job starts over. Run it with `own_only`, so that it never replaces output of another job.
+    Raises SpecError if the input rows cannot be limited, or if the output is a table or a root."""
     spec = job.spec
     raise_for_problems(_without_trial(spec))
     path = beside(spec.write.path, f"limit-{rows}")

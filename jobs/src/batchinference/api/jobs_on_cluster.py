@@ -37,7 +37,7 @@ class JobStatus:
     gpus: int | None
     """The number of GPUs of the current pods."""
     cost: str
-    """The cost so far and the expected total; empty if the platform has no prices."""
+    """The cost until now and the expected total cost; empty if the platform sets no prices."""
     warnings: list[WarningCount]
     raw: dict[str, Any] = field(repr=False)
 
@@ -49,7 +49,7 @@ class JobStatus:
 
     @classmethod
     def of(cls, job: dict[str, Any]) -> JobStatus:
-        """Return the state of the job that a BatchInference object describes."""
+        """Return the state of a job. `job` is its BatchInference object."""
         status = job.get("status") or {}
         counts, cost = status.get("counts"), status.get("cost")
         ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready"]
@@ -72,7 +72,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has succeeded or failed, so that its object never runs again."""
+        """Whether the job has succeeded or failed. Its BatchInference then never runs again."""
         return self.phase in ENDED_PHASES
 
 
@@ -109,7 +109,7 @@ class JobHandle:
     def resume(self) -> None:
         """Continue a suspended job, or start a failed job again.
 
-        A BatchInference that has ended never runs again, so this object is deleted, and created
+        A BatchInference that has failed never runs again. It is therefore deleted, and created
         again with the same spec, labels and annotations. Raises ClusterError."""
         job = self.cluster.get(self.name)
         if JobStatus.of(job).phase == "Failed":
@@ -118,14 +118,14 @@ class JobHandle:
             self.cluster.patch(self.name, {"suspend": False})
 
     def cancel(self) -> None:
-        """Stop the job and delete it. Its output keeps the rows that were written, so that the job
-        resumes if it is submitted again."""
+        """Stop the job and delete it. Its output keeps the rows that were written. If the job is
+        submitted again, it computes only the other rows."""
         self.cluster.delete(self.name)
 
 
 def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
     """Return a BatchInference document with the values of its parameters inserted. Raises SpecError
-    if it is invalid, or if a cluster would refuse it."""
+    if the result is invalid, or if a cluster would refuse it."""
     from batchinference.plan import plan_for_cluster  # imported here: only `submit` needs it
     from batchinference.rendering.cluster_checks import check_paths
 
@@ -141,7 +141,7 @@ _ENDED_POD_PHASES = ("Succeeded", "Failed")
 
 @dataclass(frozen=True)
 class Workers:
-    """The pods of a worker group: how many are ready, and how many there are, ready or not."""
+    """The number of ready pods (`ready`) and of all pods (`pods`) of a group of workers."""
 
     group: str
     ready: int
@@ -158,8 +158,8 @@ def read_job(cluster: Kubernetes, name: str) -> tuple[JobStatus, Sequence[Worker
 
 
 def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
-    """Return the workers of the running attempt of a job; none if no attempt is running, or if this
-    user may not list pods."""
+    """Return the workers of the running attempt of a job. Empty if no attempt is running, or if
+    the pods cannot be listed."""
     ray_cluster = job.raw.get("rayClusterName")
     if job.ended or not ray_cluster:
         return ()
@@ -190,8 +190,8 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 MAX_BYTES = 1_000_000
-"""Maximum number of bytes that are read from the end of the log. Stored logs have the same limit.
-"""
+"""Maximum number of bytes that are read from the end of the driver log. It equals the limit of
+stored logs."""
 RUNNING_PHASES = ("Starting", "Running", "Finalizing")
 _COMMAND = ("sh", "-c", f"tail -c {MAX_BYTES} {RAY_LOGS}/job-driver-*.log")
 _PREVIOUS = "--previous prints the log of the last run that has ended"
@@ -199,7 +199,7 @@ _PREVIOUS = "--previous prints the log of the last run that has ended"
 
 def running_log(cluster: Kubernetes, name: str) -> str | None:
     """Return the end of the driver log of a job, with masked credentials; None if no attempt of the
-    job is running. Raises ClusterError if there is no log yet, or if it cannot be read."""
+    job is running. Raises ClusterError if the log does not exist yet or cannot be read."""
     job = JobStatus.of(cluster.get(name))
     if job.phase not in RUNNING_PHASES:
         return None
@@ -216,7 +216,7 @@ def running_log(cluster: Kubernetes, name: str) -> str | None:
         raise ClusterError(f"{attempt}: its driver has no log yet ({job.phase}). {_PREVIOUS}")
     lines = log.splitlines()
     if len(log.encode()) >= MAX_BYTES:
-        lines = lines[1:]  # a partial line may lack the name by which a secret is recognized
+        lines = lines[1:]  # in a line without its beginning, a secret may not be recognized
     return "\n".join(map(LineMasker(), lines))
 
 

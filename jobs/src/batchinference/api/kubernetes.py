@@ -1,5 +1,5 @@
-"""Client for the Kubernetes API. Uses the kubeconfig of the user; in a pod without a kubeconfig,
-the ServiceAccount of the pod."""
+"""Client for the Kubernetes API. Connects with the kubeconfig of the user. In a pod without a
+kubeconfig, connects as the ServiceAccount of the pod."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ PAGE = 100
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
 """The metadata that a BatchInference keeps if it is deleted and created again."""
 MAX_DRY_RUN_NAME = 30
-"""Maximum number of characters of a job's name that are part of the name of a dry run."""
+"""The name of a dry run begins with at most this number of characters of the job's name."""
 REPLACE_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between the tries to delete a job and to create it again."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
@@ -42,19 +42,19 @@ MAX_REASON = 300
 
 
 def _has_kubeconfig() -> bool:
-    # os.path raises no error for files that this user must not read
+    # for a path that this user may not read, os.path returns False and raises no error
     return "KUBECONFIG" in os.environ or os.path.exists(os.path.expanduser("~/.kube/config"))
 
 
 class Kubernetes:
-    """Client for the jobs of one namespace, by default that of the kubeconfig's context, or of the
-    pod in which this program runs."""
+    """Client for the jobs of one namespace. The default is the namespace of the kubeconfig's
+    context, or the namespace of the pod in which this program runs."""
 
     def __init__(
         self, namespace: str | None = None, context: str | None = None, account: Path = ACCOUNT
     ) -> None:
-        """Read the kubeconfig, or without one the token of the pod in the directory `account`.
-        Raises ClusterError if both, or the package `kubernetes`, are missing."""
+        """Read the kubeconfig, or if there is none the token of this pod in the directory
+        `account`. Raises ClusterError if both or the package `kubernetes` are missing."""
         try:
             from kubernetes import config
         except ImportError:
@@ -75,7 +75,7 @@ class Kubernetes:
         """Connect as the user of the kubeconfig, and return the namespace of the context."""
         from kubernetes import config
 
-        file = os.environ.get("KUBECONFIG")  # the client reads the variable only once
+        file = os.environ.get("KUBECONFIG")  # the library reads the variable only when imported
         self._client = config.new_client_from_config(file, context=context)
         contexts, active = config.list_kube_config_contexts(file)
         named = (each for each in contexts if each["name"] == context)
@@ -128,15 +128,15 @@ class Kubernetes:
         return self.request("PATCH", path, {"spec": spec}, MERGE_PATCH)
 
     def delete(self, name: str) -> None:
-        """Delete a job, which the operator then stops. Its output is kept."""
+        """Delete a job. The operator then stops it, and keeps its output."""
         self.request("DELETE", self._path(KIND, self.namespace, name))
 
     def replace(self, job: Object, sleep: Callable[[float], Any] = time.sleep) -> None:
         """Delete a BatchInference, and create it again without its status.
 
         First, dry runs check that the API server allows both requests. Until the object is created
-        again, a file in the working directory contains a copy. Raises ClusterError, which names
-        this file if the object may be missing."""
+        again, a local file contains a copy of it. Raises ClusterError, with the name of this file
+        in the message if the object may be missing."""
         metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
         new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
         other = {**metadata, "name": f"{metadata['name'][:MAX_DRY_RUN_NAME]}-replaced"}
@@ -157,8 +157,8 @@ class Kubernetes:
         file.unlink()
 
     def _replace_once(self, new: Object, uid: str) -> None:
-        """Delete the object with this uid, and create the object `new`. Skips what an earlier try
-        has done, because its answer may have been lost. Raises ClusterError."""
+        """Delete the object with this uid, and create the object `new`. Skips a request that an
+        earlier try has sent with success, even if its answer was lost. Raises ClusterError."""
         path, job = self._path(KIND, self.namespace, new["metadata"]["name"]), None
         try:
             job = self.get(new["metadata"]["name"])
@@ -184,7 +184,7 @@ class Kubernetes:
         try:
             printed = stream(call, pod, self.namespace, **options, _request_timeout=TIMEOUT_SECONDS)
         except ApiException as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # the package replaces it
+            if isinstance(error.__context__, KeyboardInterrupt):  # Ctrl-C became an ApiException
                 raise KeyboardInterrupt from None
             raise ClusterError(_websocket_refusal(str(error.reason))) from None
         return str(printed)
@@ -227,7 +227,7 @@ def _is_transient(error: ClusterError) -> bool:
 
 def _write_private_file(document: Object) -> Path:
     """Write a document to a new file that only this user can read, and return the path. The file is
-    in the working directory, or if that is read-only in the directory for temporary files."""
+    in the working directory, or in the directory for temporary files if the former is read-only."""
     directory = "." if os.access(".", os.W_OK) else None
     descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
     with open(descriptor, "w") as file:
@@ -248,6 +248,6 @@ def _refusal(status: int, content: bytes) -> str:
 
 def _websocket_refusal(reason: str) -> str:
     """Return the error message for a WebSocket request that the API server refused. `reason` is the
-    error of the client library, a text that contains the answer."""
+    error text of the client library. It contains the answer of the server."""
     match = _STATUS_MESSAGE.search(reason)
     return match[1].replace("\\", "") if match else reason[:MAX_REASON]

@@ -25,7 +25,7 @@ from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.python_step import CLASS
 
 _FIELDS, _REFERENCES = ("callable", "factory"), "constructorRefs"
-"""The fields of a step that are code, and the field that is a mapping with code as values."""
+"""The fields of a step whose value may be code, and the field with a mapping of names to code."""
 _MODULE = """\
 # Code of a Python session. Hash of what it computes with: {hash}
 from pathlib import Path
@@ -39,7 +39,7 @@ _NO_CONTENT = ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlinen
 
 
 class CodeByValue:
-    """Modules for the code of one job that other processes cannot import, in a directory."""
+    """A directory with modules for functions and classes that other processes cannot import."""
 
     def __init__(self) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="code-")
@@ -48,7 +48,7 @@ class CodeByValue:
 
     @property
     def names(self) -> list[str]:
-        """The names of the code that other processes cannot import."""
+        """The names of the functions and classes that have a module in the directory."""
         return list(self._values)
 
     def with_paths(self, value: Any, field: str) -> Any:
@@ -90,8 +90,8 @@ class CodeByValue:
         return f"notebook_{name}:{name}"
 
     def _name_of(self, value: Any) -> str:
-        """Return a unique name for a function or class. Only names of classes match CLASS, because
-        steps recognize a class by this pattern."""
+        """Return a unique name for a function or class. Steps recognize a class by the pattern
+        CLASS, so this name matches the pattern only if `value` is a class."""
         own = getattr(value, "__name__", type(value).__name__)
         name = re.sub(r"[^A-Za-z0-9_]", "_", own.replace("<lambda>", "function"))
         is_class = inspect.isclass(value)
@@ -138,7 +138,7 @@ def _path_of(value: Any) -> str:
 
 
 def _not_sent(value: Any, field: str, error: Exception) -> SpecError:
-    """Return the error for code that cannot be pickled, which names the objects that prevent it."""
+    """Return the error for code that cannot be pickled. It names the objects that prevent it."""
     used = [name for name, each in _used(value) if not _is_picklable(each)]
     what = f"it uses {', '.join(map(repr, used))}, which" if used else "it"
     return SpecError([Problem(
@@ -198,12 +198,12 @@ def _imports_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, s
 
 
 def _code_hash(value: Any) -> str:
-    """Return a hash of the instructions of a function or class, and of all values and code that
-    they use. Processes, comments and line numbers do not change the hash. Raises errors of
-    pickling."""
+    """Return a hash of a function or class: of its instructions, and of all values and code that
+    the instructions use. The hash is equal in all processes, and does not depend on comments and
+    line numbers. Raises errors of pickling."""
     digest = _Digest()
     pickler: Any = _ContentPickler(digest)
-    pickler.fast = True  # no back references, which depend on how equal objects were created
+    pickler.fast = True  # no back references: the hash depends on values, not on identities
     try:
         pickler.dump(value)
     except ValueError:  # the object contains itself
@@ -236,7 +236,7 @@ class _ContentPickler(CloudPickler):
             return None
         if id(value) in self._seen:
             return ("seen", self._seen[id(value)][0])
-        self._seen[id(value)] = (len(self._seen), value)  # keep the value, so that its id stays
+        self._seen[id(value)] = (len(self._seen), value)  # kept: no other value may get this id
         return parts
 
     def _parts(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Shows the progress and the result of a job in a notebook, as a table that is updated in place."""
+"""Shows a job in a notebook: one table with its progress, which the result replaces at the end."""
 
 import sys
 from html import escape
@@ -18,7 +18,7 @@ _IN_PYTHON = {
     "--retry-errors": "retry_errors=True",
     "--restart": "restart=True",
 }
-"""Texts of the command line, and the Python code that has the same meaning."""
+"""Command-line options in messages, and the Python code that replaces them."""
 
 
 def cell_number() -> int | None:
@@ -40,8 +40,8 @@ class NotebookDisplay(Display):
     """Shows reports in one table below the cell, and prints other lines as output of the cell."""
 
     def __init__(self, *, verbose: bool = False) -> None:
-        # no terminal, although notebooks set FORCE_COLOR, because a progress bar would fill the
-        # cell; stdout, because notebooks show stderr as an error
+        # force_terminal=False: otherwise, rich would follow FORCE_COLOR, which notebooks set, and a
+        # progress bar would fill the cell. stdout: notebooks show stderr as an error
         console = Console(file=sys.stdout, force_jupyter=False, force_terminal=False)
         super().__init__(console, verbose=verbose)
         self._table: Any = None
@@ -80,8 +80,8 @@ def text_of(report: Report) -> str:
 
 
 def _bar(report: Report) -> str:
-    """Return a progress bar for a job that has not ended, without a value if the total is unknown;
-    empty for a job that has ended."""
+    """Return a progress bar as HTML; empty if the job has ended. If the total is unknown, the bar
+    has no value."""
     if report.state.ended:
         return ""
     progress = report.progress

@@ -39,9 +39,9 @@ def notify(
     stop: StopSignal,
     limits: SendLimits = SendLimits(),
 ) -> None:
-    """Send the notifications of a job that has ended, and say of each whether it was sent. Failures
-    do not change the result of the job. After an interrupted run, each notification is tried once,
-    and a second stop signal cancels the notifications."""
+    """Send the notifications of a job that has ended, and pass to `say` whether each was sent. A
+    notification that fails does not change the result of the job. After an interrupted run, each
+    notification is tried only once, and a second stop signal cancels the notifications."""
     ended = EndedJob(
         id=uuid.uuid4().hex,
         name=report.name,
@@ -68,8 +68,8 @@ def notify(
 def _call_until_stopped(
     send: Callable[[], str], stop_event: threading.Event, deadline: float
 ) -> str | None:
-    """Return the result of `send`, or that a signal has stopped it; None after the deadline. `send`
-    runs in a thread, because a signal does not interrupt a request."""
+    """Return the result of `send`, a message if a signal has stopped it, or None if the deadline
+    came first. `send` runs in a thread, because a signal does not interrupt a request."""
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(send()), name="notify", daemon=True)
     if not stop_event.is_set() and time.monotonic() < deadline:
@@ -84,8 +84,8 @@ def _call_until_stopped(
 def _send(
     notification: Notification, ended: EndedJob, limits: SendLimits, stop_event: threading.Event
 ) -> str:
-    """Send a notification, and return why it was not sent, or an empty text. Does not retry after a
-    stop signal."""
+    """Send a notification, and return why it was not sent; empty if it was sent. Does not retry
+    after a stop signal."""
     from batchinference.pipeline.storage.retry import RetryPolicy, TransientError
 
     def is_transient(error: BaseException) -> bool:
@@ -106,8 +106,8 @@ def _send(
 
 
 def _post(timeouts: tuple[float, float], url: str, body: bytes, headers: dict[str, str]) -> str:
-    """Send a request, and return why it was refused, or an empty text. Raises TransientError if a
-    retry may succeed, and ValueError for an invalid URL or header."""
+    """Send a request, and return why it was refused; empty if it was accepted. Raises
+    TransientError if a retry may succeed, and ValueError for an invalid URL or header."""
     import requests
 
     from batchinference.pipeline.storage.retry import TransientError

@@ -1,4 +1,4 @@
-"""Describes an output or a job on a cluster at one moment, in one form for both."""
+"""Describes an output, or a job on a cluster, at one moment. Both have the same form."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ Lines = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of an output or a job on a cluster at one moment."""
+    """What is known of an output, or of a job on a cluster, at one moment."""
 
     title: tuple[str, str]
     """`output` and its path, or `job` and its namespace and name."""
@@ -39,7 +39,7 @@ class Observation:
     """How long the job, or the last run of an output, took; empty until its end."""
     ended_at: str = ""
     starting: bool = False
-    """Whether a run is in progress that has not finished a row yet."""
+    """Whether a run is in progress and has not finished a row yet."""
 
     @property
     def activity(self) -> str:
@@ -101,7 +101,7 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
 
 
 def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
-    """Yield the times at which a job was started and has ended, and how long it took, if known."""
+    """Yield a line for each known time of a job: its start, and its end with how long it took."""
     if start:
         yield "started", start
     if end:
@@ -145,13 +145,13 @@ def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class SpeedMeter:
-    """Measures the speed of a job while it is watched, if its driver does not report it."""
+    """Measures the speed of an output or job that is watched and does not report its speed."""
 
     history: ProgressHistory = field(default_factory=lambda: ProgressHistory(time.monotonic()))
 
     def measured(self, seen: Observation) -> Observation:
-        """Return `seen`, which was observed just now, with its speed. If it has fewer rows than
-        before, the measurement starts over."""
+        """Return the newest observation `seen`, with the measured speed if it has none and has not
+        ended. If the number of rows has become smaller, the measurement starts over."""
         rows, points, now = seen.progress.rows, self.history.points, time.monotonic()
         if points and rows < points[-1][1]:
             self.history = ProgressHistory(now)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _SHOWN_FIELDS = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_VALUE = 50_000
-"""Maximum number of characters of a value in an error record, because the value is untrusted. `...`
-replaces the rest."""
+"""Maximum number of characters of a value in an error record. `...` replaces the rest. There is a
+limit because values are not trusted."""
 MAX_RECORDS = 20
-"""Maximum number of error records that are shown of one input row. A row has several records if a
-step turned it into several rows, of which more than one failed."""
+"""Maximum number of error records that are shown for one input row. An input row has several
+records if a step turned it into several rows, and more than one of these rows failed."""
 HEARTBEAT_SECONDS = 30.0
 """A run is considered dead if its last heartbeat is older than this."""
 SEARCH_DEPTH = 4
@@ -37,7 +37,7 @@ SEARCH_DEPTH = 4
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """The status of an output, or of the rows that one of several jobs has written to it."""
+    """The status of an output. If several jobs have written to it, the status of one job's rows."""
 
     output: str
     state: str
@@ -46,19 +46,19 @@ class OutputStatus:
     counts: Counts
     pass_number: int
     job: str
-    """The job that wrote last, and where it ran."""
+    """The job that wrote last, and where this job ran."""
     heartbeat_age: float | None = None
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None
     logs: list[str] = field(default_factory=list)
     starting: bool = False
-    """Whether a run is in progress that has not finished a row yet."""
+    """Whether a run is in progress and has not finished a row yet."""
     report: Report | None = field(default=None, repr=False)
     """The report of the last run that has ended; None if it is missing or damaged."""
 
     @property
     def warnings(self) -> list[WarningCount]:
-        """The warnings of the report, such as values that were cut."""
+        """The warnings in the report, for example that values were cut."""
         return self.report.warnings if self.report else []
 
 
@@ -167,8 +167,8 @@ def report_page(output: str) -> Location | None:
 
 
 def outputs_below(directory: str) -> list[str]:
-    """Return the outputs in a directory, up to SEARCH_DEPTH deep, sorted. Does not search inside an
-    output. Raises JobFailure if the directory does not exist, and OSError if it is not readable."""
+    """Return the sorted outputs in a directory and up to SEARCH_DEPTH levels below, but none inside
+    an output. Raises JobFailure if there is no directory, and OSError if it cannot be read."""
     from batchinference.pipeline.storage.location import Location
 
     root = Location(directory)
@@ -226,8 +226,8 @@ def error_groups(output: str) -> list[ErrorGroup]:
 
 
 def failed_row(output: str, key: str, max_records: int = MAX_RECORDS) -> list[dict[str, Any]]:
-    """Return up to `max_records` error records, with tracebacks, of the row with this `key_of_row`;
-    empty if the row has none. Raises JobFailure."""
+    """Return up to `max_records` error records, with tracebacks, of the row whose `key_of_row` is
+    `key`; empty if there are none. Raises JobFailure."""
     row_id = key.rpartition("-")[0]
     records = (
         record

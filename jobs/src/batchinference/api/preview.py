@@ -38,7 +38,7 @@ class PreviewRows(Rows):
         return "\n".join([*self.lines, *lines_of_rows(rows_of_table(self.table))])
 
     def _repr_html_(self) -> str:
-        """Return the lines and the rows, which a notebook shows."""
+        """Return the lines and the rows as HTML for a notebook."""
         head = "".join(f"<th>{escape(in_one_line(name))}</th>" for name in self.table.column_names)
         rows = (
             "".join(f"<td>{escape(short(value))}</td>" for value in row.values())
@@ -50,8 +50,8 @@ class PreviewRows(Rows):
 
 
 def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRows:
-    """Return the first rows of a job after `step`; if `step` is None, as the job writes them.
-    Raises SpecError if there is no such step, JobFailure, and errors of storage and libraries."""
+    """Return the first rows of a job after `step`, or the rows to write if `step` is None. Raises
+    SpecError if there is no such step; also JobFailure, and errors of storage and libraries."""
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]
     table = preview.written_rows() if step is None else preview.batch.table

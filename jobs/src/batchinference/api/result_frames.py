@@ -21,8 +21,8 @@ class Rows(ABC):
         """Return all rows as an Arrow table."""
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all rows as a pandas DataFrame. pandas stores integers with nulls as floats. A
-        column with integers that floats would round has Python objects instead."""
+        """Return all rows as a pandas DataFrame. pandas stores integers with nulls as floats. If
+        floats would round integers of a column, the column has Python objects instead."""
         table = self.to_arrow()
         frame = table.to_pandas()
         for name, column in zip(table.column_names, table.columns, strict=True):

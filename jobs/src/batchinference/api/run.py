@@ -1,4 +1,4 @@
-"""The function `run` of the Python API, which runs a job on this machine, and its result."""
+"""The function `run` of the Python API, which runs a job on this machine and returns its result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JobFailed(Exception):
         self.report = report
 
     def _render_traceback_(self) -> list[str]:
-        """Return the lines for a notebook: no traceback, because the cause is in the job."""
+        """Return what a notebook shows: no traceback, because the cause is in the job."""
         return [f"JobFailed: {self}"]
 
 
@@ -51,13 +51,13 @@ class Result(Rows):
         return f"Result({self.report!r})"
 
     def _repr_html_(self) -> str:
-        """Return the table of the result, which a notebook shows."""
+        """Return the table with the result as HTML for a notebook."""
         from batchinference.api.notebook_display import html_of
 
         return html_of(self.report)
 
     def _ipython_display_(self) -> None:
-        """Show the table, unless this cell already shows it."""
+        """Show the table with the result, unless this cell already shows it."""
         from batchinference.api.notebook_display import cell_number, show
 
         if self.cell is None or self.cell != cell_number():
@@ -69,8 +69,8 @@ class Result(Rows):
         return self.report.output
 
     def to_arrow(self) -> pa.Table:
-        """Return all rows of the output as an Arrow table. If there are no rows, the table has the
-        columns of the output."""
+        """Return all rows of the output as an Arrow table. A table without rows still has the
+        columns of the output, if they are known."""
         from batchinference.pipeline.output.output_rows import all_rows, table_without_rows
 
         table = all_rows(self.job.spec.write)
@@ -111,8 +111,8 @@ def run(
     over and replaces what earlier runs of this job have written. `retry_errors` runs only the
     failed rows again. `verbose` shows the messages of Ray.
 
-    Raises JobFailed if the job fails, BadInput if the job does not support `restart` or
-    `retry_errors` or if both are set, and SpecError if values in `data` would change."""
+    Raises JobFailed if the job fails, BadInput if `restart` or `retry_errors` is not supported by
+    the job or if both are set, and SpecError if values of `data` cannot be stored unchanged."""
     from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
 
@@ -141,7 +141,7 @@ def _display(*, verbose: bool) -> Display:
 
 
 def _stop_signal(say: Callable[[str], None]) -> AbstractContextManager[StopSignal]:
-    """Return a context with a StopSignal, which Ctrl-C sets if this is the main thread."""
+    """Return a context manager with a StopSignal. In the main thread, Ctrl-C sets this signal."""
     from batchinference.pipeline.execution.stop_signals import StopSignal, stop_on_signals
 
     is_main = threading.current_thread() is threading.main_thread()

@@ -1,7 +1,7 @@
-"""Stores the log of a run in the state of the output, where it outlives the cluster.
+"""Stores the log of a run in the state directory of the output, so that it outlives the cluster.
 
-While the job runs, the last lines are stored every minute, in case the process is killed. A job
-does not fail if its log cannot be stored."""
+While the job runs, a copy of the last lines is stored every minute. It remains if the process is
+killed. A job does not fail if its log cannot be stored."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ KEPT_LOGS = 20
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
 """Seconds from the start of a run to the first copy of its log, and between copies."""
 MAX_COPY = 64_000
-"""Maximum number of characters in a copy that are from the log, and from the output of the process.
+"""A copy has at most this many characters of the log, and as many bytes of the process's output.
 """
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNFINISHED = "the run had not ended when this was stored"
 
 
 class RunLog:
-    """The log of a run, of which only the beginning and the end are kept. `clock` returns the time
-    in seconds. The other arguments replace the limits with these names."""
+    """The log of a run. Only its beginning and its end are kept. `clock` returns the time in
+    seconds. The other arguments are the limits MAX_BEGINNING, MAX_END and MAX_COPY."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class RunLog:
             start = max(self._stdout_start, file.seek(0, os.SEEK_END) - max_bytes)
             file.seek(start)
             if start > self._stdout_start:
-                file.readline()  # a partial line may lack the name by which a secret is recognized
+                file.readline()  # in a line without its beginning, a secret may not be recognized
             lines = file.read(max_bytes).decode(errors="replace").splitlines()
             return list(map(LineMasker(), map(without_controls, lines)))
         return []
@@ -111,7 +111,7 @@ class RunLog:
 
     def store_so_far(self, job: BatchInference, report: Report, *, own_output: bool) -> None:
         """Store the last lines of a run that has not ended, at most once a minute. `own_output`
-        adds what this process has printed. `store` later replaces this file."""
+        adds what this process has printed. At the end, `store` replaces the file."""
         if self._clock() < self._next_copy or not _has_begun(report):
             return
         self._next_copy = self._clock() + COPY_SECONDS
@@ -133,7 +133,7 @@ class RunLog:
                 old.delete()
 
     def _write(self, job: BatchInference, report: Report, text: str) -> None:
-        """Write the log file of this run, which is named after its last pass."""
+        """Write the log file of this run, and delete its earlier file if the name differs."""
         started = report.started_at.replace(":", "")
         file = log_directory(job) / f"{started}-pass-{report.pass_number}.log"
         file.write(text.encode())
@@ -148,7 +148,7 @@ def _shortened(line: str) -> str:
 
 
 def _has_begun(report: Report) -> bool:
-    """Return whether a run writes to the output. A run that has nothing to do reports no times."""
+    """Return whether a run writes to the output. A run with nothing to write reports no times."""
     return report.pass_number is not None and bool(report.seconds)
 
 

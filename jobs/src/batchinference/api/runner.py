@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 USER_FAULTS = ("BadInput", "Interrupted")
 """Reasons of failures for which Ray's logs are not needed."""
 SHOWN_LINES = 20
-"""Maximum number of lines printed by steps that are shown while the job runs. The log has all."""
+"""Maximum number of lines that are shown of what steps print. The log has all of these lines."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Runner:
 
     def run_here(self, requested: Plan | None = None) -> Report:
         """Check the job, run it on a new Ray instance, and return its final report. `requested` is
-        the plan of the job; None to make it here."""
+        the plan of the job; None to make the plan here."""
         from batchinference.pipeline.execution.ray_connection import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.steps.import_path import add_import_path
@@ -106,7 +106,7 @@ class Runner:
             self.log.store_so_far(self.job, report, own_output=self._logs_stdout)
 
     def _show_output(self) -> None:
-        """Log what steps have printed since the last call, and show the first SHOWN_LINES lines."""
+        """Log what steps have printed since the last call. Show at most SHOWN_LINES per run."""
         lines: list[str] = []
         if self._worker_output is not None:
             with suppress(OSError):  # Ray may rotate the files
@@ -142,13 +142,13 @@ class Runner:
     def run_on(self, address: str, plan: Plan) -> Report:
         """Run the job on the Ray cluster at an address and return its final report.
 
-        Raises JobFailure if there is no such cluster, or if the plan does not fit it.
+        Raises JobFailure if there is no such cluster, or if the plan does not fit the cluster.
         """
         from batchinference.pipeline.execution.ray_connection import remote_ray
         from batchinference.pipeline.execution.task_resources import check_nodes
 
         self._say_for_job(f"connecting to Ray at {address}")
-        self._logs_stdout = True  # on a cluster, Ray writes stdout of the driver to its log
+        self._logs_stdout = True  # on a cluster, stdout is the log of the driver
         uses_code = any(step.facts.modules for step in self.job.spec.steps)
         code = str(self.directory) if uses_code else None
         check_stop = self.stop.check

@@ -8,8 +8,8 @@ from batchinference.spec.parameters import ParameterValues
 
 def submit(job: Job, *, namespace: str | None = None, context: str | None = None) -> JobHandle:
     """Create or change a job on the cluster of the kubeconfig, and return its handle. `namespace`
-    and `context` default to the values of the kubeconfig. Raises SpecError if a cluster would
-    refuse the job, and ClusterError if the request fails."""
+    defaults to that of the job or else of the kubeconfig, `context` to that of the kubeconfig.
+    Raises SpecError if a cluster would refuse the job, and ClusterError if the request fails."""
     document = checked_for_cluster(job.to_dict(), ParameterValues())
     cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)
     cluster.apply(document)

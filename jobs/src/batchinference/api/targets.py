@@ -21,7 +21,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def check_address(text: str) -> None:
-    """Raise ClusterError if a text is the file of a job, or no path or address of an output."""
+    """Raise ClusterError if a text cannot be the address of an output, or is the file of a job."""
     if not text:
         raise ClusterError("the path of the output is empty. Name the write.path of a job")
     if text.endswith((".yaml", ".yml")) and Path(text).is_file():
@@ -47,8 +47,8 @@ class Target:
 
     @property
     def is_job(self) -> bool:
-        """Whether this is the name of a job, because a namespace or context is given, or because it
-        does not look like a path."""
+        """Whether this is the name of a job: a namespace or a context is given, or the text does
+        not look like a path and is no existing path."""
         if self.is_on_cluster:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
@@ -77,8 +77,8 @@ class Target:
         return JobStatus.of(self.cluster().get(self.text)).output
 
     def missing_endpoint(self) -> str:
-        """Return the setting NAME=VALUE by which a job finds its object store, if this environment
-        lacks it; else, and for a path, an empty text. Raises ClusterError."""
+        """Return NAME=VALUE of the variable with the object store's address in the pods of a job.
+        Empty for a path, and if the variable is unset there or set here. Raises ClusterError."""
         if not self.is_job:
             return ""
         env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])

@@ -142,7 +142,7 @@ def check_storage(job: BatchInference) -> Iterator[Finding]:
 
 
 def _access(field: str, path: str, storage: Storage) -> Finding:
-    """Return the finding for a location. If it is local, a file is only created and deleted."""
+    """Return the finding for a location. If local, only creates and deletes a file there."""
     import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
     from batchinference.pipeline.preflight import check_writable
     from batchinference.pipeline.storage.location import Location

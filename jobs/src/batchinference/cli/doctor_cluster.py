@@ -18,8 +18,8 @@ from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.version import __version__
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay with which the end-to-end tests were run. Tests check that they have all
-fields of rendered RayJobs. Jobs need at least the first version."""
+"""The versions of KubeRay with which the end-to-end tests were run. Tests check that RayJobs of
+these versions have all fields that are rendered. Jobs need at least the first version."""
 SHOWN_FIELDS = 5
 """Maximum number of fields that a finding names."""
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
@@ -53,7 +53,7 @@ def check_operator(operator: str, client: str) -> Finding:
 
 def check_fields(served: dict[str, Any], known: dict[str, Any]) -> Finding:
     """Return which fields of BatchInferences only the cluster or only this program knows, as a
-    finding. The arguments are the OpenAPI schemas of both."""
+    finding. `served` is the OpenAPI schema of the cluster, `known` that of this program."""
     name, theirs, ours = "CRD version", set(fields_of(served)), set(fields_of(known))
     if missing := ours - theirs:
         text = f"the cluster does not know {_shown(missing)}"
@@ -76,8 +76,8 @@ def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _shown(fields: set[str]) -> str:
-    """Return the first SHOWN_FIELDS fields as text. If a field is shown, the fields below that
-    field are not."""
+    """Return the first SHOWN_FIELDS fields as text. Omits each field that is directly inside
+    another one of `fields`."""
     ordered = sorted(fields)
     parents = {field: field.rpartition(".")[0] for field in ordered}
     top = [f for f in ordered if parents[f].removesuffix("[]").removesuffix(".*") not in fields]
@@ -207,7 +207,7 @@ def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | 
 
 
 def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
-    # the names that the Helm chart and Kustomize give
+    # the values of the name label in KubeRay's Helm chart and in its Kustomize files
     deployments = _deployments(cluster, "kuberay-operator", "kuberay")
     if not deployments:
         yield Finding("KubeRay", Result.NOTE, "its operator was not found", _INSTALL_KUBERAY)
@@ -216,7 +216,7 @@ def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
 
 
 def _deployments(cluster: Kubernetes, *names: str) -> list[dict[str, Any]]:
-    """Return the Deployments of all namespaces whose name label is one of these names."""
+    """Return the Deployments, in any namespace, that have one of `names` as their name label."""
     selector = quote(f"app.kubernetes.io/name in ({','.join(names)})", safe="")
     path = f"/apis/apps/v1/deployments?labelSelector={selector}"
     items: list[dict[str, Any]] = cluster.request("GET", path)["items"]

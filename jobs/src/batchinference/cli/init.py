@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether each row is a file. The format of these files has the name of the kind of job."""
+        """Whether each row is a file. The format of these files is named like the kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -65,7 +65,7 @@ QUESTIONS = {
 }
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
-"""The default name of a job file. The job is then named after the directory."""
+"""The default name of a job file. A job in such a file is named after the directory."""
 MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
 """At most MAX_PERCENT percent of the rows may fail. If there are fewer than COUNTED rows or files,
 one in SHARE rows may fail instead."""
@@ -79,7 +79,7 @@ class Answers:
     """The values of the options. None stands for the default answer of the kind of job."""
 
     name: str | None
-    """None to name the job after its file, or if that is USUAL_FILE after its directory."""
+    """None to name the job after its file, or after its directory if the file is USUAL_FILE."""
     read: str | None
     write: str
     model: str | None
@@ -90,8 +90,8 @@ class Answers:
 
 
 def write_job(kind: str | None, file: Path, answers: Answers) -> int:
-    """Write a job file, and for the kind `python` a module next to it. Return the exit code. If
-    `kind` is None, ask the user."""
+    """Write a job file and, for the kind `python`, a module next to it. Return the exit code. If
+    `kind` is None, ask the user for the kind and the answers that are missing."""
     if kind is None:
         if not sys.stdin.isatty():
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
@@ -134,7 +134,7 @@ def _unfit_option(kind: str, answers: Answers) -> str:
 
 
 def _ask(answers: Answers) -> tuple[str, Answers]:
-    """Ask for the kind of the job, its input, its model and its column."""
+    """Ask for the kind of the job, and for answers that this kind needs and that are missing."""
     chosen = ""
     while chosen not in DEFAULTS:
         chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="labels")
@@ -147,8 +147,8 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 
 def _name_of(file: Path) -> str:
-    """Return the name of a job that is written to this file: that of the file or its directory, in
-    lower case and without special characters."""
+    """Return the name of a job in this file: the name of the file, or of its directory if the file
+    is USUAL_FILE, in lower case and without special characters."""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"

@@ -20,9 +20,9 @@ def pipeline_is_installed() -> bool:
 def outputs_are_readable() -> bool:
     """Return whether the packages to read outputs are installed. If not, print what to install.
 
-    Also prepares Arrow for short commands. Arrow would import pandas at its first conversion, which
-    takes more time and memory than the rest of most commands. The memory pool of the system frees
-    memory earlier than Arrow's own pool."""
+    Also prepares Arrow for short commands. Arrow gets no pandas: to import pandas at the first
+    conversion takes more time and memory than the rest of many commands. Arrow also gets the memory
+    pool of the system, which frees memory earlier than Arrow's own pool."""
     if not pipeline_is_installed():
         return False
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -39,7 +39,7 @@ def outputs_are_readable() -> bool:
 
 class _ArrowAlone(MetaPathFinder):
     """An import hook that hides packages which Arrow imports if they are installed. Commands that
-    read outputs do not need them."""
+    read outputs do not need these packages."""
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> None:

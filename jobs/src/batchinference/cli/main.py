@@ -39,8 +39,8 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name, self._summary(ctx, name)) for name in names])
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
-        """Return the command that the first argument names. If this is a job file, fail with
-        advice."""
+        """Return the command that the first argument names. If the argument is a job file, fail
+        with advice."""
         name = args[0] if args else ""
         if name.endswith((".yaml", ".yml")):
             fix = f"Write batchinference run {name}, or validate {name} to check it"

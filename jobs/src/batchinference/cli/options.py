@@ -20,8 +20,8 @@ ReportForm = Annotated[
 
 
 def _check_settings(settings: list[str] | None) -> list[str] | None:
-    """Return the settings. Raises BadParameter for one without `=`, before an unexpected argument
-    such as `monday` in `--set day monday` is refused."""
+    """Return the settings. Raises BadParameter for a setting without `=`. Otherwise, `--set day
+    monday` would be refused because of the unexpected argument `monday`."""
     for setting in settings or ():
         if "=" not in setting:
             problem = f"'{setting}' is not written as NAME=VALUE. Write --set {setting}=VALUE"

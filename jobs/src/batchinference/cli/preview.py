@@ -73,8 +73,8 @@ def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference
 
 
 class LinesOfSteps(io.TextIOBase):
-    """Writes the output of steps, which is untrusted, to another stream: only complete lines, and
-    without credentials and control characters."""
+    """Writes what steps print to another stream, in complete lines. Removes credentials and control
+    characters, because the text is not trusted."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -82,7 +82,7 @@ class LinesOfSteps(io.TextIOBase):
         self._mask = LineMasker()
 
     def write(self, text: str) -> int:
-        """Write the lines that end in the text, and keep the rest until its line ends."""
+        """Write the lines that `text` completes, and keep the text after the last line break."""
         if "\n" not in text:
             self._parts.append(text)
             return len(text)

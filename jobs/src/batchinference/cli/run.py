@@ -84,7 +84,7 @@ def run_file(file: str, options: RunOptions) -> int:
 
 
 def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
-    """Return the job in a file, or its trial, and the plan to run. Raises SpecError."""
+    """Return the job in a file, or with `limit` its trial, and the plan. Raises SpecError."""
     text = read_file_or_stdin(file)
     check_mounted_file(file, text, os.environ)
     job = with_absolute_paths(parse_one(text, parameter_values(options.settings)), directory)
@@ -106,14 +106,14 @@ def _mounted_plan(file: str) -> Plan | None:
 
 def _exit_code(report: Report) -> int:
     """Return the exit code of a failed job: BAD_INPUT if the job was refused before its first pass,
-    else that of the reason."""
+    otherwise the code of its reason."""
     code = exits.code_of(report.reason)
     refused = code == exits.JOB_FAILED and report.pass_number is None
     return exits.BAD_INPUT if refused else code
 
 
 def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
-    """Return the exit code. On a cluster, print the reason as the line that the operator reads."""
+    """Return `code`. On a cluster, first print the reason in a line that the operator reads."""
     if options.report_directory is not None:  # this process is the driver of a job on a cluster
         echo(failure_line(reason, message), err=True)
     return code

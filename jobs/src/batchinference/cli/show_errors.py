@@ -12,7 +12,7 @@ from batchinference.text import counted, in_one_line
 
 
 def show_errors(target: Target, form: Format) -> None:
-    """Print the failed rows of an output by cause, with an example of each."""
+    """Print the failed rows of an output by cause, with an example of each cause."""
     groups: list[ErrorGroup] = read_output("errors", target, error_groups)
     if form is not Format.TEXT:
         print_data([_data_of(group) for group in groups], form)

@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import JobFailure, redact
 FOLLOW_SECONDS = 2.0
 """Seconds between two reads of a log."""
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-"""The statuses after which the API server would also refuse further requests for a job."""
+"""HTTP statuses of the API server after which a later request for the job would fail as well."""
 
 
 def list_logs(target: Target) -> None:
@@ -26,7 +26,7 @@ def list_logs(target: Target) -> None:
 
 
 def show_log(target: Target, *, previous: bool) -> None:
-    """Print the log of the running driver of a job on a cluster, or else the stored log."""
+    """Print the driver log of a running cluster job; else, or if `previous`, the stored log."""
     running = None
     if target.is_job and not previous:
         with exit_on_cluster_error("logs"):

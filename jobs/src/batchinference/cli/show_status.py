@@ -1,4 +1,4 @@
-"""The command `status` without `--watch`, for an output or a job on a cluster."""
+"""The command `status` without `--watch`, for an output, or for a job on a cluster."""
 
 import tempfile
 import webbrowser
@@ -51,7 +51,7 @@ def show_status(target: Target, form: Format) -> None:
 
 
 def _of_last_run(report: Report) -> list[tuple[str, str]]:
-    """Return the lines of the summary of a run, without those that the status also has."""
+    """Return the summary of a run, without the lines that the status of the output also has."""
     from batchinference.api.display import summary_of
 
     lines = summary_of(report, resumes=True)

@@ -32,8 +32,8 @@ def show_ui(
     *,
     browser: bool,
 ) -> int:
-    """Serve the page of outputs and jobs on the first of `ports` that is free until the user
-    interrupts the program, and return the exit code."""
+    """Serve the page of outputs and jobs until the user interrupts the program, on the first free
+    port of `ports`. Return the exit code."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
@@ -62,7 +62,7 @@ def show_ui(
 
 def _targets(target: Target) -> list[Target]:
     """Return the outputs in and below a local directory, or the target itself if it is a job or an
-    address. Exits with code 2 if the address is invalid, or if there are no outputs."""
+    address. Exits with code 2 if the address is invalid, or if the directory has no outputs."""
     if target.is_job:
         return [target]
     with exit_on_cluster_error("ui"):

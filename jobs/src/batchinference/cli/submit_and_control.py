@@ -29,7 +29,7 @@ def submit_file(
     wait: bool,
 ) -> int:
     """Apply the jobs and schedules in a file, print the results, and return the exit code. `name`
-    replaces the name of the job, which must be the only document."""
+    replaces the name of a job. The file must then have no other document."""
     try:
         values = parameter_values(settings)
         documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
@@ -48,7 +48,7 @@ def submit_file(
 
 
 def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return the job with another name. Raises SpecError unless it is the only document."""
+    """Return the job with another name. Raises SpecError unless `documents` is just one job."""
     kinds = [str(each["kind"]) for each in documents]
     if kinds != [KIND]:
         fix = f"Give a file with one {KIND}"

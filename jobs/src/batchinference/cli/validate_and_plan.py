@@ -61,7 +61,7 @@ def print_problems(file: str, error: SpecError) -> None:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of checking a file, or one of its documents. `message` describes a valid one."""
+    """The result of checking a file or a document in it. Only a valid one has a `message`."""
 
     file: str
     valid: bool
@@ -119,8 +119,8 @@ def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator
 def _check_document(
     document: dict[str, Any], values: ParameterValues, directory: Path | None
 ) -> tuple[str, list[str]]:
-    """Return a message that the document is valid, and notes on it. With the `directory` of its
-    file, also check the job's input, models and code. Raises SpecError if it is invalid."""
+    """Return a message that the document is valid, and notes about its job. If the `directory` of
+    the file is given, also check the job's input, models and code. Raises SpecError."""
     if document["kind"] == SCHEDULE_KIND:
         return _validate_schedule(document, values), []
     job = parse(document, values)
@@ -175,8 +175,8 @@ def show_plan(
     parameters: Sequence[str] = (),
     form: Format = Format.TEXT,
 ) -> int:
-    """Print the plan of a job, or in the formats JSON and YAML the objects that the operator would
-    create for it. Return the exit code. Without a policy file, everything is allowed."""
+    """Print the plan of a job. With JSON or YAML, print instead the objects that the operator would
+    create for the job. Return the exit code. Without a policy file, everything is allowed."""
     current_file = str(defaults_file)
     try:
         defaults = _load_defaults(defaults_file)
@@ -199,7 +199,7 @@ def show_plan(
 
 def _load_defaults(file: Path | None) -> PlatformDefaults:
     """Return the defaults in a file; empty defaults without a file. Defaults without an image get
-    the images of this version, as from the chart."""
+    the images of this version, like the defaults of the chart."""
     defaults = parse_defaults(read_file_or_stdin(str(file))) if file else PlatformDefaults()
     if defaults.image is not None:
         return defaults
@@ -244,7 +244,7 @@ Row = tuple[str, ...]
 
 
 def show_stages_and_groups(spec: BatchInferenceSpec, plan: Plan) -> None:
-    """Print the stages of a plan, and its groups of pods, beginning with the head."""
+    """Print the stages of a plan, and its groups of pods, beginning with the head pod."""
     stages = [_single_stage(spec, plan)] if plan.single_segment else _stages(spec, plan)
     print_table([STAGES, *stages])
     echo("")
@@ -266,7 +266,7 @@ def _stages(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Row]:
     yield "read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP
     for stage in plan.stages:
         steps = ",".join(step.name for step in stage.steps)
-        # a task gets a block, and its steps may divide it into batches
+        # a task gets a block of rows, which each of its steps may divide into batches
         sizes = [stage.batch_size] if stage.batch_size else [one.batch_size for one in stage.steps]
         batch, group = _listed(sizes) or "block", plan.group_of(stage)
         yield stage.name, steps, _runs_as(stage), batch, f"{stage.cpus:g}", _devices(stage), group

@@ -63,7 +63,7 @@ def with_verbosity(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def _verbosity(*, quiet: bool, verbose: bool) -> Iterator[None]:
-    """Set the verbosity within the block. If it is `verbose`, print what is logged to stderr."""
+    """Set the verbosity within the block. If it is `verbose`, also print log messages to stderr."""
     token = _current.set("verbose" if verbose else "quiet" if quiet else "normal")
     handler, level = _Printer(), LOGGER.level
     if verbose:

@@ -14,7 +14,7 @@ from batchinference.spec.warnings import WarningCount, sum_warnings, summarize
 from batchinference.text import counted, named_lines
 
 MAX_POSITIONS = 5
-"""Maximum number of positions that are printed of one finding."""
+"""Maximum number of positions that are printed for one finding."""
 WIDTH = 13
 """Number of characters of the column of names."""
 _RESULT_TEXTS = {
@@ -25,7 +25,7 @@ Line = tuple[str, str]
 
 
 def show(report: VerificationReport) -> None:
-    """Print what was verified, one line for each result."""
+    """Print a report as lines with a name and a text."""
     for name, text in _lines(report):
         echo(f"{name.ljust(WIDTH)}{text}".rstrip())
 

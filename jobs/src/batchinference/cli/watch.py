@@ -1,4 +1,4 @@
-"""The command `status --watch`, which shows the progress of an output or a job until it ends."""
+"""The command `status --watch`, which shows the progress of an output or job until its run ends."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _observe(target: Target) -> Observation:
 
 @contextmanager
 def _line_view(form: Format) -> Iterator[View]:
-    """Yield a view that prints an observation as a line of text, or as JSON or YAML, unless it is
-    equal to the last one."""
+    """Yield a view that prints an observation as a line of text, or as JSON or YAML. The view
+    prints nothing if the result is equal to the previous one."""
     shown: object = None
 
     def show(seen: Observation) -> None:

@@ -1,8 +1,8 @@
 """Runs a plan on Ray.
 
-Importing this package removes the environment variables RAY_DATA_AUTOLOAD_..., with which Ray would
-unpickle (run) types and values of Arrow and Parquet files. No job needs this. It also hides
-messages of libraries that do not help users."""
+Importing this package removes the environment variables that begin with RAY_DATA_AUTOLOAD_. They
+make Ray unpickle types and values in Arrow and Parquet files, and so run code from these files. No
+job needs them. The import also hides library messages that do not help users."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ PREFIX = "RAY_DATA_AUTOLOAD_"
 
 def remove_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
     """Remove the RAY_DATA_AUTOLOAD_... variables from an environment. Raises RuntimeError if there
-    are any and Ray Data, which reads some of them at import, is in `modules`."""
+    are any and `modules` has Ray Data, because Ray Data reads some of them at import."""
     names = sorted(name for name in environment if name.startswith(PREFIX))
     if names and "ray.data" in modules:
         raise RuntimeError(

@@ -1,11 +1,11 @@
-"""Converts between Arrow, NumPy and Python, and finds values that only Arrow can hold.
+"""Converts between Arrow, NumPy and Python, and finds values that only Arrow can represent.
 
 Tensors are converted with Ray, whose version pyproject.toml pins. Ray is imported on first use, so
 that commands that read an output do not need it.
 
 Files can hold values that Python cannot represent, such as invalid UTF-8 or dates after the year
 9999. Arrow accepts them, and a later conversion to Python raises an exception. A row with such a
-value therefore fails when it is read or when a step creates it."""
+value therefore fails as soon as the row is read, or as soon as a step creates the value."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from batchinference.pipeline.type_widening import (
 )
 
 Batch = dict[str, np.ndarray]
-"""Maps column names to NumPy arrays with an element per row, as `map_batches` passes batches."""
+"""Maps column names to NumPy arrays with one element per row, like a batch of `map_batches`."""
 
 MAX_LIST_BYTES = (1 << 31) - 1
-"""Maximum bytes of tensors that become one list array. Its offsets have 32 bits."""
+"""Maximum bytes of the tensors that become one list array, because list offsets have 32 bits."""
 NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """The exceptions that Arrow raises for values that a type cannot hold."""
 _NUMBERS = "?" + np.typecodes["AllInteger"] + "efd"
@@ -88,7 +88,7 @@ def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
 
 
 def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return the tables without null columns that have tensors elsewhere: Ray cannot join these."""
+    """Return tables without null columns that are tensors in another: Ray cannot join the two."""
     fields = (field for table in tables for field in table.schema)
     tensor_names = {field.name for field in fields if is_tensor(field.type)}
     return [table.drop_columns([field.name for field in table.schema
@@ -97,7 +97,7 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def to_batch(table: pa.Table) -> Batch:
-    """Return a table as NumPy arrays, as Ray Data passes batches to `map_batches` functions."""
+    """Return a table as NumPy arrays, like the batches that Ray Data passes in `map_batches`."""
     with_nulls = []
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
@@ -119,12 +119,12 @@ def to_batch(table: pa.Table) -> Batch:
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a dictionary-encoded column with plain values, and any other column unchanged. In
-    NumPy, a null of a dictionary would become one of its values."""
+    NumPy, a null in a dictionary-encoded column would become one of the other values."""
     return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
 def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
-    """Return the tensors, copied if their offsets are not those that Ray assumes.
+    """Return the tensors, copied if their offsets differ from what Ray assumes.
 
     Ray computes an offset as if each earlier row had a tensor in memory. Null rows have none, so
     Ray would read the tensors after a null row at the wrong offset."""
@@ -137,7 +137,7 @@ def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
 
 
 def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
-    """Return tensors as an object array with None for nulls, which Ray Data cannot convert."""
+    """Return tensors as an object array with None for nulls. Ray Data cannot convert the nulls."""
     batch = np.empty(len(tensors), dtype=object)
     valid = np.flatnonzero(tensors.is_valid().to_numpy())
     if len(valid):
@@ -153,7 +153,7 @@ def to_table(columns: Mapping[str, Any]) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table as Ray Data passes them to `map` functions."""
+    """Yield the rows of a table in the form in which Ray Data passes rows to `map` functions."""
     accessor = ray_compat().BlockAccessor.for_block(table)
     return iter(accessor.iter_rows(public_row_format=True))
 
@@ -183,7 +183,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
 
 
 def check_unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> None:
-    """Raise TypeError if a column that was made of these values would change one of them."""
+    """Raise TypeError if `column`, which was made of `values`, has changed one of the values."""
     if any(map(_may_change, nested_types(column.type))):
         for read, value in zip(column.to_pylist(), values, strict=True):
             if not is_unchanged(read, value):
@@ -229,7 +229,7 @@ def _has_nanoseconds(value: Any) -> bool:
 
 
 def _may_change(kind: pa.DataType) -> bool:
-    """Return whether Arrow converts values of other types to this type, and so changes them."""
+    """Return whether Arrow may change a value of another type by converting it to this type."""
     kind_of = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
     return any(is_kind(kind) for is_kind in kind_of)
 
@@ -249,7 +249,7 @@ def is_unchanged(read: Any, value: Any) -> bool:
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
-    """Return the table with tensors as (nested) lists, which all other tools can read. A chunk of
+    """Return the table with tensors as (nested) lists, because all tools can read lists. A chunk of
     lists has at most `max_bytes` of tensors, except if a single tensor has more."""
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
@@ -303,7 +303,7 @@ def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
 
 
 def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with this column in place of the one with the same name, or appended."""
+    """Return the table with this column, which replaces the one of the same name or is appended."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         return batch.append_column(name, values)
@@ -345,7 +345,7 @@ def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
     tensors = at_assumed_offsets(tensors)
-    native = isinstance(tensors, pa.FixedShapeTensorArray)  # here, to_numpy loses the shape
+    native = isinstance(tensors, pa.FixedShapeTensorArray)  # of this type, to_numpy loses the shape
     values: np.ndarray = (
         tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)
     )
@@ -363,12 +363,12 @@ def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
 
 _DAY = 86_400
 _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
-"""The days of 0001-01-02 and 9999-12-30, since 1970. A time zone can add or subtract a day."""
+"""0001-01-02 and 9999-12-30, in days since 1970: a time zone may shift a date by one day."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
 _TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
-"""Arrow cannot check these types as a whole, so their values are converted one by one."""
+"""Types whose arrays Arrow cannot check, so their values are converted one by one."""
 
 
 def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
@@ -423,7 +423,7 @@ def _is_valid(text: pa.Array) -> bool:
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether all dates or timestamps are in the years 1 to 9999 in every time zone."""
+    """Return whether all values are dates or timestamps in the years 1 to 9999 in any time zone."""
     if kinds.is_date(kind):
         day = 1 if kinds.is_date32(kind) else _DAY * 1000
     elif kinds.is_timestamp(kind) and _has_known_zone(kind):

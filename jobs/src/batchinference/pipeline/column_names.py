@@ -25,8 +25,8 @@ def check_names(names: Sequence[str], field: str, fix: str = "Rename one of them
 
 
 def check_known(option: str, name: str, known: Sequence[str], table: str = "") -> None:
-    """Raise BadInput if the read option `option` names a column that is not in `known`. These are
-    the columns of `table`, or of the sampled files if there is no table."""
+    """Raise BadInput if `name`, a column in the read option `option`, is not in `known`. `known`
+    are the columns of `table`, or of the sampled files if `table` is empty."""
     if name not in known:
         lacks = f"{table} has no column" if table else "no sampled file has a column"
         raise BadInput(
@@ -40,7 +40,7 @@ RENAME = "Rename one of them, or set read.options.duplicateColumns: rename"
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Return the names, with a number appended to duplicates (ignoring case): `v`, `v_1`, `V_2`."""
+    """Return the names, with numbers after duplicates (ignoring case): v, v, V -> v, v_1, V_2."""
     originals = {name.lower() for name in names}
     used: set[str] = set()
     unique: list[str] = []

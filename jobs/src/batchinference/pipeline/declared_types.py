@@ -1,7 +1,7 @@
 """Converts texts and JSON values to declared column types, in the notation of `spec.column_types`.
 
-A value that the type of its column cannot hold exactly is a misfit, and its row fails. Fractions
-are exempt: most have no exact `float64`, so the nearest number is stored."""
+A value that the type of its column cannot represent exactly is a misfit, and its row fails.
+Fractions are exempt: few of them have an exact `float64`, so the nearest number is stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchinference.pipeline.type_widening import exact_cast, may_be_hexadecimal
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
-"""For each floating-point type, the number up to which it holds all integers exactly."""
+"""For each floating-point type, the number up to which the type has all integers exactly."""
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 _RANGES = {
@@ -31,7 +31,7 @@ _RANGES = {
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 INT64_TEXT = re.compile("0|-?[1-9][0-9]{0,17}")
-"""Matches texts of integers that int64 holds and prints unchanged."""
+"""Matches texts of integers that are unchanged if converted to int64 and back to text."""
 
 
 def arrow_type(declared: ColumnType) -> pa.DataType:
@@ -122,7 +122,7 @@ def _halved(
     texts: pa.Array, convert: Callable[[pa.Array], pa.Array]
 ) -> Iterator[tuple[int, pa.Array | None]]:
     """Yield consecutive parts of an array, each as its length and its converted values. A part is
-    halved if it cannot be converted; a single value that does not fit has None."""
+    halved if it cannot be converted. A single value that cannot be converted has None."""
     try:
         yield len(texts), convert(texts)
     except ValueError:
@@ -210,8 +210,8 @@ def parse_declared(document: bytes | str, kind: ColumnType, *, any_as_json: bool
 
 
 def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool = False) -> Any:
-    """Return a value of `load_exact` as Arrow accepts it for a declared type, without undeclared
-    fields. With `any_as_json`, a `string` accepts any value, as in the readers. Raises TypeError
+    """Return a value from `load_exact` in the form in which Arrow accepts it for a declared type,
+    without undeclared fields. With `any_as_json`, a `string` accepts any value. Raises TypeError
     for a value of another type, and ValueError for a value that would be changed."""
     if value is None or (any_as_json and kind in ("string", "json")):
         return value

@@ -30,7 +30,7 @@ _DEVICE_ERROR = re.compile(
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
     r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
-"""Matches library messages about a device. All later calls in the process may fail as well."""
+"""Matches library messages about a device. Later calls in the process may then fail as well."""
 _BEGINS_WITH_DEVICE_ERROR = re.compile(
     rf"(?m)(?:^|[:\])] ) *(?:[\w.]+ )?(?:{_DEVICE_ERROR.pattern})"
 )
@@ -38,7 +38,7 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")""")
 _KERNEL_STOPPED = re.compile(
     r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
 )
-"""Matches messages that a value, such as an index, has stopped device code. The device works."""
+"""Matches messages that a value, such as an index, has stopped code on a working device."""
 _UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
 """Matches messages about code or arguments that do not suit a working device."""
 _STORAGE_ERRNOS = frozenset(
@@ -51,7 +51,7 @@ _MEMORY_MESSAGES = (
     *("failed to allocate memory", "oom when allocating", "bad allocation"),
 )
 _NATIVE_LIBRARIES = frozenset({"onnxruntime", "tensorflow", "jax", "jaxlib"})
-"""Libraries with their own exception classes, which report a lack of memory only in the message."""
+"""Libraries that raise their own exceptions and report a lack of memory only in the message."""
 _TRANSIENT = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
     r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
@@ -95,8 +95,8 @@ def is_network_error(error: BaseException) -> bool:
 def is_about_the_row(error: BaseException) -> bool:
     """Return whether the row may be the cause of an error.
 
-    The row is not the cause of a JobFailure, nor of errors of storage, network, memory or a device,
-    because it may succeed in a retry."""
+    The row is not the cause of a JobFailure, nor of errors of storage, network, memory or a device:
+    after these, a retry of the same row may succeed."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
@@ -105,8 +105,8 @@ def is_about_the_row(error: BaseException) -> bool:
 
 
 def _device_errors(error: BaseException) -> list[BaseException]:
-    """Return the device errors (other than a lack of memory) among the error, its causes and the
-    errors during whose handling these were raised."""
+    """Return the device errors, except a lack of memory, among the error, its causes, and any error
+    that was being handled when the error or a cause was raised."""
     errors = [e for link in _chain(error) for e in (link, link.__context__) if e is not None]
     return [e for e in errors if _is_device_error(e) and not is_out_of_memory(e)]
 
@@ -142,8 +142,8 @@ def is_device_fault(error: BaseException) -> bool:
 
 
 def device_fault_in(log: str) -> RuntimeError | None:
-    """Return the first error about a device in a log, if that error is a device failure; later
-    errors may be its consequences. Source lines of tracebacks are skipped."""
+    """Return the first error about a device in a log if it is a device failure, otherwise None.
+    Later errors are ignored as possible consequences. Source lines of tracebacks are skipped."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
     line = next(filter(_DEVICE_ERROR.search, lines), "")
     match = _DEVICE_ERROR.search(line)
@@ -202,7 +202,7 @@ def root_cause(error: BaseException) -> JobFailure:
     """Return the failure behind an exception. Unknown errors get the reason Application.
 
     Transient storage errors and full disks are recognized by the message, because errors from
-    another process have lost their cause. TooManyErrors, which quotes errors of rows, is exempt."""
+    another process have lost their cause. TooManyErrors is exempt: it quotes errors of rows."""
     chain = _chain(error)
     failure = _failure_in(chain)
     if isinstance(failure, TooManyErrors):
@@ -227,8 +227,8 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:
-    """Return the failure if an error reports a dead process or a lost node, else None. Ray's
-    page-long message with several possible causes is replaced."""
+    """Return the failure if an error reports a dead process or a lost node, else None. Its message
+    is short, because Ray's own message has a page with several possible causes."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if kinds & _LOST_NODE_ERRORS:

@@ -72,7 +72,7 @@ def user_line(error: BaseException) -> str:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a Python file is the user's, not one of a package, Python or this program."""
+    """Return whether a Python file is the user's: not of a package, Python or this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
     return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)
@@ -85,7 +85,7 @@ _NON_USER_DIRECTORIES = tuple(
 
 
 class JobFailure(Exception):
-    """A failure that ends the job. `reason` is one word for programs: the direct subclass."""
+    """A failure that ends the job. `reason` is a word for programs: the direct subclass's name."""
 
     reason = "Application"
 
@@ -108,7 +108,7 @@ class BadOutput(JobFailure):
 
 
 class UnwritableValue(BadOutput):
-    """A value that the output format cannot hold. The committer makes the row a failed row."""
+    """A value that the output format cannot store. The committer makes its row a failed row."""
 
 
 class ModelLoad(JobFailure):
@@ -132,7 +132,7 @@ class Interrupted(JobFailure):
 
 
 class Incomplete(JobFailure):
-    """The output lacks input rows, or has some twice, because of a defect or a lost file."""
+    """The output lacks input rows or has input rows twice, because of a defect or a lost file."""
 
 
 class StorageUnavailable(JobFailure):

@@ -21,8 +21,8 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model step needs for all rows, if all rows are like the first ones. Token ranges
-    extend by two standard errors to each side. None means unknown, and `note` gives the reason."""
+    """What a model step needs for all rows, if they are like the first rows. Ranges of tokens are
+    the expected number plus or minus two standard errors. None means unknown: `note` says why."""
 
     step: str
     rows: int
@@ -32,8 +32,8 @@ class Estimate:
     note: str = ""
 
     def price(self, prices: Sequence[float]) -> Range:
-        """Return the lowest and the highest price of the known parts. `prices` are those of a
-        device hour, a million input tokens and a million output tokens."""
+        """Return the lowest and the highest price of the known parts. `prices` has the prices of a
+        device hour, of a million input tokens and of a million output tokens."""
         hours, *tokens = self.device_hours, self.input_tokens, self.output_tokens
         units = zip((hours, *tokens), prices, (1, 1e6, 1e6), strict=True)
         known = [(amount, price / unit) for amount, price, unit in units if amount is not None]
@@ -99,8 +99,8 @@ def _of_prompts(
 
 
 def _range(tokens: np.ndarray, sample: int, scale: float) -> Range | None:
-    """Return the expected lowest and highest number of tokens of all rows, from the tokens of
-    computed rows. The other rows of the sample were not computed, and have 0 tokens."""
+    """Return the expected lowest and highest number of tokens of all rows. `tokens` has those of
+    each computed row. Rows of the sample that were not computed count as rows with 0 tokens."""
     if not len(tokens):
         return None
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))

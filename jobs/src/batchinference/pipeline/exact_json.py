@@ -1,8 +1,8 @@
 """Parses JSON without changing numbers, and keeps the JSON text of values whose type asks for it.
 
-The type `json` is the JSON text of any value. A `string` holds a text as it is, and can hold any
-other value as its JSON text. Parsers do not return the JSON text of a value, so such values are
-quoted before they are parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
+The type `json` is the JSON text of any value. A `string` is a text as it is, or the JSON text of
+any other value. Because parsers do not return the JSON text of a value, values that become JSON
+text are quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def has_json(kind: ColumnType) -> bool:
 
 def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> str:
     """Return JSON documents of type `kind`, with quotes around each value that is kept as JSON
-    text. Null stays null. With `any_as_json`, this includes all values of type `string` that are no
-    texts. Raises ValueError for invalid JSON."""
+    text. Null stays null. With `any_as_json`, values of type `string` that are no texts are kept as
+    JSON text, too. Raises ValueError for invalid JSON."""
     scanner = _Scanner(document, any_as_json)
     at = scanner.skip(0)
     with _valid():
@@ -49,7 +49,7 @@ class _Scanner:
         self._spans: list[tuple[int, int]] = []
 
     def pieces(self) -> Iterator[str]:
-        """Yield the document in pieces, with quotes around the values that were found."""
+        """Yield the document in pieces, with quotes around values that are kept as JSON text."""
         copied = 0
         for start, end in self._spans:
             yield self._text[copied:start]
@@ -103,8 +103,8 @@ class _Scanner:
 
 
 def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
-    """Return the value of a document in one line; with `elements`, an array becomes a line for each
-    of its elements. Raises ValueError for invalid JSON."""
+    """Return the value of a document as one line. With `elements`, return an array as a line for
+    each of its elements. Raises ValueError for invalid JSON."""
     text = as_text(document)
     scanner = _Scanner(text, any_as_json=True)
     spans: list[tuple[int, int]] = []
@@ -139,7 +139,7 @@ def as_text(document: bytes | str) -> str:
 
 
 def load_exact(document: bytes | str, **options: Any) -> Any:
-    """Return the parsed JSON as `load_unique` does, with fractions as Decimal."""
+    """Return the parsed JSON like `load_unique`, but with fractions as Decimal."""
     return load_unique(document, fractions=Decimal, **options)
 
 
@@ -153,7 +153,7 @@ def load_unique(
 
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
     """Yield the parsed JSON documents in a text. After an invalid document, parsing continues at
-    the next line. `exactly` parses as `load_exact` does."""
+    the next line. With `exactly`, documents are parsed as by `load_exact`."""
     decode = _decode_exactly if exactly else _decode_at
     at = _SPACE.match(text).end()  # type: ignore[union-attr]
     while at < len(text):

@@ -1,8 +1,8 @@
-"""Removes the rows of input files from a snapshot, because the files have changed or are gone.
+"""Removes rows from the snapshot of an output if their input files have changed or are gone.
 
-Manifest entries record which of their rows come from which input file (`Origin`). So rows of other
-files in the same output files are not computed again. When the output is completed, its files are
-rewritten without the removed rows."""
+Manifest entries record which of their rows come from which input file (`Origin`). For this reason,
+rows of other input files in the same data files need not be computed again. When the output is
+completed, these data files are rewritten without the removed rows."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def without_input_files(
 
 
 def _entry_without_files(entry: ManifestEntry, files: set[int]) -> ManifestEntry | None:
-    """Return the entry without the rows of these files, whose origins are marked as removed. Return
-    None if no row remains, or if it is unknown which rows come from these files."""
+    """Return the entry without the rows of `files`, and with the origins of `files` marked as
+    removed. Return None if no row remains, or if it is unknown which rows come from `files`."""
     row_ranges = [rows for rows in entry.row_ranges if rows[0] not in files]
     shares = [share for share in entry.shares if share[0] not in files]
     current = {origin.file for origin in entry.origins if not origin.removed}

@@ -23,7 +23,7 @@ from batchinference.pipeline.storage.state_json import (
 
 _CODE = TypeAdapter(dict[str, str])
 MAX_CHANGES, MAX_VALUE = 3, 120
-"""How many changes a message has, and how many characters of each value."""
+"""Maximum number of changes in a message, and of characters of each value."""
 _UNSET = object()
 
 
@@ -46,7 +46,7 @@ def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
     Raises BadOutput if the file is damaged."""
     try:
         stored = parse_code(file.read())
-    except FileNotFoundError:  # the run died before it stored them
+    except FileNotFoundError:  # the run died before it stored hashes
         return ""
     except ValueError:
         raise BadOutput(
@@ -62,8 +62,8 @@ def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
 
 
 def describe_spec_change(file: Location, work: Mapping[str, Any]) -> str:
-    """Return the fields in which the spec in `file` differs from `work`, with both values, as text.
-    Arguments of user code are neither stored nor shown. Empty if the file is unreadable."""
+    """Return, as text, the fields in which the spec in `file` differs from `work` (`work_of`), each
+    with both values. Arguments of code are not stored or shown. Empty if `file` is unreadable."""
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.secrets import without_arguments
 

@@ -21,8 +21,8 @@ from batchinference.spec.warnings import WarningCount, WarningName
 def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
     """Split a batch into at most three groups, each with its own manifest entry:
 
-    1. all rows of no other group, and filtered rows and warnings of input rows of other batches
-    2. input rows with a failed row and with other rows or file warnings: a retry replaces these
+    1. input rows of no other group; also filtered rows and warnings of rows of other batches
+    2. input rows with a failed row and also other rows or file warnings: a retry replaces them all
     3. input rows that are split: other batches have the other parts of these rows"""
     if not (len(batch.input_ids) or len(batch.filtered) or batch.warnings.num_rows):
         return
@@ -56,18 +56,18 @@ def counts_of_group(group: RowBatch) -> Counts:
 
 
 def warnings_of_group(group: RowBatch) -> list[WarningCount]:
-    """Return the warnings of a group by step and name. A warning counts an input row once. Rows
-    that failed completely have error records instead, and only warnings about their file."""
+    """Return the warnings of a group by step and name. Each warning counts an input row once. An
+    input row that failed completely counts only in warnings about its file."""
     return [warning for _, warning in _warnings(group)]
 
 
 def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, WarningCount]]:
-    """Return the result of `warnings_of_group`, with the file number of the example of each
-    warning. With `by_file`, warnings are counted for each input file."""
+    """Return the warnings for `warnings_of_group`, each after the number of the input file of its
+    example. With `by_file`, there is one warning per step, name and input file."""
     if not group.warnings.num_rows:
         return []
     ids = group.warnings.column("id").to_numpy()
-    # other tasks may have written the rest of a split row
+    # a split row has not failed completely: other tasks may have written the rest
     remaining = np.concatenate([group.ids, group.filtered, group.input_ids[_is_split(group)]])
     failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, remaining)
     kept = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
@@ -88,8 +88,8 @@ def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, Warn
 
 
 def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
-    """Return what a group holds of each input file. Its rows must be in the order of the input.
-    `data` has for each data file the indexes of its rows."""
+    """Return the part of a group that comes from each input file. The rows of the group must be in
+    the order of the input. `data` yields for each data file the indexes of its rows."""
     failed, warned = (table.column("id").to_numpy() for table in (group.errors, group.warnings))
     outcomes = {"written": group.ids, "failed": failed, "filtered": group.filtered}
     files = np.unique(np.concatenate([*outcomes.values(), group.input_ids, warned]) >> ROW_BITS)
@@ -111,7 +111,7 @@ def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
 
 
 def _sums(files: np.ndarray, ids: np.ndarray, amounts: np.ndarray | None = None) -> list[int]:
-    """Return the number of row ids per file, or the sum of their amounts per file."""
+    """Return for each file the number of its row ids, or the sum of their `amounts` if given."""
     positions = np.searchsorted(files, ids >> ROW_BITS)
     sums: list[int] = np.bincount(positions, amounts, len(files)).astype(np.int64).tolist()
     return sums
@@ -131,7 +131,7 @@ def row_ranges_of(group: RowBatch) -> list[Range]:
 
 
 def shares_of(group: RowBatch) -> list[Share]:
-    """Return the shares of the split input rows that the group holds (see `row_batch`)."""
+    """Return for each split input row which share the group has of it (see `row_batch`)."""
     split = _is_split(group)
     if group.shares is None or not split.any():
         return []
@@ -159,12 +159,12 @@ def _failed_with_output(batch: RowBatch) -> np.ndarray:
 
 
 def _are_about_files(batch: RowBatch) -> np.ndarray:
-    """Return a mask (bool) of the warnings about input files, which are kept if the row fails."""
+    """Return a mask (bool) of the warnings about files. Such a warning stays if its row fails."""
     return _have_names(batch, [name.value for name in WarningName if name.about_file])
 
 
 def _are_token_counts(batch: RowBatch) -> np.ndarray:
-    """Return a mask (bool) of the entries of the table of warnings that hold token counts."""
+    """Return a mask (bool) of the rows of `batch.warnings` that are token counts."""
     return _have_names(batch, [kind.value for kind in TokenKind])
 
 

@@ -48,17 +48,17 @@ class RowEncoder(Protocol):
         itself), the end of the name, and the content."""
 
     def row_indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield for each data file the table indexes of its rows (int64)."""
+        """Yield for each data file the indexes of its rows in the table (int64)."""
 
     def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the names and types of the columns in the data files of a table."""
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
-        """Return the batch with warnings about values that the output cannot hold."""
+        """Return the batch with warnings about values that the output cannot represent."""
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return the batch after turning rows that cannot be encoded into failed rows. `error` is
-        what `encode_data` raised. It is raised again if no row is its cause."""
+        """Return the batch, in which rows that cannot be encoded have become failed rows. `error`
+        is the exception from `encode_data`. It is raised again if no row has caused it."""
 
     def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the error file for failed rows: the end of the name, and the content."""
@@ -76,13 +76,13 @@ class Committer:
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit a batch as commit `number` of a task. Raises BadOutput if the pass
-        accepts no more commits. If the call fails, it removes the files that it has written, except
-        after a failed write of the manifest, because the manifest may exist and must not name a
-        removed file.
+        accepts no more commits. If the call fails, it removes the files that it has written. Only
+        if the write of the manifest fails, the files stay: the manifest may exist nevertheless, and
+        must not name a removed file.
 
-        The driver closes the pass, lists all files, and deletes orphan files. A task that writes
-        files later fails in `check_can_commit`, and removes them itself. So it leaves orphan files
-        only if its process dies or the storage is unavailable."""
+        At the end, the driver closes the pass, lists all files, and deletes orphan files. If a task
+        writes files later, it fails in `check_can_commit`, and removes its files itself. It leaves
+        orphan files only if its process dies or the storage is unavailable."""
         with _deleted_on_error() as written:
             write_time = StepTime(WRITE_STEP)
             with write_time.measured(lambda: len(batch.ids)):
@@ -164,7 +164,7 @@ def _write_files(
     written: list[Location],
     threads: int,
 ) -> Iterator[DataFile]:
-    """Write files in threads, and yield them in order. At most `threads` of them are in memory."""
+    """Write files in threads, and yield them in order. At most `threads` files are in memory."""
     waiting: deque[Future[DataFile]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for name, content in files:

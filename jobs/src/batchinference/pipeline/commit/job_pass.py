@@ -1,4 +1,4 @@
-"""One pass at an output: how it begins, the commits of its tasks, and how it ends."""
+"""A pass, which is one try to complete an output: its beginning, its tasks' commits, its end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FETCH_THREADS = 16
 
 @dataclass(frozen=True)
 class JobPass:
-    """The commits of one pass at an output. Write tasks get a copy."""
+    """One pass at an output. Each write task gets a copy of this object."""
 
     layout: Layout
     lease: Lease
@@ -49,11 +49,11 @@ class JobPass:
         files: ListedFiles | None = None,
         changed_input: bytes | None = None,
     ) -> JobPass:
-        """Begin the pass that follows the lease `before`, and return it. Only commits that are
-        in the snapshot `start` or that this pass makes are valid from now on. All other files
-        are deleted. `job` is the identity of the job, and `files` a listing of the output, if there
-        is one. `changed_input` is the new input snapshot, if it differs from the stored one. Raises
-        BadOutput if another run has begun in the output."""
+        """Begin the pass that follows the lease `before`, and return the new pass. From now on,
+        only commits in the snapshot `start` and commits of this pass are valid. All other data and
+        error files of the work are deleted. `job` is the identity of the job, and `files` a listing
+        of the output or None. `changed_input` is the new input snapshot, if it differs from the
+        stored one. Raises BadOutput if another run has begun in the output."""
         number, series = (before.pass_number + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
         job_pass = cls(layout, lease)
@@ -71,7 +71,7 @@ class JobPass:
 
     @property
     def number(self) -> int:
-        """The number of the pass, from 1. It restarts if a user deletes the state."""
+        """The number of the pass. It begins at 1, also after a user has deleted the state."""
         return self.lease.pass_number
 
     @property
@@ -87,10 +87,10 @@ class JobPass:
     changed_input = PathAttribute("input.parquet", "directory")
     """The input snapshot, if it differs from the one of the previous pass."""
     closed_file = PathAttribute("closed", "directory")
-    """Exists once no task may commit any more."""
+    """This file exists as soon as no task may commit any more."""
     unified_snapshot = PathAttribute("unified.json", "directory")
-    """The final snapshot, if files were rewritten, for example to unify their schemas. The old
-    files are deleted after it is written."""
+    """The final snapshot, if data files were rewritten, for example to unify their schemas. The old
+    data files are deleted after this snapshot is written."""
 
     def load_committed(self) -> Snapshot:
         """Return the snapshot of the committed rows, without entries whose files are missing.
@@ -126,7 +126,7 @@ class JobPass:
             return [manifest for manifest in manifests if manifest is not None]
 
     def failed_entries(self) -> Iterator[ManifestEntry]:
-        """Yield the entries of manifests with failed rows. Fetches one manifest at a time."""
+        """Yield all entries of each manifest that counts failed rows. Fetches one at a time."""
         for name, _, counts in self._commits():
             if counts.failed and (manifest := self._manifest(name)) is not None:
                 yield from manifest.entries
@@ -134,8 +134,8 @@ class JobPass:
     def warned_manifests(
         self, known: Collection[tuple[int, int]], limit: int
     ) -> Iterator[tuple[tuple[int, int], Manifest]]:
-        """Yield up to `limit` commits with warnings that are not in `known`: the task and the
-        number of the commit, and its manifest."""
+        """Yield up to `limit` commits that have warnings and are not in `known`: the pair of the
+        task and the number of the commit, and the manifest."""
         commits = (
             (name, commit)
             for name, commit, counts in self._commits()
@@ -160,7 +160,7 @@ class JobPass:
                 yield name, *parsed
 
     def stop_commits(self) -> None:
-        """Let no task commit any more. Raises BadOutput if another run has taken the output."""
+        """Let tasks commit no more. Raises BadOutput if another run has taken over the output."""
         self.check_lease()
         self.closed_file.write(b"")
 
@@ -183,9 +183,9 @@ class JobPass:
     def remove_orphans(
         self, entries: Iterable[ManifestEntry], files: ListedFiles | None = None
     ) -> None:
-        """Delete the data and error files of this work that none of the manifest entries names.
-        `files` is a listing of the output, if there is one. Raises BadOutput if another run has
-        taken over the output. The lease is checked after the files were listed, so files that
+        """Delete the data and error files of this work that no manifest entry in `entries` names.
+        `files` is a listing of the output, or None to list it here. Raises BadOutput if another run
+        has taken over the output. The lease is checked after the listing, so that files that
         another run writes later are never deleted."""
         files, layout = files or ListedFiles.of(self.layout), self.layout
         committed = {file.name for entry in entries for file in entry.files}
@@ -207,9 +207,9 @@ class JobPass:
         final: Snapshot,
         report: Report,
     ) -> None:
-        """Commit all rows to a table at once. The final snapshot and the report are written before,
-        so that they exist even if the driver dies right after the commit. Raises BadOutput if
-        another run has taken over the output."""
+        """Commit all rows to a table at once. Before the commit, the final snapshot and the report
+        are written, so that both exist even if the driver dies right after the commit. Raises
+        BadOutput if another run has taken over the output."""
         self._write_final_state(final, report)
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():
@@ -219,8 +219,8 @@ class JobPass:
             table.register(rows, fence)
 
     def check_lease(self) -> None:
-        """Raise BadOutput if another run has taken over the output. The other run then deletes
-        files of this pass, which must not change the output any more."""
+        """Raise BadOutput if another run has taken over the output. Because the other run deletes
+        files of this pass, this pass must not change the output any more."""
         if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"write.path: another run has taken over '{self.layout.output.uri}' while this run "
@@ -243,7 +243,7 @@ class JobPass:
         self.delete_staged_files()
 
     def delete_staged_files(self) -> None:
-        """Delete the staged files of a complete table. If this fails, the next run deletes them."""
+        """Delete the staged files of a complete table. If that fails, the next run does it."""
         if self.layout.is_table:
             with suppress(OSError):
                 self.layout.data.delete_directory()
@@ -265,14 +265,14 @@ def start_file(layout: Layout, lease: Lease) -> Location:
 
 
 def work_files_in(directory: Location, key: str) -> list[Location]:
-    """Return the data or error files of the work with this key in a directory, and what interrupted
-    writes of such files have left."""
+    """Return the data or error files in a directory that belong to the work with this key, and the
+    remnants of interrupted writes of such files."""
     names = (directory.relative(info.path) for info in directory.data_files())
     return [directory / name for name in names if is_work_file(name, key)]
 
 
 def is_work_file(path: str, key: str) -> bool:
-    """Return whether a file is a data or error file of the work with this key, or what an
-    interrupted write of such a file has left."""
+    """Return whether a file is a data or error file of the work with this key, or the remnant of
+    an interrupted write of such a file."""
     name = base_name(path)
     return (remnant_of(name) or name).startswith(part_prefix(key))

@@ -1,6 +1,6 @@
 """The lease of an output, stored in `job.json`, and the identities of jobs and processes in it.
 
-Whoever has the lease may write to the output. Later runs and delayed tasks read it."""
+The run with the lease may write to the output. Later runs and delayed tasks read the lease."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Lease:
     run: RunId
     """A random ID. `pass_number` is not unique: it restarts at 1 if a user deletes the state."""
     begun: _Flag = True
-    """False from the claim of the output until its pass begins. Earlier rows are then invalid."""
+    """False from the claim of the output until the pass begins. Meanwhile, no rows are valid."""
     job: _Text = ""
     """The identity of the job (see `identity_of`)."""
     errors: _Text = ""
     """The location of the error records."""
     series: _Series = ""
-    """The ID that all passes share which commit the same rows to a table, until one succeeds."""
+    """The ID of the passes that try to commit the same rows to a table, until one succeeds."""
     process: _Text = ""
     """The name of the process that runs the driver (see `this_process`)."""
 
@@ -63,7 +63,7 @@ class Lease:
         job: str = "",
         series: str = "",
     ) -> Lease:
-        """Return a lease of this process with a new random ID of the run. It is not stored yet."""
+        """Return a lease of this process, with a new random ID of the run. Does not store it."""
         run = uuid.uuid4().hex
         errors = layout.errors.uri
         return cls(layout.key, pass_number, run, begun, job, errors, series, this_process())
@@ -75,7 +75,7 @@ class Lease:
 
     @property
     def series_id(self) -> str:
-        """The ID of the series, stored in a commit to a table, which accepts one per series."""
+        """The ID of the series in commits to a table. The table accepts one commit per series."""
         return f"{self.key}-{self.series}"
 
     def pass_directory(self, layout: Layout) -> Location:
@@ -84,7 +84,7 @@ class Lease:
 
     def write_if_unchanged(self, layout: Layout, before: Lease | None) -> None:
         """Atomically replace the lease `before` of the output by this one. Raises BadOutput if the
-        output has another lease than `before`. So of two runs that write at once, one succeeds."""
+        output has another lease than `before`. If two runs do this at once, only one succeeds."""
         fields = asdict(self)
         names = {"work": fields.pop("key"), "attempt": fields.pop("pass_number")}
         stored = {**names, **fields, "version": __version__}
@@ -104,7 +104,7 @@ class Lease:
 
     def has_completed(self, layout: Layout) -> bool:
         """Return whether this run has completed the output. The completion marker may also come
-        from a run that was considered dead when this one began."""
+        from a run that was considered dead when this run began."""
         return self.is_success_marker(layout.success.read_if_exists())
 
     def is_success_marker(self, content: bytes | None) -> bool:
@@ -129,7 +129,7 @@ _STORED = ("run", "begun", "job", "errors", "series")
 
 
 def read_lease(layout: Layout) -> Lease | None:
-    """Return the lease of an output; None if there is none. Raises BadOutput if it is damaged."""
+    """Return the lease of an output; None if it has none. Raises BadOutput for a damaged lease."""
     return read_lease_file(layout.lease_file)
 
 
@@ -204,8 +204,8 @@ def is_dead(name: str) -> bool:
 
 @cache
 def _machine_id() -> str:
-    """Return a hash of the boot ID and the PID namespace, which distinguishes the containers of a
-    machine; empty if they are unknown."""
+    """Return a hash of the boot ID and the PID namespace; empty if one is unknown. Containers on
+    one machine differ in the PID namespace."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
@@ -223,9 +223,9 @@ def _start_time(pid: int) -> str:
 
 
 def identity_of(job: BatchInference) -> str:
-    """Return the identity of a job, which differs from that of other jobs with the same write.path.
-    All attempts of a BatchInference object have one identity: "namespace/name (uid)". So have all
-    runs of a job file on one machine: "name on host"."""
+    """Return the identity of a job. It differs from that of any other job with the same write.path.
+    All attempts of a BatchInference object have the identity "namespace/name (uid)". All runs of a
+    job file on one machine have the identity "name on host"."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:

@@ -1,8 +1,8 @@
 """Manifests. Each manifest describes one commit of a task.
 
 Files that no manifest names are no part of the output. The name of a manifest contains the task,
-the number of the commit in the task, and the row counts, so that a listing shows the progress. It
-ends in a random suffix, so that no manifest overwrites another."""
+the number of the commit in the task, and the row counts, so that a listing shows the progress. The
+name ends in a random suffix, so that no manifest overwrites another."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def _checked_range(rows: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_checked_range)]
-"""Number of the input file, first row, and the row after the last."""
+"""Number of the input file, first row, and the row after the last row."""
 Content: TypeAlias = bytes | memoryview
 Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=FULL_SHARE)]]
-"""Input file, split row, and the share of the row that one batch holds (see `row_batch`)."""
+"""Input file, number of a split row, and which share of it a batch has (see `row_batch`)."""
 End = tuple[_File, _Row]
 """Number of an input file that was read to its end, and its number of rows."""
 
@@ -110,13 +110,13 @@ class Origin:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     file: _File
     rows: list[tuple[Natural, Natural]]
-    """For each data file with rows of the input file, its index and the number of these rows. In
-    each data file, the rows of the origins follow each other, in the order of the origins."""
+    """Pairs of the index of a data file and the number of its rows from the input file. A data file
+    has first the rows of the first origin, then those of the second origin, and so on."""
     counts: Counts
     """All counts except `read`."""
     warnings: list[WarningCount] = field(default_factory=list)
     removed: bool = False
-    """Whether the rows are invalid. Data files are rewritten without them at the end of a job."""
+    """Whether the rows are invalid. At the end of a job, data files are rewritten without them."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields as a manifest stores them."""
@@ -141,9 +141,9 @@ class ManifestEntry:
     """Names and types of the columns of the data files."""
     errors: DataFile | None
     warnings: list[_StoredWarning] = field(default_factory=list)
-    """The example of each warning is a row id, in the form of error records."""
+    """The example of each warning is the id of a row, in the form FILE:ROW as in error records."""
     origins: list[Origin] = field(default_factory=list)
-    """What the entry holds of each input file. Empty if that is unknown."""
+    """The part of the entry from each input file. Empty if these parts are unknown."""
 
     @property
     def removed(self) -> list[Origin]:
@@ -186,7 +186,7 @@ def counts_of(entries: Iterable[ManifestEntry]) -> Counts:
 
 
 _COUNTS_IN_NAME = [field.alias or "" for field in Counts.model_fields.values()]
-"""The counts in the name of a manifest, in order. The last ones, of tokens, may be absent."""
+"""The counts in the name of a manifest, in order. The token counts at the end may be absent."""
 _NAME = re.compile(
     r"^(\d{8,})-(\d{4,})((?:\.\d{1,15}){5}(?:(?:\.\d{1,15}){3})?)\.[0-9a-f]{8}\.json$"
 )
@@ -236,14 +236,14 @@ class Manifest:
     notes: list[tuple[str, Note]]
     """Pairs of a step and a note about it, as JSON."""
     schema: str = ""
-    """The Arrow schema that rows would have, as text, if no rows were written."""
+    """If no rows were written, the Arrow schema that such rows would have, as text."""
 
     def is_of(self, key: str) -> bool:
         """Return whether all files of the manifest belong to the work with this key."""
         return all_of_work((file.name for entry in self.entries for file in entry.files), key)
 
     def new_name(self) -> str:
-        """Return a unique name."""
+        """Return a unique file name for the manifest."""
         counts = counts_of(self.entries).model_dump(by_alias=True, exclude_none=True)
         has_tokens = bool(counts.keys() & {*TokenKind})
         names = _COUNTS_IN_NAME if has_tokens else _COUNTS_IN_NAME[: -len(TokenKind)]

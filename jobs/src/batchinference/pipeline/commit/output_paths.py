@@ -1,4 +1,4 @@
-"""Locations of all files below the output path, which docs/contributing/protocol.md lists.
+"""Locations of all files below the output path. docs/contributing/protocol.md lists the files.
 
 The *work* of a job is its output definition: the fields of the spec that determine its rows. The
 hash of the work is its *key*. Names of data and error files begin with a prefix of the key, so jobs
@@ -22,7 +22,7 @@ STATE_DIRECTORY = "_batchinference"
 _APPENDED = "append-"
 _REPLACEMENT = "replacement"
 _SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
-"""The random suffix in the name of a file, which follows the number of the task."""
+"""The random suffix in the name of a file. It follows the number of the task."""
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
@@ -35,13 +35,13 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
     # imported here, because write tasks do not need the models of the spec
     from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP, OPERATOR_FIELDS
 
-    # an option added in a later version must not change the key of jobs that do not set it
+    # without defaults, because a new option must not change the key of jobs that do not set it
     exclude = {"resume", "parameters", *MUTABLE, *OPERATOR_FIELDS}
     work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
         for field in MUTABLE_OF_STEP:
             step.pop(field, None)
-    for field in ("mode", "key"):  # they say how rows enter a table, not which rows these are
+    for field in ("mode", "key"):  # these do not determine rows, only how rows enter a table
         work["write"].pop(field, None)
     for field in ("allowEmpty", "onChange", "onDelete"):
         work["read"].pop(field, None)
@@ -63,7 +63,7 @@ def renamed_part(name: str, unique: str) -> str:
 
 
 class PathAttribute:
-    """Descriptor for the location `name` in the directory of the attribute `directory`."""
+    """Descriptor of the location `name` in the directory that is the attribute `directory`."""
 
     def __init__(self, name: str, directory: str = "state") -> None:
         self._name, self._directory = name, directory
@@ -88,7 +88,7 @@ class Layout:
     """Whether the rows are written to a table, in one commit at the end."""
 
     def __post_init__(self) -> None:
-        """Refuse symbolic links below the output, because others may have planted them. The path of
+        """Refuse symbolic links below the output, because other users may plant them. The path of
         the output itself may contain links."""
         errors_root = self.output if self.output.contains(self.errors) else self.errors
         roots = {"output": self.output, "state": self.output, "errors": errors_root}
@@ -97,7 +97,7 @@ class Layout:
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
-        """Return the layout of what a job writes: with mode append, of the appended rows."""
+        """Return the layout of a job's output; with a mode that adds rows, of the appended rows."""
         from batchinference.spec.write import WriteTable
 
         storage = spec.write.storage
@@ -108,7 +108,7 @@ class Layout:
         return main.append_layout if spec.write.adds else main
 
     def _with_state(self, state: Location) -> Layout:
-        """Return the layout with another state directory. Error records in the state move along."""
+        """Return the layout with another state directory; `errors` moves along if it is inside."""
         inside = self.errors == self.state / "errors"
         return replace(self, state=state, errors=state / "errors" if inside else self.errors)
 
@@ -124,7 +124,7 @@ class Layout:
 
     def all_appended(self, directories: Sequence[Location] | None = None) -> list[Layout]:
         """Return the layouts of all rows that any jobs have appended to this main output.
-        `directories` are the directories in its state, if they are known."""
+        `directories` are the directories in its state directory, if they are known."""
         states = self.state.directories() if directories is None else directories
         return [
             Layout(self.key, self.output, state, state / "errors", self.is_table)
@@ -155,7 +155,7 @@ class Layout:
 
     @property
     def replacement(self) -> Layout:
-        """The layout of a replacement. Readers do not see it until it is swapped in."""
+        """The layout of an output that replaces this one. Readers see it once it is swapped in."""
         state = self.output / STATE_DIRECTORY / _REPLACEMENT
         return replace(self, state=state, errors=state / "errors")
 
@@ -176,7 +176,7 @@ class Layout:
 
     @property
     def _user_directory(self) -> Location:
-        """The directory of files that users look for: the main output, or else the state."""
+        """The directory of files for users: the output for a main output, otherwise the state."""
         return self.output if self.state == self.output / STATE_DIRECTORY else self.state
 
     success = PathAttribute("_SUCCESS", "_user_directory")
@@ -191,7 +191,7 @@ class Layout:
     final_snapshot = PathAttribute("output.json")
     keys = PathAttribute("keys.parquet")
     passes = PathAttribute("attempts")
-    """A directory for each pass. The name is that of earlier versions, whose outputs resume."""
+    """A directory for each pass. Named as in earlier versions, so that their outputs resume."""
 
     def file_prefix(self, pass_number: int, task: int, unique: str) -> str:
         """Return the prefix of the names of a task's files. `unique` is new for each call."""

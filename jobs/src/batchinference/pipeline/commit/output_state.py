@@ -1,6 +1,6 @@
 """Reads the state of an output: its lease, whether it is complete, and what else is stored there.
 
-`start_or_resume` decides with it what a job does."""
+From this state, `start_or_resume` decides what a job does."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class OutputState:
     replaced_by: Lease | None = None
     """The lease of a complete replacement that was not swapped in yet."""
     has_appended_rows: bool = False
-    """Whether jobs have appended rows to the output. Only read for overwrite."""
+    """Whether jobs have appended rows to the output. Only read for mode `overwrite`."""
     appended_by: str = ""
     """The identity of another job that has appended rows; empty if none has. Only read with
     `own_only`."""
     code_change: str = ""
-    """How the code or the models have changed since the output was begun; empty if not."""
+    """How the code or models have changed since the output was begun; empty if unchanged."""
     spec_change: str = ""
-    """How the spec differs from the one that wrote the output; empty if it is the same work."""
+    """How the spec differs from the spec of the output; empty if both define the same work."""
     has_commits: bool = True
-    """Whether the output has committed rows. True, without reading it, if the code is unchanged."""
+    """Whether the output has committed rows. If the code is unchanged, True without a check."""
     table: TableState | None = None
 
 
@@ -86,7 +86,7 @@ class Request:
     swapped_in_replacement: bool = False
     """Whether this run has just swapped in the replacement that an interrupted run completed."""
     own_only: bool = False
-    """Whether the mode overwrite replaces only the output of this job."""
+    """Whether the mode overwrite may replace no output of other jobs."""
 
     def resumes(self, lease: Lease) -> bool:
         """Return whether to use the commits that were made with this lease. A BatchInference object
@@ -98,8 +98,8 @@ class Request:
         return lease.job == self.job and is_cluster_job(self.job)
 
     def owns(self, lease: Lease, key: str) -> bool:
-        """Return whether a lease belongs to this job: its key is `key`, or its job has the same
-        name, which is not the default name."""
+        """Return whether a lease belongs to this job: the lease has the key `key`, or its job and
+        this job have the same name. The default name does not count as the same name."""
         name = without_uid(self.job)
         is_named = name != "" and not name.startswith(f"{DEFAULT_NAME} on ")
         return lease.key == key or (is_named and without_uid(lease.job) == name)
@@ -107,7 +107,7 @@ class Request:
 
 class CachedReader:
     """Reads outputs, and caches what it has read. A new reader is needed to see changes. A stale
-    lease does no harm, because `Lease.write_if_unchanged` compares it again."""
+    lease does no harm, because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
         self._lease, self._marker = cache(read_lease_file), cache(Location.read_if_exists)
@@ -234,7 +234,7 @@ def has_failed_rows(layout: Layout) -> bool:
 
 
 def _appended_by(layout: Layout, request: Request, reader: CachedReader) -> str:
-    """Return a job whose appended rows this job must not replace; empty if there is none."""
+    """Return which job has appended rows that this job must not replace; empty if there is none."""
     for appended in reader.all_appended(layout) if request.own_only else ():
         number = appended.addition_number
         key = layout.addition(number).key if number else layout.key
@@ -245,7 +245,7 @@ def _appended_by(layout: Layout, request: Request, reader: CachedReader) -> str:
 
 
 def _has_foreign_files(layout: Layout, mode: str, reader: CachedReader) -> bool:
-    """Return whether an output without a lease has files of others that the mode forbids."""
+    """Return whether an output without a lease has foreign files that the write mode forbids."""
     if mode == "append":
         return False
     paths = [info.path for info in layout.output.files(recursive=True)]
@@ -256,7 +256,7 @@ def _has_foreign_files(layout: Layout, mode: str, reader: CachedReader) -> bool:
             not path.startswith(state) and not any(is_work_file(path, key) for key in keys)
             for path in paths
         )
-    # if a run dies while it claims the output, it leaves only a temporary file of the lease
+    # a temporary file of the lease does not count: a run that died during its claim has left it
     return any(remnant_of(base_name(path)) != base_name(layout.lease_file.path) for path in paths)
 
 

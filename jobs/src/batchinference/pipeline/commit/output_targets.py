@@ -30,7 +30,7 @@ class OutputTarget:
     others: tuple[Layout, ...] = ()
     """The first output and its additions, without this output."""
     complete: tuple[Layout, ...] = ()
-    """The complete ones among the first output and its additions, maybe also this output."""
+    """The complete outputs among the first output, its additions and this output."""
     reader: CachedReader = field(default_factory=CachedReader, compare=False, repr=False)
     recompute: bool = False
     """Whether to replace the rows of input files that have changed or are gone."""
@@ -50,7 +50,7 @@ class OutputTarget:
         return [layout.input for layout in earlier if layout.input.exists()]
 
     def previous_versions(self, job: str) -> list[Layout]:
-        """Return what the job with identity `job` has written to this path with other specs."""
+        """Return the outputs that the job with identity `job` has written here with other specs."""
         current = {self.layout.key, *(layout.key for layout in self.others)}
         main = self.layout.main
         return [
@@ -136,12 +136,12 @@ def _reopened_targets(
 
 
 def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> OutputTarget:
-    """Return the first output until it is complete, and then, if the job adds new files, an
-    addition: the unfinished one or a new one."""
+    """Return the first output if it is unfinished or if the job reads no new files. Otherwise,
+    return an addition: the unfinished one or a new one."""
     first = _first_output(spec, layout, reader)
     target = _target(layout, first, first, reader)
     unfinished = [output for output in target.others if output not in target.complete]
-    # without resume, the target is an unfinished addition, which starts over, or the first one
+    # without resume, the target is an unfinished addition, which starts over, or the first output
     if not (first in target.complete and _reads_new_files(spec) and (spec.resume or unfinished)):
         return target
     chosen = next(iter(unfinished), layout.addition(len(target.others) + 1))

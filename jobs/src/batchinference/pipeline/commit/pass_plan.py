@@ -1,6 +1,6 @@
-"""Plans the first pass of a run at an output, and begins it.
+"""Plans the first pass of a run at an output, and begins this pass.
 
-A plan is what the job does with the output (`start_or_resume`), and from which snapshot."""
+A plan says what the job does with the output (`start_or_resume`), and from which snapshot."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class PassPlan:
 
 
 def plan_pass(target: OutputTarget, request: Request, table: CommittedTable | None) -> PassPlan:
-    """Return what a job does with an output. An interrupted replacement is first swapped in, and a
-    heartbeat of another run is awaited if necessary. Raises BadOutput if the job must not change
+    """Return what a job does with an output. Before that, a complete replacement is swapped in, and
+    a heartbeat of another run is awaited if necessary. Raises BadOutput if the job must not change
     the output, if another run is writing to the output, or if the state is damaged."""
     reader, ended = target.reader, set[Lease | None]()
     while True:
@@ -104,8 +104,8 @@ def _with_rows(
 def _decide(
     layout: Layout, request: Request, table: CommittedTable | None, reader: CachedReader
 ) -> tuple[OutputState, Action]:
-    """Return the state of the output to write, and what the job does with it. Swap in a complete
-    replacement before. Raises BadOutput like `decide`."""
+    """Return the state of the output to write, and what the job does with this output. If there is
+    a complete replacement, first swap it in. Raises BadOutput like `decide`."""
     state = load_state(layout, request, table, reader)
     action = decide(state, request)
     with storage_errors_as_bad_output(request.write):
@@ -124,9 +124,9 @@ def _has_waited(
     state: OutputState, request: Request, reader: CachedReader, ended: set[Lease | None]
 ) -> bool:
     """Return whether the job has waited for the heartbeat of another run, so that `reader` may be
-    out of date. The job does not wait twice for a run: its lease is added to `ended`. Raises
-    BadOutput if another run writes to the output, appends rows that this job would delete, or
-    writes a replacement, which would delete the rows of this job."""
+    out of date. The lease of the other run is then in `ended`, and the job does not wait for it
+    again. Raises BadOutput if another run writes to the output, appends rows that this job would
+    delete, or writes a replacement, which would delete the rows of this job."""
     layout = state.layout
     others = reader.all_appended(layout.main) if request.write.mode == "overwrite" else []
     if not layout.is_replacement:
@@ -143,7 +143,7 @@ def begin_pass(
     spec: BatchInferenceSpec, plan: PassPlan, request: Request, serialized: Callable[[], bytes]
 ) -> tuple[JobPass, Snapshot]:
     """Claim the output if the job starts over, and begin the next pass. Return the pass and
-    the snapshot of the rows that it keeps. `serialized` returns the input snapshot. Raises
+    the snapshot of the rows that are kept. `serialized` returns the input snapshot. Raises
     BadOutput if another run has begun in the output."""
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
     starts_over, changed_input = start is None or lease is None, None
@@ -158,7 +158,7 @@ def begin_pass(
     elif plan.relisted:
         changed_input = serialized()
         start = replace(start, input=digest(changed_input))
-    # a retry may run with other code, because users normally correct the code before it
+    # the hashes of the code are replaced, because users normally correct the code before a retry
     new_code = plan.action in (Action.RETRY_FAILED, Action.RECOMPUTE)
     if starts_over or new_code or not layout.code.exists():
         write_code(layout.code, request.code)

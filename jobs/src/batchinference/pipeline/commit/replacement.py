@@ -1,7 +1,7 @@
 """Replaces an output by its complete replacement, which a job with mode overwrite has written.
 
 The old output is deleted, and the new files are moved to its paths. If the process dies before all
-files are moved, the next run of the job moves the others."""
+files are moved, the next run of the job moves the remaining files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
         _check_files(layout, current)
         current = Claim(layout, current, overwrite=True, job=job).claim_and_clear()
     if current.run != new.run or not current.has_completed(layout):
-        # from this lease on, a repeated call deletes nothing, and only moves the other files
+        # from this lease on, a repeated call deletes nothing, and only moves the remaining files
         moving.write_if_unchanged(layout, current)
         with keep_heartbeat(heartbeat_file(layout, moving)):
             _move_files(replacement, layout)
@@ -62,8 +62,8 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
 
 
 def _check_files(layout: Layout, current: Lease | None) -> None:
-    """Raise Incomplete if files of the replacement are missing or damaged. In that case, delete its
-    completion marker, so that the next run computes the missing rows."""
+    """Raise Incomplete if files of the replacement are missing or damaged. Before that, delete the
+    completion marker of the replacement, so that the next run computes the missing rows."""
     replacement = layout.replacement
     try:
         final = Snapshot.read(replacement.final_snapshot, replacement.key)
@@ -118,7 +118,7 @@ def _state_files(replacement: Layout, final: Snapshot) -> dict[str, bytes]:
 
 
 def _move_all(source: Location, target: Location, names: list[str]) -> None:
-    """Move those of the named files that an earlier call has not moved yet."""
+    """Move the files with these names, except files that an earlier call has already moved."""
     present = {source.relative(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
         left = [name for name in names if name in present]

@@ -38,7 +38,7 @@ def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the entries without those that hold a row twice, or hold one of an earlier entry."""
+    """Return the entries without those that have a row twice or a row of an earlier kept entry."""
     overlapping = _overlapping(entries)
     if not overlapping:
         return entries
@@ -58,7 +58,7 @@ def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
-    """Return the sorted indexes of entries that hold a row twice, or hold a row of another one."""
+    """Return the sorted indexes of entries that have a row twice, or a row of another entry."""
     starts, stops, owners = edges(entries)
     order = np.argsort(starts, kind="stable")
     starts, stops, owners = starts[order], stops[order], owners[order]
@@ -69,7 +69,7 @@ def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
 
 def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the row ranges of all entries as three arrays (int64): the first id, the id after the
-    last, and the index of the entry."""
+    last id, and the index of the entry."""
     counts = [len(entry.row_ranges) for entry in entries]
     flat = np.array(
         [edge for entry in entries for range_ in entry.row_ranges for edge in range_],
@@ -80,7 +80,7 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[ManifestEntry]:
-    """Return the entries of which all split rows are complete and are not in `others`."""
+    """Return the entries whose split rows are all complete, and all outside of `others`."""
     while True:  # dropping an entry may make split rows of other entries incomplete
         rows, shares = summed_shares(entries)
         invalid = set(rows[(shares != FULL_SHARE) | others.contains(rows)].tolist())
@@ -135,7 +135,7 @@ class RowSet:
     def contains(self, ids: np.ndarray) -> np.ndarray:
         """Return a mask (bool) of the ids (int64) that are in the set."""
         ranges = np.searchsorted(self.starts, ids, side="right") - 1
-        stops = np.append(self.stops, 0)  # an id before the first range gets index -1: this 0
+        stops = np.append(self.stops, 0)  # the 0 is for ids before the first range
         return np.asarray(ids < stops[ranges])
 
     def has_rows_from(self, file: int, row: int) -> bool:
@@ -144,8 +144,8 @@ class RowSet:
         return bool(index < len(self.starts) and self.starts[index] < pack_id(file + 1, 0))
 
     def possible_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return the possible ones of `ends`, the numbers of rows of files: those after which the
-        set has no row of their file."""
+        """Return the possible entries of `ends`, which maps files to their numbers of rows. An end
+        is impossible if the set has a row of the file after this end."""
         files = self.starts >> ROW_BITS
         last = np.flatnonzero(np.diff(files, append=-1))
         stops = dict(zip(files[last].tolist(), (self.stops[last] & ROW_MASK).tolist(), strict=True))
@@ -154,7 +154,7 @@ class RowSet:
     def missing(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None
     ) -> MissingRows:
-        """Return the rows that are not in the set, of an input with this number of files. `ends`
+        """Return the rows of the input that are not in the set. The input has `files` files. `ends`
         has the number of rows of each file that was read to its end. `rows_each` is the number of
         rows of every file, if that is known in advance."""
         edges = np.searchsorted(self.starts >> ROW_BITS, np.arange(files + 1))
@@ -187,8 +187,8 @@ class RowSet:
 
 
 def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> int:
-    """Return the number of rows of an input with this number of files. `ends` has the rows of each
-    file that has not `rows_each` rows (0 if they were removed), or of all files without one."""
+    """Return the number of rows of an input of `files` files. `ends` has the number of rows of each
+    file, except of files with `rows_each` rows. The number is 0 if the rows were removed."""
     if rows_each is None:
         return sum(ends.values())
     return files * rows_each + sum(rows - rows_each for rows in ends.values())

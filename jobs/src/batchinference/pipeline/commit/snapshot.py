@@ -1,8 +1,8 @@
 """Snapshots: files that list the valid manifest entries of an output at one moment.
 
 A pass begins with a snapshot. Commits that are neither in this snapshot nor made by the pass
-are invalid, even if a delayed task makes them later. A complete output has a final snapshot. The
-next pass computes the rows of entries again whose files somebody has deleted or changed."""
+are invalid, even if a delayed task makes them later. A complete output has a final snapshot. If
+somebody has deleted or changed the files of an entry, the next pass computes its rows again."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ class Snapshot:
     work: WorkHash
     """The key of the output definition (see `output_paths.work_key`)."""
     input: Digest
-    """The digest of the input snapshot, which gives the input files their numbers."""
+    """The digest of the input snapshot (the list that gives the input files their numbers)."""
     entries: list[ManifestEntry] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     """The number of rows of each input file that was read to its end."""
     pass_number: Natural = 0
     """The pass that began or ended with this snapshot."""
     empty_schemas: list[str] = field(default_factory=list)
-    """The distinct Arrow schemas of commits without rows. Empty once an entry has rows."""
+    """The distinct Arrow schemas of commits without rows. Empty as soon as an entry has rows."""
     findings: str = ""
     """A text about the first rows, which are computed before all others (see `first_rows`)."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
-    """For each step with a cascade, the score from which on it skips rows."""
+    """For each step with a cascade, the score from which on the step skips rows."""
     gate: str = ""
-    """The gate that the first rows have passed, as JSON."""
+    """The gate (`spec.gate`) that the first rows have passed, as JSON."""
     recomputed: list[Natural] = field(default_factory=list)
     """The input files that have changed since the output was begun or was last complete."""
     removed: list[Natural] = field(default_factory=list)
-    """The input files that are gone since then. Their rows are removed from the output."""
+    """The input files that are gone since the same time. Their rows are left out of the output."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """Return the snapshot with the commits of these manifests, without invalid entries. It has
-        no end of a file with later rows, because an error has then ended the reading too early."""
+        """Return the snapshot with the commits of these manifests, without invalid entries. If a
+        file has rows after its end, an error had ended the reading, and the end is left out."""
         manifests = list(manifests)
         ends = dict(self.ends)
         for file, rows in (end for m in manifests for end in m.ends):
@@ -87,7 +87,7 @@ class Snapshot:
         return replace(new, empty_schemas=distinct)
 
     def with_entries(self, entries: list[ManifestEntry]) -> Snapshot:
-        """Return the snapshot with the valid ones of these manifest entries as its entries."""
+        """Return the snapshot with other entries: those of `entries` that are valid."""
         return replace(self, entries=resolve_overlaps(entries))
 
     def missing_rows(self, files: int, rows_each: int | None) -> MissingRows:
@@ -96,7 +96,7 @@ class Snapshot:
         return RowSet.of(self.entries).missing(files, self.ends, rows_each)
 
     def rows(self, files: int, rows_each: int | None) -> int:
-        """Return the number of input rows. No rows must be missing."""
+        """Return the number of input rows of a snapshot that lacks no rows."""
         return rows_in_all(files, self.ends, rows_each)
 
     @property
@@ -117,7 +117,7 @@ class Snapshot:
         return any(entry.counts.written for entry in self.entries)
 
     def serialized(self) -> bytes:
-        """Return the content of the snapshot file. Entries refer to their columns by a number."""
+        """Return the content of the snapshot file. Equal lists of columns are stored only once."""
         schemas: dict[tuple[tuple[str, str], ...], int] = {}
         numbers = [schemas.setdefault(tuple(entry.columns), len(schemas)) for entry in self.entries]
         stored = {
@@ -199,7 +199,7 @@ def without_missing_files(
     layout: Layout, snapshot: Snapshot, files: ListedFiles | None = None
 ) -> Snapshot:
     """Return the snapshot without manifest entries that have a missing file or a file of another
-    size. `files` is a listing of the output that was made after the entries were read, if any."""
+    size. `files` is a listing made after the entries were read; None to list the files here."""
     files = files or ListedFiles.of(layout)
     present = [
         entry

@@ -1,6 +1,6 @@
 """Decides what a job does with its output, for example whether it starts or resumes.
 
-`decide` is pure: `output_state` has read everything that it needs."""
+`decide` reads no files: `output_state` has read everything that `decide` needs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if table is not None and table.pass_committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
-        # merging the same rows twice changes nothing
+        # to overwrite with the same rows, or to merge them again, changes nothing
         if overwrite or request.write.mode == "merge":
             return Action.START
         raise BadOutput(
@@ -119,7 +119,7 @@ def _advice_after_code_change(state: OutputState, request: Request) -> str:
 
 
 def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> str:
-    """Return why a job must not replace other work: it is of another job, or the spec differs."""
+    """Return why a job must not replace other work: another job owns it, or the spec differs."""
     if not request.owns(lease, state.layout.key):
         same_name = without_uid(lease.job) == without_uid(request.job)
         changes = f" ({state.spec_change})" if same_name and state.spec_change else ""
@@ -137,14 +137,14 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
 
 
 def restart_advice(setting: str = "", *, command: bool) -> str:
-    """Return the advice to compute all rows again, with a `command` on a machine or a setting."""
+    """Return the advice to compute all rows again: by a command, or else by a setting."""
     how = f"Run `{RESTART}`" if command else f"Set {setting or 'write.mode to overwrite'}"
     return f"{how} to compute all rows again"
 
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
     """Return whether the job is allowed to replace the output of other work."""
-    # replacements are only visible when they are complete, so anybody may start them over
+    # a replacement is only visible when it is complete, so any job may start it over
     is_own = state.layout.is_replacement or request.owns(lease, state.layout.key)
     return request.write.mode == "overwrite" and (is_own or not request.own_only)
 

@@ -30,8 +30,8 @@ class Claim:
         """Claim the output, delete its contents, and return the new lease.
 
         While rows are deleted, the output has a lease with the key of the previous work, so that an
-        interrupted deletion can be repeated. Its `begun` is false, so these rows are invalid.
-        Raises BadOutput if another run has begun in the output."""
+        interrupted deletion can be repeated. `begun` is false in this lease, so that the previous
+        rows are invalid. Raises BadOutput if another run has begun in the output."""
         layout, last_pass = self.layout, self.before.pass_number if self.before else 0
         series = self.series or uuid.uuid4().hex
         new = Lease.new(layout, last_pass, begun=False, job=self.job, series=series)
@@ -67,8 +67,8 @@ class Claim:
     def _delete_files(self, layout: Layout, old: Lease, current: Lease) -> None:
         """Delete the data files of the work of the lease `old`, and its error files if that is
         allowed (see `Lease.deletable_errors`). Raises BadOutput if the output has another lease
-        than `current`, which is checked after the files were listed. So files that another run
-        writes later are never deleted."""
+        than `current`. This is checked after the listing of the files, so that files that another
+        run writes later are never deleted."""
         errors = old.deletable_errors(layout.output, self.layout.errors)
         directories = [errors, layout.data] if errors is not None else [layout.data]
         listed = (work_files_in(directory, old.key) for directory in directories if old.key)

@@ -2,7 +2,7 @@
 
 A table stores two marks with each commit. The mark of the pass proves the commit if its driver
 dies right afterwards. The mark of the series (all passes for the same rows) keeps delayed drivers
-from committing them again."""
+from committing the same rows again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TableFiles:
 @dataclass(frozen=True)
 class Fence:
     """Prevents duplicate rows in a table if a driver is delayed right before its commit and another
-    driver takes over. A commit is refused if the table has one with the mark of its series."""
+    driver takes over. A commit is refused if the table has a commit of the same series."""
 
     commit_id: str
     series_id: str
@@ -51,7 +51,7 @@ class Fence:
     has_earlier_passes: bool = False
     """Whether a delayed earlier pass of the series may still commit."""
     tries: int = TRIES
-    """How often a commit is tried that conflicts with commits of other writers."""
+    """The number of tries of a commit that conflicts with commits of other writers."""
 
     @property
     def marks(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
 
 
 def has_rows_error(write: WriteTable) -> BadOutput:
-    """Return the error for a table with rows, if the write mode must not append or replace."""
+    """Return the error for a table with rows if the write mode must not append or replace rows."""
     return BadOutput(
         f"write.mode: the table has rows already ({write.format}, "
         f"'{getattr(write, 'table', write.path)}'). Set the mode to append or overwrite, or choose "
@@ -118,5 +118,5 @@ class CommittedTable(Protocol):
         """Return the number of commits with this mark of a pass or a series."""
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        """Commit the rows of all files. In overwrite mode, remove all other rows. Create a table
-        that does not exist. Raises BadOutput if another pass has committed or has begun."""
+        """Commit the rows of all files. In overwrite mode, remove all other rows. Create the table
+        if it does not exist. Raises BadOutput if another pass has committed or has begun."""

@@ -1,4 +1,4 @@
-"""Determines the batch size of a step, and the batches of a segment.
+"""Determines the batch size of a step, and the batches of a segment (adjacent steps of a process).
 
 The batch size of a step is as configured or, with `auto`, the fastest that memory allows."""
 
@@ -20,21 +20,21 @@ UNLIMITED = 1 << 40
 FIRST_SIZE = 8
 """The smallest batch size that the search tries."""
 RUNS = 2
-"""Number of timed batches per size. The first one may include the time of warming up."""
+"""Number of timed batches per size. The first of them may include the time of warming up."""
 GROWTH_BATCHES, MAX_GROWTH_BATCHES = 16, 1024
 """Number of successful batches after which a reduced size is doubled again. This number itself is
 doubled, up to MAX_GROWTH_BATCHES, each time that memory runs out again."""
 MAX_SMALLER = 16
-"""The search ends after this number of consecutive batches that have fewer rows than the size."""
+"""The search ends after this number of consecutive batches with fewer rows than the batch size."""
 GAIN = 1.05
-"""Minimum speedup from doubling the size. With less, the search ends."""
+"""Minimum speedup from doubling the size. With a smaller speedup, the search ends."""
 FIRST_ROWS, MAX_GROWTH = 8, 8
-"""The rows of the first batch of a segment, and the largest factor by which the next one grows."""
+"""The rows of a segment's first batch, and the largest factor from one batch size to the next."""
 BATCH_SECONDS = 1.0
 """Target duration of the batches of a segment. With short batches, a slow step commits in time, and
 few results are lost when the job stops."""
 WINDOW_BATCHES = 30
-"""A window has as many rows as this number of batches, but at most WINDOW_ROWS."""
+"""Number of batches in a window, whose texts are sorted together (at most WINDOW_ROWS rows)."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class BatchSize:
 
     def record_success(self, rows: int, seconds: float) -> None:
         """Record the duration of a successful batch and update the size. The search also ends if
-        batches stay smaller than the size, because batches do not get larger then."""
+        batches stay smaller than the size, because a larger size would not change such batches."""
         if self.search_limit is None:
             self._grow_again(rows)
             return
@@ -138,7 +138,7 @@ class BatchRows:
         self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
         """The number of rows of the next batch."""
         self.have_texts = False
-        """Whether the rows have texts. If so, they are computed in windows."""
+        """Whether the rows have texts. If so, the rows are computed in windows."""
 
     @property
     def window(self) -> int:
@@ -148,9 +148,9 @@ class BatchRows:
         return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
 
     def cut(self, window: RowBatch) -> Iterator[tuple[RowBatch, int]]:
-        """Yield the rows of a window in batches, each with its number of input rows, which is about
-        `next`. All rows of an input row, and its errors, are in the same batch. `record_batch` may
-        change `next` between batches."""
+        """Yield the rows of a window in batches of about `next` input rows, and the number of input
+        rows of each batch. All rows of an input row, and its errors, are in the same batch.
+        `record_batch` may change `next` between batches."""
         rows, inputs = max(1, len(window.ids)), len(window.input_ids)
         units = max(1, inputs) * self._unit
         simple = window.has_unique_ids and not window.errors.num_rows

@@ -8,12 +8,12 @@ cut and concatenate blocks, but every data row and every sidecar row stays compl
 Ray collects a number of rows for each write task. Empty rows follow the sidecar row, so that this
 number includes failed and filtered rows. Only rows with an ID have data.
 
-If an input row became several rows, Ray may move these to different blocks. Each of these rows then
+If an input row became several rows, Ray may move them to different blocks. Each of these rows then
 has a share of the input row. The column of shares exists only if a row has less than FULL_SHARE;
 null means FULL_SHARE.
 
 A column that has only nulls in a block has no type, and Ray cannot concatenate such a column with
-tensors. These columns are dropped, and a column of texts holds their names and positions."""
+tensors. Such columns are dropped, and a column of texts holds their names and positions."""
 
 from __future__ import annotations
 
@@ -105,15 +105,15 @@ def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
     data = has_data(block)
     sidecars = block.column(SIDECAR).drop_null().to_pylist()
     edges = np.flatnonzero(np.diff(data, prepend=False, append=False)).tolist()
-    # slices do not copy the data; there is one sidecar row for each block of an earlier stage
+    # slices copy no data, and are few: about one for each block of an earlier stage
     slices = [block.slice(a, b - a) for a, b in zip(edges[::2], edges[1::2], strict=True)]
     return pa.concat_tables(slices) if slices else block.slice(0, 0), sidecars
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The input rows of a batch that have no row any more, and the share of its input row that each
-    written, failed or lost row has. All shares are None if no input row is divided."""
+    """The lost rows of a batch (input rows without a row), and for each written, failed or lost row
+    its share of the input row. All shares are None if no input row is divided."""
 
     lost: np.ndarray
     """The IDs of the input rows that are neither in the table nor failed."""
@@ -145,8 +145,8 @@ def _all_differ(ids: np.ndarray) -> bool:
 
 
 def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
-    """Return the share of each child. `shares` are those of the parents, and `parents` has the
-    index in `shares` of the parent of each child."""
+    """Return the share of each child row. `shares` has the share of each parent row, and `parents`
+    has for each child the index of its parent in `shares`."""
     order = np.argsort(parents, kind="stable")
     ordered = parents[order]
     children = np.bincount(parents, minlength=len(shares))
@@ -163,7 +163,7 @@ class Sidecar:
     """The provenance of a batch that belongs to no row of its table."""
 
     shares: Shares
-    """Without the shares of the rows in the table, which have a column of their own."""
+    """All shares except those of the rows in the table, which have a column for their shares."""
     filtered: np.ndarray
     errors: pa.Table
     ends: Sequence[tuple[int, int]]
@@ -181,7 +181,7 @@ class Sidecar:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the table of the batch has all of its provenance."""
+        """Whether all provenance of the batch is in its table."""
         parts = self.shares.lost, self.errors, self.filtered, self.ends, self.notes, self.warnings
         return not any(map(len, parts))
 
@@ -265,7 +265,7 @@ def _or_full_shares(shares: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the IDs without duplicates, and the sum of shares of each; None if all are full."""
+    """Return the IDs without duplicates, and the share sum of each; None if all sums are full."""
     if shares is None:
         return ids, None
     unique, indexes = np.unique(ids, return_inverse=True)
@@ -289,7 +289,7 @@ def _drop_null_columns(table: pa.Table) -> pa.Table:
 
 def _user_columns(rows: pa.Table) -> pa.Table:
     """Return the user's columns. Columns that `_drop_null_columns` has dropped are back at their
-    positions. They may have values that come from other blocks."""
+    positions. Such a column may have values, from other blocks in which it was not dropped."""
     dropped = (
         pc.unique(rows.column(NULLS)).drop_null().to_pylist() if NULLS in rows.schema.names else []
     )

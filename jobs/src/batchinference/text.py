@@ -63,7 +63,7 @@ def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
 
 
 def with_article(noun: str) -> str:
-    """Return the noun after `a` or `an`."""
+    """Return the noun with `a` or `an` before it."""
     return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
 
 

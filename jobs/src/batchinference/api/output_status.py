@@ -46,7 +46,7 @@ class OutputStatus:
     counts: Counts
     pass_number: int
     job: str
-    """The job that wrote last, and where this job ran."""
+    """A text: the job of the last run, and where it ran."""
     heartbeat_age: float | None = None
     """Seconds since the last heartbeat of a run that is not complete."""
     last_error: str | None = None

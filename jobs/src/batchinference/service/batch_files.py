@@ -4,7 +4,7 @@
     PATH/NAMESPACE/files/FILE/check.json   the result of checking the lines of the file
     PATH/NAMESPACE/batches/BATCH/          the output of the job with the name BATCH
 
-`check.json` is written first. The file exists once its content is written.
+`check.json` is written before NAME.jsonl. An uploaded file exists as soon as NAME.jsonl does.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Files:
                 raise ValueError("too large")
             return FileCheck.model_validate_json(bytes(await answer.bytes_async()))
         except (FileNotFoundError, ValueError):  # the object is untrusted: tenants can write it
-            message = "input_file_id: what is known about the file was changed. Upload it again"
+            message = "input_file_id: its check is missing or was changed. Upload the file again"
             raise bad_request(message) from None
 
     async def list_ids(
@@ -216,8 +216,8 @@ class Files:
         """Return the ids of all files with this purpose, sorted by upload time of the input file.
 
         Some files may not exist, such as result files of running batches. `batches` are the names
-        of the jobs of all batches: the store lacks jobs without output. The id `after` is always
-        included, because a client may have deleted this file between two pages."""
+        of the jobs of all batches, because the store does not show jobs without output. The id
+        `after` is always included: a client may have deleted this file between two pages."""
         is_id = after and (_UPLOADED.fullmatch(after) or _OF_BATCH.fullmatch(after))
         identifiers = [after] if after and is_id else []
         if purpose in (None, "batch"):

@@ -145,7 +145,7 @@ class JobController:
             delay = self.queue.add_rate_limited(key)
             logger.exception("reconcile failed; retrying in %.1f s", delay)
         finally:
-            if not self.queue.is_queued(key):  # a queued job may still use its admission
+            if not self.queue.is_queued(key):  # a job queued again keeps its turn
                 self.cache.admission_queue.skip(key)
             self.queue.done(key)
 
@@ -178,8 +178,8 @@ class JobController:
     async def _forget(self, key: JobKey) -> None:
         """Forget a job that is gone.
 
-        If one of its RayJobs still exists after ORPHAN_SECONDS, KubeRay is unavailable, and the
-        operator deletes the RayJob and its cluster.
+        If KubeRay has not deleted one of its RayJobs after ORPHAN_SECONDS, it is unavailable. The
+        operator then deletes the RayJob and its cluster.
         """
         self.queue.drop(key)
         self.last_write.pop(key, None)
@@ -187,7 +187,7 @@ class JobController:
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
         for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting or ray_job.owner_uid is None:  # a user may have set the label
+            if not ray_job.deleting or ray_job.owner_uid is None:  # the label may be a user's
                 continue
             if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
                 await self.api.delete_ray_job(key[0], ray_job)
@@ -218,8 +218,8 @@ class JobController:
             if not ray_job.deleting:
                 logger.info("deleted RayJob %s", ray_job.name)
         try:
-            # a job that is admitted has nothing to delete, so since the decision, no request was
-            # awaited and no other job was admitted
+            # if the job is admitted, it deletes no RayJob. So the loop above has awaited nothing,
+            # and no other job was admitted since the decision
             if actions.admits:
                 self.cache.admission_queue.admit(job.key)
             ray_job_created = await self._create(actions.create)
@@ -238,7 +238,7 @@ class JobController:
             await self.api.release_cluster(job.namespace, ray_job)
             logger.info("released the cluster of RayJob %s", ray_job.name)
         for ray_job in actions.remove_workers:
-            # if this is refused, the cluster with its workers is kept for a shorter time
+            # if this is refused, the cluster is deleted earlier than one without workers
             with _logged_errors(f"the workers of RayJob {ray_job.name} cannot be removed", Refused):
                 await self.api.remove_workers(job.namespace, ray_job)
         await self._update_deadlines(job, actions)

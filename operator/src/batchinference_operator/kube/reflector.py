@@ -76,7 +76,7 @@ class WatchHealth:
 
     @property
     def missing(self) -> list[str]:
-        """The paths of the watches that have not started. Their first list is not complete."""
+        """The paths, outside of lost namespaces, for which no watch was accepted yet."""
         return self._without_lost([path for path, started in self._started.items() if not started])
 
     @property
@@ -115,7 +115,7 @@ class Store:
     """Called with a deleted object. The object may have only a name, a namespace, a uid and
     labels."""
     known: Callable[[str], list[Object]]
-    """Returns the cached objects of a namespace ("" for all), as `delete` needs them."""
+    """Returns the cached objects of a namespace ("" for all), maybe with these fields only."""
     listed: Callable[[str, str], None]
     """Called after each complete list, with the namespace and the resource version."""
     requeue: Callable[[str], None]
@@ -205,7 +205,7 @@ class Reflector:
         self._version = body["metadata"]["resourceVersion"]
         if type_ == "BOOKMARK":
             return
-        self._update(self._store.put, body)  # a DELETED event also has a state to store
+        self._update(self._store.put, body)  # DELETED has the last state
         if type_ == "DELETED":
             self._update(self._store.delete, body)
 

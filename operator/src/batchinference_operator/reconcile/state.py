@@ -19,7 +19,7 @@ class Observed:
 
     job: JobView
     ray_jobs: Mapping[str, RayJobView] = field(default_factory=dict)
-    """The RayJobs that have the job's label, or the name of its last attempt's RayJob, by name."""
+    """By name, the RayJobs with the label of the job, and the RayJob that its status names."""
     pods: tuple[PodView, ...] = ()
     disruptions: tuple[Disruption, ...] = ()
     """The decisive disruption of the last attempt's pods, maybe of a deleted pod; empty if none."""
@@ -43,7 +43,7 @@ class Observed:
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
     notified: Mapping[str, str] | None = None
-    """Why each notification about the end could not be sent, by its name; empty if it was sent.
+    """For each notification about the end, by name, why it could not be sent, or "" if it was sent.
     None until all notifications were sent or given up."""
     driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""

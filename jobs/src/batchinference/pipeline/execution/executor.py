@@ -77,7 +77,7 @@ class Executor:
         prepared: PreparedPass,
         measured: str | None = None,
     ) -> None:
-        """`measured` is the step whose replicas on one device this pass measures, if any."""
+        """`measured` is the step, if any, whose replicas per device this pass determines."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
@@ -116,8 +116,8 @@ class Executor:
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fills_files(self, tasks: int, share: float) -> bool:
-        """Return whether most files of this number of tasks have `rowsPerFile` rows (True if not
-        set). If False, Ray Data collects rows of several tasks for each file."""
+        """Return whether with this number of tasks, nearly all files get `rowsPerFile` rows (True
+        if it is not set). If False, Ray Data collects rows of several tasks for each file."""
         per_file, count = self._layout.rows_per_file, self._prepared.count
         if per_file is None:
             return True
@@ -294,7 +294,7 @@ class Executor:
         if not in_tasks:
             return [function() for function in functions]
         arguments = write_task_arguments(self._plan)
-        if not self._plan.groups:  # a CPU each: more tasks would only start more processes
+        if not self._plan.groups:  # with less than a CPU, more processes would start
             arguments["num_cpus"] = TASK_CPUS
         task: Any = ray.remote(**arguments)(_run)
         results: list[Result] = ray.get([task.remote(function) for function in functions])

@@ -57,7 +57,7 @@ def cause_of(error: str) -> str:
 
 def key_of_row(record: Record) -> str:
     """Return a text that identifies the row of an error record in URLs: its id and a hash of its
-    path. The id alone may repeat, because each addition to an output numbers its files anew."""
+    path. The id alone may repeat, because each addition to an output counts input files from 0."""
     path = str(record.get("path")).encode(errors="replace")
     return f"{record.get('id')}-{hashlib.sha256(path).hexdigest()[:16]}"
 

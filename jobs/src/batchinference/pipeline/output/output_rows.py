@@ -30,7 +30,7 @@ from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return up to `count` rows of an output: of the first files by name, or any of the table."""
+    """Return up to `count` rows: of the first files by name, or any rows of a table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output, writer = Location(write.path, write.storage), writer_for(write)
@@ -83,7 +83,8 @@ def _table_of(rows: list[Row]) -> pa.Table:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array:
-    """Return values in a type that holds all of them; as JSON if no type does and none is a str."""
+    """Return values in a type that holds all of them. If there is none, return them as JSON texts,
+    or raise BadOutput if one of them is a str already."""
     kinds = {type(value) for value in values if value is not None}
     try:
         return pa.array(values)

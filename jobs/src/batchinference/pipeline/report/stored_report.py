@@ -66,6 +66,6 @@ def _warnings(layout: Layout, final: Snapshot) -> list[WarningCount]:
 
 
 def _counts(final: Snapshot) -> Counts:
-    """Return the counts of a snapshot. `read` is the number of row ids, because no manifest entry
-    counts an input row whose rows are in several entries."""
+    """Return the counts of a snapshot. `read` is the number of row ids: if the output rows of one
+    input row are in several manifest entries, none of these entries counts the input row."""
     return final.counts.model_copy(update={"read": RowSet.of(final.entries).rows})

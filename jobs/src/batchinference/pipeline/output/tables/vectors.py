@@ -24,8 +24,8 @@ class Vectors:
     distance: str = ""
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the table with the vectors as lists of float32, rounded if necessary, or unchanged
-        if it lacks the column. Raises BadOutput if the column has no lists of numbers."""
+        """Return the table with the vectors as lists of float32, rounded if necessary. A table
+        without the column stays as it is. Raises BadOutput for values that are no such lists."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)

@@ -54,7 +54,7 @@ MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 """The lowest limit for the size of a row, and the largest block that pyarrow can read, in bytes."""
 SAMPLE_BYTES = 4 << 20
 """Approximate bytes of the samples from which types are inferred, in equal parts for the sampled
-files. A file that is smaller than its part is sampled completely."""
+files. A file that is smaller than its part is sampled completely: types fit all of its values."""
 COMPARED_LINES = 20
 """Maximum number of lines, from the header on, that are searched for another delimiter."""
 _DELIMITERS = (b";", b"\t", b"|", b",", b"\1")

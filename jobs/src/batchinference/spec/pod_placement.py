@@ -100,9 +100,9 @@ class Affinity(SpecModel):
     node_affinity: NodeAffinity | None = None
     """Nodes that pods need or prefer."""
     pod_affinity: PodAffinity | None = None
-    """Pods in whose place the pods run."""
+    """Pods with which the job's pods share a place."""
     pod_anti_affinity: PodAffinity | None = None
-    """Pods in whose place the pods do not run."""
+    """Pods with which the job's pods do not share a place."""
 
 
 class TopologySpread(SpecModel):

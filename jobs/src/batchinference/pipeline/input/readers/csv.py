@@ -146,7 +146,7 @@ class CsvReader(Reader):
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names of the options. If there are none, read the header of `text`."""
+        """Return the column names in the options, or else in the header, which is then removed."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names

@@ -423,7 +423,7 @@ def _is_valid(text: pa.Array) -> bool:
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether all values are dates or timestamps in the years 1 to 9999 in any time zone."""
+    """Return whether all values are dates or timestamps of years 1 to 9999 in all time zones."""
     if kinds.is_date(kind):
         day = 1 if kinds.is_date32(kind) else _DAY * 1000
     elif kinds.is_timestamp(kind) and _has_known_zone(kind):

@@ -79,7 +79,7 @@ class JobRun:
     _entries: Sequence[ManifestEntry] = ()
     """The manifest entries of `_pass`, once they are fetched; for the page of the report."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
-    """The notes of all finished passes over the current output."""
+    """The notes of all finished passes at the current output."""
     _has_ended: bool = field(default=False, init=False)
     """Whether `_pass` has ended and its notes are in `_notes`."""
 

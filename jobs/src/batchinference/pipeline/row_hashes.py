@@ -43,7 +43,7 @@ def row_hashes(table: pa.Table) -> list[bytes]:
 
 
 def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with nanosecond times as integers, because Python would round them."""
+    """Return a column with nanosecond times as integers, because Python cuts off nanoseconds."""
     kind = map_types(column.type, lambda kind: pa.int64() if kind == pa.time64("ns") else kind)
     return column if kind == column.type else column.cast(kind)
 

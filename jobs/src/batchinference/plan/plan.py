@@ -34,7 +34,7 @@ class Plan:
     groups: tuple[WorkerGroup, ...]
     single_segment: bool
     """Whether each task reads a part of the input, runs all steps and writes the results. For some
-    inputs and outputs, separate tasks do these three things nevertheless: see `Executor`."""
+    inputs and outputs, rows move between tasks nevertheless: see `Executor`."""
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()

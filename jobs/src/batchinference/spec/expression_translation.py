@@ -402,7 +402,7 @@ def _in_lower_case(node: ast.expr) -> ast.expr:
 
 
 def _in_any_case(name: str, value: ast.expr, patterns: Sequence[ast.expr]) -> ast.expr:
-    """Return a call of matches() that ignores case; `_UNKNOWN` for any other function."""
+    """Return a call of matches() that ignores case; `_UNKNOWN` for any other call."""
     match name, patterns:
         case "matches", [ast.Constant(value=str(pattern))]:
             return _call("matches", value, ast.Constant(f"(?i){pattern}"))
@@ -553,7 +553,7 @@ _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(("substr", "substring"), _substring),
 }
-"""Functions that make a translation, by the function or method that they translate."""
+"""Functions that make translations that no template can express, by function or method."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},

@@ -87,11 +87,11 @@ class PodAffinity(SpecModel):
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodTerm], Field(max_length=8)
     ] = []
-    """Pods in whose place the pods of the job must run, or for anti-affinity must not run."""
+    """Pods with which the job's pods must share a place, or for anti-affinity must not."""
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredPods], Field(max_length=8)
     ] = []
-    """Pods in whose place the pods of the job run, or for anti-affinity do not run, if possible."""
+    """Pods with which the job's pods share a place, or for anti-affinity do not, if possible."""
 
 
 class Affinity(SpecModel):
@@ -100,9 +100,9 @@ class Affinity(SpecModel):
     node_affinity: NodeAffinity | None = None
     """Nodes that pods need or prefer."""
     pod_affinity: PodAffinity | None = None
-    """Pods in whose place the pods run."""
+    """Pods with which the job's pods share a place."""
     pod_anti_affinity: PodAffinity | None = None
-    """Pods in whose place the pods do not run."""
+    """Pods with which the job's pods do not share a place."""
 
 
 class TopologySpread(SpecModel):

@@ -174,7 +174,7 @@ class Counts(SpecModel):
     @property
     def tokens_text(self) -> str:
         """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without kinds that are
-        zero or unknown; empty if there are neither."""
+        zero or unknown; empty without input and output tokens."""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
         parts = [f"{self.input_tokens:,} input{cached}"] if self.input_tokens else []
         parts += [f"{self.output_tokens:,} output"] if self.output_tokens else []

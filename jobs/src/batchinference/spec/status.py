@@ -129,7 +129,7 @@ class Choice(SpecModel):
     capacity_type: Annotated[str, Field(max_length=63)] | None = None
     """The profile in `cluster.fallback.capacityTypes`."""
     device_hour: Money | None = None
-    """The price of a device per hour; for several types, the mean, with the maximum number of pods
+    """The price of a device per hour; for several types, the mean at the maximum number of devices
     of each type. Absent if a profile has no price."""
     after: Duration | None = None
     """The time without capacity after which the next attempt tries the next choice. Absent for the

@@ -242,7 +242,7 @@ def _compact_duration(text: str) -> str:
 
 
 def in_units(value: object) -> str:
-    """Return a number of seconds, rounded up, as a duration; empty for zero and for texts."""
+    """Return a positive number of seconds, rounded up, as a duration; empty for other values."""
     number = None if isinstance(value, str) else _number_in(value)
     minutes, seconds = divmod(max(0, math.ceil(number or 0)), 60)
     parts = ((minutes // 60, "h"), (minutes % 60, "m"), (seconds, "s"))

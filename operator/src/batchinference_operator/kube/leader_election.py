@@ -31,7 +31,7 @@ REQUEST_SECONDS = 2.0
 API_VERSION = "coordination.k8s.io/v1"
 Object = dict[str, Any]
 Send = Callable[[str, str, Any], Awaitable[tuple[int, Any, float]]]
-"""Sends a request with method, path and body. Returns status, answer and Retry-After."""
+"""Sends a request with method, path and body. Returns status, answer and Retry-After (seconds)."""
 logger = logging.getLogger("batchinference.operator")
 
 

@@ -1,4 +1,4 @@
-"""Posts Events about jobs and schedules. Reconciles neither wait for Events nor fail with them."""
+"""Posts Events about jobs and schedules. Reconciles never wait for Events or fail due to them."""
 
 import asyncio
 import hashlib

@@ -176,7 +176,7 @@ def _with_details(
 
 
 def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
-    """Return the summary, with the nodes that the attempt must not use if it is Unschedulable."""
+    """Return the summary. If it is Unschedulable, add the nodes that the attempt must not use."""
     earlier = {"attempts": job.status["attempts"][:-1]}
     if summary.reason != Cause.UNSCHEDULABLE or not (nodes := faulty_nodes(earlier)):
         return summary

@@ -18,8 +18,8 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
 def add_usage(observed: Observed, now: datetime) -> Status:
-    """Return the status with the current number of devices. The usage since the last reconcile is
-    added to that of the job and to that of the running attempt."""
+    """Return the status with the current number of devices. The usage since `usageTime` is added
+    to that of the job and to that of the running attempt."""
     status = without(observed.job.status, "devices")
     if devices := current_devices(observed):
         status["devices"] = devices
@@ -90,7 +90,7 @@ def _max_device_seconds(
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
-    """Return the sum of the amounts of pods times their seconds with a node in an interval.
+    """Return the rounded sum of the amounts of pods times their seconds with a node in an interval.
 
     The result is the difference of two rounded sums, so that the rounding errors of short intervals
     do not add up.

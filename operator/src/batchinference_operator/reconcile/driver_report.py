@@ -50,7 +50,7 @@ def without_old_report(observed: Observed) -> Observed:
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
     """Return whether the final report of an ended RayJob may still arrive.
 
-    A silent driver is awaited until it was polled once and REPORT_GRACE_SECONDS are over.
+    A silent driver is awaited until it was polled, and until REPORT_GRACE_SECONDS after the end.
     """
     if not driver_unreachable(observed, ray_job):
         return False

@@ -86,7 +86,7 @@ class Request:
     swapped_in_replacement: bool = False
     """Whether this run has just swapped in the replacement that an interrupted run completed."""
     own_only: bool = False
-    """Whether the mode overwrite may replace no output of other jobs."""
+    """Whether the mode overwrite must not replace the output of another job."""
 
     def resumes(self, lease: Lease) -> bool:
         """Return whether to use the commits that were made with this lease. A BatchInference object

@@ -484,7 +484,7 @@ class StepResults:
 
 
 def _complete_rows(ids: np.ndarray, rows: int) -> int:
-    """Return how many of the first `rows` rows can be used, at most, without dividing an input row.
+    """Return the largest number of first rows, up to `rows`, with which no input row is divided.
     `ids` are the input row IDs of the batch."""
     _, inputs = np.unique(ids, return_inverse=True)
     last = np.zeros(len(ids), dtype=np.int64)

@@ -59,8 +59,8 @@ class WorkerOutput:
 
 
 def _is_user_line(line: str) -> bool:
-    """Return whether a line may come from user code. In the stack of a crashed process, only the
-    lines about the user's files are."""
+    """Return whether a line may come from user code. In the stack of a crashed process, only
+    lines about the user's files may."""
     if not line.strip() or _RAY_LINE.match(line) or _PROGRESS_BAR.search(line):
         return False
     frame = _FRAME.match(line)

@@ -170,7 +170,7 @@ def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> Ba
 def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:
     """Return a remark if the input differs from the input of a complete output, else empty text.
 
-    `complete` are the layouts of the output and of appends to it. The remark ends with `restart`,
+    `complete` are the layouts of the output and its additions. The remark ends with `restart`,
     which says how to compute all rows again."""
     stored = (layout.input.read_if_exists() for layout in complete)
     contents = [content for content in stored if content is not None]

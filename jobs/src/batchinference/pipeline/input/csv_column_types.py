@@ -43,7 +43,7 @@ class CsvTypes:
     fix: str = ""
     """The advice if a text is invalid in the encoding."""
     escaped: bool = False
-    """Whether the files have an escape character. If so, null values are `csv_dialect.NULL`."""
+    """Whether the files have an escape character. If so, `csv_dialect.NULL` means null."""
     _slow: set[str] = field(default_factory=set, compare=False)
     """The columns for which the quick conversion has failed, and is not tried again."""
 

@@ -139,7 +139,7 @@ def in_memory(decompressor: BinaryIO, limit: int) -> BinaryIO:
 
 
 def _members(archive: _Archive) -> Iterator[tarfile.TarInfo]:
-    """Yield all members except directories. At last, raise ReadError if the end mark is missing."""
+    """Yield all members except directories. Then raise ReadError if the end mark is missing."""
     for member in archive:
         archive.members = []  # type: ignore[attr-defined] # tarfile would keep all members
         archive.has_end = False  # an end mark before this member was of an earlier archive

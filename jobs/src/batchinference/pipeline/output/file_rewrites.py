@@ -78,7 +78,7 @@ class OutputSchema:
         return self._ordered(dict(entry.columns) | types)
 
     def fits(self, entry: ManifestEntry) -> bool:
-        """Return whether the files of an entry already have the columns and types in `columns`."""
+        """Return whether an entry's files already have the columns and types of its `columns`."""
         return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
     def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:

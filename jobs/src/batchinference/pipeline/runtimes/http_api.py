@@ -105,7 +105,7 @@ class OpenAiApi:
 
     def _may_be_cut(self, tokens: int | None) -> bool:
         """Return whether the endpoint may have cut the text: it read as many tokens as the model
-        takes. Raises RequestFailed if `tokens` is None, or if a cut is possible and not allowed."""
+        takes. Raises RequestFailed if this is unknown, or if a cut is possible but not allowed."""
         limit = self._model.max_input_tokens
         if limit is None:
             return False

@@ -29,7 +29,7 @@ class EndpointDown(ConnectionError):
 
 
 class NoResponse(TransientError):
-    """No response, or the response of a gateway before the endpoint. Not caused by the row."""
+    """No response, or only that of a gateway in front of the endpoint. Not caused by the row."""
 
 
 class Overloaded(NoResponse):

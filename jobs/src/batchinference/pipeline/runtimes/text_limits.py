@@ -254,7 +254,7 @@ class PromptLimit:
     def fitted(
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
-        """Cut a row so that its prompt fits. Return a row, its prompt and the number of cut tokens.
+        """Return a row, cut so that its prompt fits, with this prompt and the number of cut tokens.
 
         `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
         tokens to it. Raises TextTooLong if the prompt is too long even without texts of the row."""

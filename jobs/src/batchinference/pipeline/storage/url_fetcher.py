@@ -190,7 +190,7 @@ class Fetcher:
 
 
 def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
-    """Return the content as a file that gzip decompresses: urllib3 accepts truncated streams."""
+    """Return the decompressed content as a file. urllib3 itself would accept a truncated stream."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
         return stream

@@ -50,7 +50,7 @@ class StoredFiles:
     sizes: dict[str, int]
     """The size in bytes of each file that a listing of the directory has shown, by name."""
     from_header: FileCounter | None
-    """Returns the number of rows that the footer of a file states; None without footers."""
+    """Returns the number of rows that the footer of a file states; None if files have no footer."""
     from_bytes: StreamCounter | None
     """Counts the rows of a file by reading all of its bytes."""
     quick: bool

@@ -75,7 +75,7 @@ class AccountedRows:
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
-        """Return the rows of entries. A split row counts if its shares add up to FULL_SHARE."""
+        """Return the rows of entries. A split row counts if its shares reach FULL_SHARE."""
         split, shares = summed_shares(entries)
         complete, repeated = split[shares >= FULL_SHARE], split[shares > FULL_SHARE]
         starts, stops, _ = edges(entries)

@@ -245,7 +245,7 @@ class LabelModel(RuntimeModel):
         return {**super().extra_outputs, **score}
 
     def check_score(self) -> None:
-        """Raise a validation error if `scoreOutput` is set for no classifier, or is the output."""
+        """Raise a validation error if `scoreOutput` is set without a score, or is the output."""
         if self.score_output is None:
             return
         if not self.classifies:

@@ -77,7 +77,7 @@ class Message(SpecModel):
     role: Literal["system", "user", "assistant"]
     """The role of the author of the message."""
     content: Template
-    """The template of the message, in the form of `prompt`."""
+    """The template of the message, with the same syntax as `prompt`."""
 
 
 Messages = Annotated[list[Message], Field(max_length=32)]

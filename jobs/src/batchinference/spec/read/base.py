@@ -40,8 +40,8 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. By default, the
-    extensions of the format, and unknown extensions of files whose content has the format."""
+    """The extensions of the files to read from directories, without the dot. By default, those of
+    the format. Files with an unknown extension are then read if their content has the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
     set."""

@@ -54,7 +54,7 @@ MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 """The lowest limit for the size of a row, and the largest block that pyarrow can read, in bytes."""
 SAMPLE_BYTES = 4 << 20
 """Approximate bytes of the samples from which types are inferred, in equal parts for the sampled
-files. A file that is smaller than its part is sampled completely."""
+files. A file that is smaller than its part is sampled completely: types fit all of its values."""
 COMPARED_LINES = 20
 """Maximum number of lines, from the header on, that are searched for another delimiter."""
 _DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
@@ -146,7 +146,7 @@ class CsvReader(Reader):
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names of the options. If there are none, read the header of `text`."""
+        """Return the column names in the options, or else in the header, which is then removed."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names

@@ -83,7 +83,7 @@ class TypedRows:
 
 class VersionedReader(ParquetReader):
     """Reads the columns `names` of a table. KEPT marks the rows for which the filter `where` is
-    true. Row groups without such rows are not read."""
+    true. A row group is not read if its statistics show that it has no such rows."""
 
     sampled_files = 8
 

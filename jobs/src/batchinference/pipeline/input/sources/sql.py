@@ -80,7 +80,7 @@ class Database:
             return cursor.fetchone()[0]
 
     def rows(self, query: str) -> list[pa.Table]:
-        """Return all rows of a query as one table. Raises BadInput if a column fits no type."""
+        """Return all rows of a query as one table. Raises BadInput if no type fits a column."""
         with closing(self()) as connection:
             cursor = connection.cursor()
             cursor.execute(query)

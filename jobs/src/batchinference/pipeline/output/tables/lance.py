@@ -28,7 +28,7 @@ from batchinference.text import counted
 
 _RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
 StagedFile = tuple[list[Any], list[str], Location]
-"""The columns of the dataset at staging, the new fragments (JSON), and the committed file."""
+"""The columns of the dataset at staging, the new fragments (JSON), and the file with their rows."""
 
 
 class LanceTable(Table):

@@ -157,8 +157,8 @@ def _extension(value: Any) -> str:
 
 def _keys(column: pa.ChunkedArray) -> list[str]:
     """Return a unique key for each row, because readers take consecutive members with the same key
-    as one row. Unsafe characters become `_`, such as `/`, and `.`, which would end a key. If a key
-    is already used, a number is appended to it: `cat`, `cat--2`."""
+    as one row. Unsafe characters become `_`: a `.`, for example, would end a key, and `../` leave
+    the directory. A number is appended to a key that is already used: `cat`, `cat--2`."""
     uses: dict[str, int] = {}
     keys = []
     for row, value in enumerate(column.to_pylist()):

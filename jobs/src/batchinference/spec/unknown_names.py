@@ -66,7 +66,7 @@ UNSUPPORTED = {
                     "Put it into engine: {...} of the runtime vllm"),
     **dict.fromkeys(("spec.resources", "spec.replicas", "spec.batch_size", "spec.model",
                      "spec.python", "spec.filter"), "Move it into one of steps"),
-    "resources.gpu_memory": "Set gpu to a part of a GPU: a replica with 0.25 gets a quarter of its memory",
+    "resources.gpu_memory": "Set gpu to a part of a GPU: 0.25 gives a quarter of its memory",
     **dict.fromkeys(("model.token", "model.hf_token"), "Set the environment variable HF_TOKEN"),
     "notifications.url": "Put the address into an environment variable, and its name into urlEnv",
     "read.dataset": "Set name, for the format huggingface",

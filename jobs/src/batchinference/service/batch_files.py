@@ -207,7 +207,7 @@ class Files:
                 raise ValueError("too large")
             return FileCheck.model_validate_json(bytes(await answer.bytes_async()))
         except (FileNotFoundError, ValueError):  # the object is untrusted: tenants can write it
-            message = "input_file_id: its check is missing or was changed. Upload the file again"
+            message = "input_file_id: its check is missing or was changed. Upload it again"
             raise bad_request(message) from None
 
     async def list_ids(

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -21,16 +22,19 @@ OPERATOR = ROOT / "operator/src/batchinference_operator"
 SOURCES = sorted([*JOBS.rglob("*.py"), *OPERATOR.rglob("*.py")])
 LONGEST = 60
 LONG = 35
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_155,
     "jobs/src": 70_190,
     "operator/src": 8_910,
-    "tests": 113_900,
+    "tests": 113_930,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
+PATCHED_CONSTANTS = 71
+"""Maximum number of patches of constants in tests, of libraries too. Prefer an argument."""
 MAY_BE_LONG = 5
 """CONTRIBUTING: a function has about 10 lines, rarely more than 35, never more than 60."""
 HEAVY = ("ray", "pyarrow", "torch", "transformers", "numpy", "pandas", "PIL")
@@ -173,6 +177,35 @@ def test_functions_that_return_arrays_say_their_type() -> None:
         and not said.search(ast.get_docstring(node) or "")
     ]
     assert silent == []
+
+
+def test_public_methods_have_a_docstring_or_inherit_one() -> None:
+    nodes = [node for path in SOURCES for node in ast.walk(tree_of(path))]
+    classes: dict[str, list[ast.ClassDef]] = defaultdict(list)
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            classes[node.name].append(node)
+
+    def is_silent(owner: ast.ClassDef, name: str) -> bool:
+        own = [node for node in owner.body if isinstance(node, FUNCTION) and node.name == name]
+        names = [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in owner.bases]
+        bases = [base for each in names if each != owner.name for base in classes[each]]
+        return not any(map(ast.get_docstring, own)) and all(is_silent(base, name) for base in bases)
+
+    methods = [(node, method) for node in nodes if isinstance(node, ast.ClassDef)
+               for method in node.body if isinstance(method, FUNCTION)]  # fmt: skip
+    assert [
+        f"{owner.name}.{method.name}"
+        for owner, method in methods
+        if not owner.name.startswith("_") and not method.name.startswith("_")
+        and is_silent(owner, method.name)
+    ] == []  # fmt: skip
+
+
+def test_few_constants_are_patched_by_tests() -> None:
+    patch = re.compile(r'(?:setattr|patch\.object)\([^)]*"[A-Z_]{4,}"')
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if "bench" not in path.parts]
+    assert sum(len(patch.findall(path.read_text())) for path in tests) <= PATCHED_CONSTANTS
 
 
 def test_no_module_has_a_todo_mark() -> None:

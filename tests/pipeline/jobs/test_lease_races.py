@@ -33,6 +33,7 @@ from plugins.messages import Messages
 from support.jobs.crash_points import Site
 from support.outputs.builders import succeeded_report
 
+pytestmark = pytest.mark.xdist_group("s3")  # its worker has a server already
 KEY = "a" * 64
 on_all_stores = pytest.mark.parametrize("site", ["posix", "s3", "gs", "az"], indirect=True)
 on_stores = pytest.mark.parametrize("site", ["s3", "gs", "az"], indirect=True)

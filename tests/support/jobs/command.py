@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic, sleep  # tests may patch those of the module
 
 PROGRAM = Path(sys.executable).parent / "batchinference"
 MARK = "TEST_COMMAND_MARK"
@@ -58,7 +58,7 @@ class Command:
             for process in processes:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-            time.sleep(0.05)
+            sleep(0.05)
 
     def processes(self, title: bytes = b"") -> list[int]:
         """Return the ids of this run's live processes whose command line begins with `title`."""
@@ -81,7 +81,7 @@ def _read(file: Path) -> bytes:
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     """Wait for a condition, or fail with its name."""
-    deadline = time.monotonic() + seconds
+    deadline = monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(0.05)
+        assert monotonic() < deadline, f"waited {seconds:g} s for {what}"
+        sleep(0.05)

@@ -106,12 +106,12 @@ def _start(
         text=True,
     )
     try:
-        wait_until(lambda: process.poll() is not None or _listens(process), "the S3 server", 20)
+        wait_until(lambda: process.poll() is not None or _listens(process), "the S3 server")
         assert process.poll() is None, process.communicate()[1]
-    except AssertionError:
+    except AssertionError as error:
         process.kill()
         if starts == 1:
-            raise
+            raise AssertionError(f"{error}: {process.communicate()[1]}") from error
         return _start(directory, log, starts - 1)
     return process, port
 

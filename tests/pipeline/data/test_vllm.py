@@ -437,7 +437,13 @@ def test_model_that_cannot_work_ends_the_job(
         asked(model(**{"source": folder, "chatTemplate": template, **fields}), text=["a"])
 
 
-def test_answered_row_makes_room_for_a_row_of_another_batch(tmp_path: Path) -> None:
+def test_answered_row_makes_room_for_a_row_of_another_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        IN_FLIGHT, "_changed", threading.Condition()
+    )  # no thread of another test waits
+    monkeypatch.setattr(IN_FLIGHT, "rows", 0)
     save_language_model(tmp_path / "model")
     step = {"name": "ask", "model": vllm(source=str(tmp_path / "model"), chat=False)}
     transform = load_step(Step.model_validate({**step, "resources": {"gpu": 1}}), Device())

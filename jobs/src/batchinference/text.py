@@ -62,6 +62,11 @@ def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
     return [("" if number else name, str(value)) for number, value in enumerate(values)]
 
 
+def cut(text: str, limit: int) -> str:
+    """Return the text, or its first `limit` characters and `...`, which says that it was cut."""
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
 def with_article(noun: str) -> str:
     """Return the noun with `a` or `an` before it."""
     return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from batchinference.spec import BatchInference
 from batchinference.spec.report import JobState, Report
-from batchinference.text import byte_size, in_one_line, named_lines, without_controls
+from batchinference.text import byte_size, cut, in_one_line, named_lines, without_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -200,7 +200,7 @@ def short(value: Any, width: int = SHOWN_WIDTH) -> str:
         value = value[: 8 * width]  # the rest would be converted and then cut
     text = in_one_line(_plain_text(value, width))
     limit = width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width
-    return text if len(text) <= limit else text[:limit] + "..."
+    return cut(text, limit)
 
 
 def _plain_text(value: Any, width: int) -> str:
@@ -227,4 +227,4 @@ def _nested_text(value: Any, width: int) -> str:
         return _plain_text(value, width)
     begin = value[: 2 * width]
     text = repr(in_one_line(begin) if isinstance(begin, str) else begin)
-    return text if len(text) <= width else text[:width] + "..."
+    return cut(text, width)

@@ -14,6 +14,7 @@ from batchinference.spec.history import SHOWN_RUNS, RunRecord
 from batchinference.spec.progress import Counts, Progress
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount
+from batchinference.text import cut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -249,7 +250,4 @@ def _error_rows(output: str) -> Iterator[dict[str, Any]]:
 
 
 def _short(value: Any) -> Any:
-    if value is None or isinstance(value, int):
-        return value
-    text = str(value)
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+    return value if value is None or isinstance(value, int) else cut(str(value), MAX_VALUE)

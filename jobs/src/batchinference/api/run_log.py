@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from batchinference.credentials import LineMasker
 from batchinference.spec import BatchInference
 from batchinference.spec.report import Report
-from batchinference.text import in_one_line, without_controls
+from batchinference.text import cut, in_one_line, without_controls
 
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
@@ -143,8 +143,7 @@ class RunLog:
 
 
 def _shortened(line: str) -> str:
-    text = in_one_line(line)
-    return text if len(text) <= MAX_LINE else f"{text[:MAX_LINE]}..."
+    return cut(in_one_line(line), MAX_LINE)
 
 
 def _has_begun(report: Report) -> bool:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from batchinference.pipeline.exact_json import as_text, has_json, load_exact, with_texts
 from batchinference.pipeline.type_widening import exact_cast, may_be_hexadecimal, plain_type
 from batchinference.spec.column_types import INTEGERS, ColumnType
+from batchinference.text import cut
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
 """For each floating-point type, the number up to which the type has all integers exactly."""
@@ -86,7 +87,7 @@ def json_excerpt(value: object) -> str:
     """Return a value as JSON of limited length, for messages."""
     is_fraction = isinstance(value, Decimal)
     text = str(value) if is_fraction else json.dumps(value, ensure_ascii=False, default=float)
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+    return cut(text, MAX_SHOWN)
 
 
 def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.ChunkedArray, np.ndarray]:

@@ -153,14 +153,11 @@ class LineChecker:
             yield "invalid_method", "method", "expected POST"
         if path is None:
             yield "invalid_url", "url", f"expected one of {', '.join(ENDPOINTS)}"
-        elif f"/v1{path}" != (self._result.url or f"/v1{path}"):
-            yield (
-                "mismatched_url",
-                "url",
-                f"an earlier line has {self._result.url}. Use one per file",
-            )
+        elif earlier.url not in (None, f"/v1{path}"):
+            message = f"an earlier line has {earlier.url}. Use one per file"
+            yield "mismatched_url", "url", message
         else:
-            self._result.url = f"/v1{path}"
+            earlier.url = f"/v1{path}"
         if not _is_text(model) or len(model) > MAX_MODEL:
             message = f"expected the name of a model, of at most {MAX_MODEL} characters"
             yield _MISSING, "body.model", message

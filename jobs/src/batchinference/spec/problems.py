@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from batchinference.credentials import without_credentials
+from batchinference.text import cut
 
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
@@ -101,5 +102,4 @@ def path_of(location: list[str | int]) -> str:
 
 def shortened(text: str) -> str:
     """Return the first MAX_SHOWN characters of a text, in which credentials are masked."""
-    text = without_credentials(text[:MAX_MASKED])
-    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+    return cut(without_credentials(text[:MAX_MASKED]), MAX_SHOWN)

@@ -20,6 +20,7 @@ from batchinference.pipeline.storage.state_json import (
     load_json,
     verify_checksum,
 )
+from batchinference.text import cut
 
 _CODE = TypeAdapter(dict[str, str])
 MAX_CHANGES, MAX_VALUE = 3, 120
@@ -102,5 +103,4 @@ def _has_fields(value: Any) -> bool:
 def _shown(value: Any) -> str:
     if value is _UNSET or value is None:
         return "not set"
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
+    return cut(json.dumps(value, ensure_ascii=False), MAX_VALUE)

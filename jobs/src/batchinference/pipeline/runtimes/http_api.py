@@ -31,6 +31,7 @@ from batchinference.spec.models import HttpModel
 from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
+from batchinference.text import cut
 
 
 @dataclass(frozen=True)
@@ -269,8 +270,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def _excerpt(value: Any) -> str:
-    text = _encodable(json.dumps(value, ensure_ascii=False))
-    return text if len(text) <= 200 else text[:200] + "..."
+    return cut(_encodable(json.dumps(value, ensure_ascii=False)), 200)
 
 
 def _encodable(text: str) -> str:

@@ -43,6 +43,7 @@ from batchinference.pipeline.storage.retry import LONGEST_PAUSE, retry_after
 from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
+from batchinference.text import cut
 
 MAX_QUOTED = 300
 """Maximum number of characters of a response that an error message quotes."""
@@ -119,8 +120,7 @@ class Endpoint:
         if HTTPStatus(200) <= status < HTTPStatus(300):
             return self._answer(content)
         body = " ".join(self._credentials.hide(content.decode(errors="replace")).split())
-        quoted = body if len(body) <= MAX_QUOTED else body[:MAX_QUOTED] + "..."
-        message = f"the endpoint answered {status}: {quoted}"
+        message = f"the endpoint answered {status}: {cut(body, MAX_QUOTED)}"
         wait = retry_after(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             if wait is not None and wait > LONGEST_PAUSE:

@@ -38,6 +38,7 @@ from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.storage import arrow_files
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.reserved import OWN_PREFIX
+from batchinference.text import cut
 
 if TYPE_CHECKING:
     from batchinference.pipeline.input import ReadNote
@@ -175,7 +176,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
     first, own = lacking[0], set(names[lacking[0]])
     absent = ", ".join(f"'{name}'" for name in every if name not in own)
     count = "1 file lacks" if len(lacking) == 1 else f"{len(lacking)} files lack"
-    shown = absent if len(absent) <= MAX_ABSENT else f"{absent[:MAX_ABSENT]}..."
+    shown = cut(absent, MAX_ABSENT)
     return f"{count} columns of others, which are null in its rows: {first} has no {shown}"
 
 

@@ -336,13 +336,11 @@ def _bounds(listed: pa.Table, row: int) -> dict[str, Bounds]:
         return {}
     low, high, nulls = (listed[name][row] for name in _BOUNDS)
     bounds = {}
-    for name, value in low.items():
+    for name in (name for name, value in low.items() if value.is_valid):
         with suppress(OverflowError):  # Python has no times after the year 9999
-            if value.is_valid:
-                upper = high[name].as_py()
-                if isinstance(upper, datetime):  # the log cuts times to milliseconds
-                    upper += timedelta(milliseconds=1)
-                bounds[name] = Bounds(value.as_py(), upper, nulls[name].as_py() != 0)
+            last = high[name].as_py()  # the log cuts times to milliseconds
+            upper = last + timedelta(milliseconds=1) if isinstance(last, datetime) else last
+            bounds[name] = Bounds(low[name].as_py(), upper, nulls[name].as_py() != 0)
     return bounds
 
 

@@ -21,7 +21,8 @@ from batchinference.credentials import MASK
 from batchinference.pipeline import html_report
 from batchinference.pipeline.html_report.page import MAX_JOB, render
 from batchinference.pipeline.html_report.performance_advice import advice, bottleneck
-from batchinference.pipeline.html_report.sample_rows import THUMBNAIL, Cell, cell
+from batchinference.pipeline.html_report.sample_rows import Cell, cell
+from batchinference.pipeline.html_report.thumbnails import THUMBNAIL
 from batchinference.pipeline.output.error_groups import ErrorGroup, fields_of
 from batchinference.spec import parse
 from batchinference.spec.causes import Cause

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import chain
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.ray_on_first_use import ray_compat
+from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.type_widening import (
     exact_cast,
     is_list,
@@ -39,6 +42,16 @@ NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """The exceptions that Arrow raises for values that a type cannot hold."""
 _NUMBERS = "?" + np.typecodes["AllInteger"] + "efd"
 """The NumPy types of numbers that Arrow knows."""
+_PLAIN: dict[frozenset[type], pa.DataType] = {
+    frozenset(): pa.null(),
+    frozenset({str}): pa.string(),
+    frozenset({bytes}): pa.binary(),
+    frozenset({bool}): pa.bool_(),
+    frozenset({int}): pa.int64(),
+    frozenset({float}): pa.float64(),
+}
+"""Ray's type for values that are all null or of one Python type."""
+_ROWS_AT_ONCE = 1024
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
@@ -54,7 +67,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     names = dict.fromkeys(name for table in tables for name in table.column_names)
     inputs = _without_null_tensors(tables)
     try:
-        joined = ray_compat().concat(inputs, promote_types=True, preserve_order=True)
+        joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
         return joined.select(list(names))
     except Exception as error:
         for name in names:
@@ -98,23 +111,25 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 def to_batch(table: pa.Table) -> Batch:
     """Return a table as NumPy arrays, like the batches that Ray Data passes in `map_batches`."""
-    with_nulls = []
-    for index, field in enumerate(table.schema):
-        if is_tensor(field.type):
-            chunks = [at_assumed_offsets(chunk) for chunk in table.column(index).chunks]
-            table = table.set_column(index, field.name, pa.chunked_array(chunks, field.type))
-            with_nulls += [field.name] if table.column(index).null_count else []
-        elif kinds.is_dictionary(field.type):
-            table = table.set_column(index, field.name, decoded(table.column(index)))
-    arrays = (
-        ray_compat()
-        .BlockAccessor.for_block(table.drop_columns(with_nulls))
-        .to_numpy([name for name in table.column_names if name not in with_nulls])
-    )
     return {
-        name: _to_object_array(table.column(name)) if name in with_nulls else arrays[name]
-        for name in table.column_names
+        field.name: _to_numpy(decoded(table.column(index)))
+        for index, field in enumerate(table.schema)
     }
+
+
+def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    kind, chunks = column.type, column.chunks
+    if kinds.is_null(kind):
+        return np.full(len(column), np.nan, dtype=np.float32)
+    if not isinstance(kind, pa.BaseExtensionType):
+        values = chunks[0] if len(chunks) == 1 else column
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    if is_tensor(kind) and column.null_count:
+        return _to_object_array(column)
+    if is_tensor(kind):
+        column = pa.chunked_array(map(at_assumed_offsets, chunks), kind)
+    block = ray_data_compat().BlockAccessor.for_block(pa.table({"column": column}))
+    return np.asarray(block.to_numpy("column"))
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -149,12 +164,15 @@ def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
 
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
     """Return arrays as a table. Arrays with several dimensions become tensors."""
-    return ray_compat().BlockAccessor.batch_to_arrow_block(dict(columns))
+    return ray_data_compat().BlockAccessor.batch_to_arrow_block(dict(columns))
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the form in which Ray Data passes rows to `map` functions."""
-    accessor = ray_compat().BlockAccessor.for_block(table)
+    if not any(isinstance(kind, pa.BaseExtensionType) for kind in table.schema.types):
+        batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
+        return chain.from_iterable(batch.to_pylist() for batch in batches)
+    accessor = ray_data_compat().BlockAccessor.for_block(table)
     return iter(accessor.iter_rows(public_row_format=True))
 
 
@@ -191,8 +209,14 @@ def check_unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> None:
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
+    """Return values with the type that Ray gives them. Plain values need no import of Ray Data."""
+    types = {*map(type, values)} if isinstance(values, list | np.ndarray) else {object}
+    plain = _PLAIN.get(frozenset(types - {NoneType}))
+    if plain is not None:
+        with suppress(*NO_VALUES):
+            return pa.chunked_array([pa.array(values, plain)])
     column = to_table({"column": values}).column(0)
-    if not isinstance(column.type, ray_compat().ArrowPythonObjectType):
+    if not isinstance(column.type, ray_data_compat().ArrowPythonObjectType):
         return column
     if any(isinstance(value, np.ndarray) and value.dtype.kind in "biufc" for value in values):
         raise TypeError("its values have no type in common that Arrow knows")

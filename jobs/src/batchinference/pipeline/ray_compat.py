@@ -1,17 +1,16 @@
-"""Uses private parts of the Ray version that pyproject.toml pins.
+"""Uses private parts of Ray Core, in the version that pyproject.toml pins.
 
-A test checks that no other module imports private parts of Ray."""
+A test checks that only this module and `ray_data_compat` import private parts of Ray. This one does
+not import Ray Data, whose import takes longer than that of all other modules."""
 
 from __future__ import annotations
 
-import logging
-import time
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import ray
 from ray import get_runtime_context
@@ -24,27 +23,6 @@ from ray._private.node import Node
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
-from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
-from ray.data._internal.datasource.lance_datasource import LanceDatasource
-from ray.data._internal.execution import streaming_executor_state
-from ray.data._internal.execution.bundle_queue.bundler import (
-    EstimateSize,
-    PendingBundleState,
-    RebundlingStrategy,
-)
-from ray.data._internal.execution.execution_callback import ExecutionCallback
-from ray.data._internal.execution.operators import map_operator
-from ray.data._internal.execution.operators.actor_pool_map_operator import (
-    _ACTOR_STATE_DEAD as _DEAD,
-)
-from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
-from ray.data._internal.execution.operators.base_physical_operator import InternalQueueOperatorMixin
-from ray.data._internal.execution.operators.map_operator import MapOperator
-from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
-from ray.data._internal.output_buffer import OutputBlockSizeOption
-from ray.data._internal.utils.cached_ray_internals import get_draining_nodes
-from ray.data.block import BlockAccessor
-from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 from ray.experimental.internal_kv import (
     _internal_kv_del,
     _internal_kv_exists,
@@ -54,33 +32,12 @@ from ray.experimental.internal_kv import (
     _internal_kv_put,
 )
 
-if TYPE_CHECKING:
-    from ray.data import DataContext, Datasource
-    from ray.data._internal.execution.interfaces import PhysicalOperator, RefBundle
-    from ray.data._internal.execution.streaming_executor import StreamingExecutor
-    from ray.data._internal.execution.streaming_executor_state import OpState
-
-_map_operator: Any = map_operator
-_pass_on = _map_operator.yield_block_with_stats
-_WHOLE = 1 << 40
-"""A batch size above this number stands for all blocks of a call; see `whole_call`."""
-_AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
-GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
-"""How long Ray Data waits for results of further tasks after the first result, in seconds: for each
-task, and in total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
 
 
-def huggingface_datasource(dataset: Any) -> Datasource:
-    """Return a Ray datasource for a dataset. The import is slow, so it happens here."""
-    from ray.data._internal.datasource.huggingface_datasource import HuggingFaceDatasource
-
-    return HuggingFaceDatasource(dataset)
-
-
 @contextmanager
-def _replaced(target: Any, **attributes: Any) -> Iterator[None]:
+def replaced(target: Any, **attributes: Any) -> Iterator[None]:
     """Replace attributes of a module or object of Ray within the context."""
     before = {name: getattr(target, name) for name in attributes}
     try:
@@ -99,7 +56,7 @@ def without_monitors(*, log_to_driver: bool) -> AbstractContextManager[None]:
     `ray.init` waits for the dashboard even if it serves no web pages. The log monitor sends the
     output of workers to the driver."""
     names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
-    return _replaced(Node, **dict.fromkeys(names, lambda *_, **__: None))
+    return replaced(Node, **dict.fromkeys(names, lambda *_, **__: None))
 
 
 @contextmanager
@@ -114,7 +71,7 @@ def nothing_left_if_interrupted() -> Iterator[None]:
         register(node)
 
     try:
-        with _replaced(Node, _register_shutdown_hooks=recorded):
+        with replaced(Node, _register_shutdown_hooks=recorded):
             yield
     except BaseException:
         for node in started:
@@ -124,7 +81,7 @@ def nothing_left_if_interrupted() -> Iterator[None]:
 
 def on_loopback() -> AbstractContextManager[None]:
     """Make `ray.init` use the loopback interface, as on macOS, so no other machine can connect."""
-    return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
+    return replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
 def accelerator_of_machine() -> tuple[str, int]:
@@ -235,171 +192,3 @@ def node_lifetimes() -> list[NodeLifetime]:
         NodeLifetime(dict(node.labels), node.start_time_ms / 1000, node.end_time_ms / 1000 or None)
         for node in nodes
     ]
-
-
-class BlockErrors:
-    """Replaces the logger for errors of Ray Data tasks, and calls `record` with each error."""
-
-    def __init__(self, logger: logging.Logger, record: Callable[[BaseException], None]) -> None:
-        self._logger, self._record = logger, record
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._logger, name)
-
-    def error(self, message: str, *arguments: object, exc_info: Any = None) -> None:
-        """Pass an exception to `record`, and a message without one to the logger."""
-        if isinstance(exc_info, BaseException):
-            self._record(exc_info)
-        else:
-            self._logger.error(message, *arguments, exc_info=exc_info)
-
-
-@contextmanager
-def errors_of_blocks(
-    context: DataContext, record: Callable[[BaseException], None]
-) -> Iterator[None]:
-    """Within this context, a failing task of Ray Data does not end the execution. Instead, `record`
-    is called with the error of the task, whatever the log levels are."""
-    logger = BlockErrors(streaming_executor_state.logger, record)
-    with (
-        _replaced(context, max_errored_blocks=-1),
-        _replaced(streaming_executor_state, logger=logger),
-    ):
-        yield
-
-
-class PromptWaits:
-    """Replaces `ray` in the module in which Ray Data waits for tasks. Ray Data would wait up to 0.1
-    s for the results of all tasks, and the CPUs of finished tasks would be idle."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(ray, name)
-
-    def wait(self, tasks: list[Any], *, timeout: float, **arguments: Any) -> Any:
-        """Wait up to `timeout` seconds for the first result, and a short time for more results.
-        Return what `ray.wait` returns: the tasks with results, and the tasks without results."""
-        ray.wait(tasks, timeout=timeout, **{**arguments, "num_returns": 1})
-        gather = min(timeout, len(tasks) * GATHER_SECONDS, MAX_GATHER_SECONDS)
-        return ray.wait(tasks, timeout=gather, **arguments)
-
-
-@contextmanager
-def prompt_waits() -> Iterator[None]:
-    """Within this context, Ray Data starts new tasks soon after previous tasks have ended."""
-    module: Any = streaming_executor_state
-    module.ray = PromptWaits()
-    try:
-        yield
-    finally:
-        module.ray = ray  # not the previous value, because executions may overlap
-
-
-def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Make this process pass on each block of a Ray Data task within a context. Within it, Ray
-    stores the block, and waits while the driver takes no more blocks."""
-
-    def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
-        with context():
-            yield from _pass_on(*arguments)
-
-    _map_operator.yield_block_with_stats = passed_on
-
-
-def has_dead_actors(operator: PhysicalOperator) -> bool:
-    """Return whether Ray has given up an actor that an operator of Ray Data waits for forever."""
-    if not isinstance(operator, ActorPoolMapOperator):
-        return False
-    pool: Any = operator._actor_pool
-    return any(actor._get_local_state() == _DEAD for actor in pool._running_actors)
-
-
-def has_results(operator: PhysicalOperator) -> bool:
-    """Return whether an actor of an operator has finished a call."""
-    return isinstance(operator, ActorPoolMapOperator) and operator.metrics.num_tasks_finished > 0
-
-
-class TimedBundling(RebundlingStrategy):
-    """Bundles blocks for a task until the blocks have enough rows, or the first block has waited
-    long enough. Ray checks this when a block arrives, and `start_late_bundle` between arrivals."""
-
-    def __init__(self, rows: int, seconds: float) -> None:
-        self._rows, self._seconds = rows, seconds
-        self._since: float | None = None
-
-    def can_build_ready_bundle(self, state: PendingBundleState) -> bool:
-        """Return whether a task can start with the pending blocks. Ray calls this for each block,
-        so the waiting time of a bundle begins with the call for its first block."""
-        if not state.num_rows:
-            self._since = None
-            return False
-        now = time.monotonic()
-        since = now if self._since is None else self._since
-        ready = state.num_rows >= self._rows or now - since >= self._seconds
-        self._since = None if ready else since
-        return ready
-
-    def is_late(self, *, at_once: bool) -> bool:
-        """Return whether a block waits, and has waited long enough or is needed `at_once`."""
-        if self._since is None:
-            return False
-        return at_once or time.monotonic() - self._since >= self._seconds
-
-    def rows_needed_from_last_pending_bundle(
-        self, total_pending_rows: int, last_pending_bundle: RefBundle
-    ) -> int:
-        """Return all rows of the last block, so that Ray does not divide the block."""
-        return last_pending_bundle.num_rows() or 0
-
-
-def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> None:
-    """Make an operator bundle blocks up to `rows` rows, or until one has waited `seconds`."""
-    if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
-        operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
-
-
-def bundle_whole_calls(operator: PhysicalOperator) -> None:
-    """If an operator has the batch size `whole_call(rows)`, give each call at least `rows` rows."""
-    if (rows := _batch_rows(operator)) > _WHOLE:
-        cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(rows - _WHOLE)
-
-
-def _batch_rows(operator: PhysicalOperator) -> int:
-    """Return the number of rows of an operator's batches; 0 if each call is one batch."""
-    queue = getattr(operator, "_block_ref_bundler", None)
-    return getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
-
-
-def whole_call(rows: int) -> int:
-    """Return a batch size that makes Ray Data pass all blocks of a call as one batch of at least
-    `rows` rows. Each batch costs Ray about as much time as a cheap model."""
-    return _WHOLE + rows
-
-
-def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block at once. By default, Ray first collects 128 MiB. Only
-    actor pools whose calls are one batch are changed and, with `of_reads`, operators that read."""
-    if not isinstance(operator, MapOperator):
-        return
-    reads = of_reads and operator.name.startswith("Read")
-    is_cut = 0 < _batch_rows(operator) <= _WHOLE  # each batch becomes a block
-    if reads or (isinstance(operator, ActorPoolMapOperator) and not is_cut):
-        for transform in operator.get_map_transformer().get_transform_fns():
-            transform._output_block_size_option = _AS_THEY_ARE
-
-
-def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the waiting blocks of an operator if the first block has waited long enough,
-    if `at_once`, or if a node ends soon. The task starts as if the input had ended."""
-    queue: Any = getattr(operator, "_block_ref_bundler", None)
-    strategy = getattr(queue, "_strategy", None)
-    if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):
-        return
-    if not strategy.is_late(at_once=at_once or bool(get_draining_nodes())):
-        return
-    queue.finalize()
-    strategy._since = None  # the waiting time begins again with the next block
-    if queue.has_next():  # after the end of the input, tasks have all blocks already
-        bundle, parts = queue.get_next_with_original()
-        for part in parts:
-            operator._metrics.on_input_dequeued(part, input_index=0)
-        operator._try_schedule_task(bundle, strict=False)

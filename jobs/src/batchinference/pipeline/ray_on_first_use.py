@@ -4,7 +4,15 @@ from types import ModuleType
 
 
 def ray_compat() -> ModuleType:
-    """Return the module `ray_compat`. The first call imports Ray and registers its tensor types."""
+    """Return the module `ray_compat`. The first call imports Ray Core."""
     from batchinference.pipeline import ray_compat as module
+
+    return module
+
+
+def ray_data_compat() -> ModuleType:
+    """Return the module `ray_data_compat`. The first call imports Ray Data, which takes long, and
+    registers its tensor types in Arrow."""
+    from batchinference.pipeline import ray_data_compat as module
 
     return module

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.ray_on_first_use import ray_compat
+from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.spec.column_types import ColumnType
 
 INTEGER_DIGITS = 20
@@ -53,7 +53,7 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if kinds.is_null(one):
         return other
     if is_tensor(one) and is_tensor(other):
-        return _by_schema(ray_compat().unify_schemas, one, other, promote_types=True)
+        return _by_schema(ray_data_compat().unify_schemas, one, other, promote_types=True)
     if is_tensor(one) or is_tensor(other):
         return None
     wider = _wider(plain_type(one), plain_type(other))
@@ -73,7 +73,7 @@ def register_tensors(schema: pa.Schema) -> bool:
     unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
                   for field in schema)  # fmt: skip
     if unknown:
-        ray_compat()
+        ray_data_compat()
     return unknown
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -34,11 +35,8 @@ from batchinference.pipeline.execution.concurrent_batches import (
     concurrent_or_single,
 )
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Isolation
-from batchinference.pipeline.execution.execution_control import (
-    ControlCallback,
-    ExecutionControl,
-    ObservedExecution,
-)
+from batchinference.pipeline.execution.dataset_control import ControlCallback, ObservedExecution
+from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits
 from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes
 from batchinference.pipeline.execution.segment import Segment, unload_stages
@@ -58,11 +56,11 @@ from batchinference.pipeline.execution.task_resources import (
 from batchinference.pipeline.execution.worker_stop import StopRequest, until_stopped
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.model_turns import OCCUPANCY
-from batchinference.pipeline.ray_compat import (
+from batchinference.pipeline.ray_compat import retries_of_this_task
+from batchinference.pipeline.ray_data_compat import (
     errors_of_blocks,
     outputs_within,
     prompt_waits,
-    retries_of_this_task,
     whole_call,
 )
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
@@ -105,8 +103,8 @@ class DatasetExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except the rows of lost tasks."""
+        context = configured()
         # otherwise Ray's own tasks, such as those that split blocks, would have no selector
-        context = DataContext.get_current()
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
         ControlCallback.execution = ObservedExecution(
@@ -249,6 +247,19 @@ class DatasetExecution:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
         return min(ROWS_PER_ACTOR // rows, self.blocks // replicas)
+
+
+def configured() -> DataContext:
+    """Set the Ray Data settings of this process, and return them."""
+    # harmless: a small job has fewer write tasks than may run at the same time
+    warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
+    # Ray would show this to the user, who did not pass the argument
+    warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    context.raise_original_map_exception = True
+    context.custom_execution_callback_classes = [ControlCallback]
+    return context
 
 
 def _runs_with_reading(stage: Stage) -> bool:

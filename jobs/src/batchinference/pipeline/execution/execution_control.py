@@ -1,14 +1,11 @@
-"""Observes one pass on Ray, and drains or aborts it.
-
-Uses private parts of the Ray version that pyproject.toml pins (`pipeline.ray_compat`)."""
+"""Drains or aborts one pass on Ray, and says which stage is busy."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import NamedTuple
 
 from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import (
@@ -18,21 +15,7 @@ from batchinference.pipeline.errors import (
     OutOfMemory,
     WorkerCrashed,
 )
-from batchinference.pipeline.ray_compat import (
-    ExecutionCallback,
-    InternalQueueOperatorMixin,
-    bundle_in_time,
-    bundle_whole_calls,
-    has_dead_actors,
-    has_results,
-    keep_blocks,
-    start_late_bundle,
-)
 
-if TYPE_CHECKING:
-    from batchinference.pipeline.ray_compat import OpState, StreamingExecutor
-
-_OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 ABORT_SECONDS = 5.0
 """After a task has failed, the other tasks have this many seconds to commit their rows."""
 MAX_LOST = 3
@@ -135,75 +118,3 @@ class ExecutionControl:
         since = self.measured_since
         if since is not None and time.monotonic() - since >= MEASURED_SECONDS:
             self.drain()
-
-
-@dataclass(frozen=True)
-class ObservedExecution:
-    """An execution, and the properties of its operators that `ControlCallback` needs."""
-
-    control: ExecutionControl
-    read: str = "read"
-    """The names of the stages that run in read tasks, as shown to users."""
-    write: str = "write"
-    """The names of the stages that run in write tasks, as shown to users."""
-    sized_reads: bool = False
-    """Whether read tasks make blocks of the right size."""
-    rows: int = 1
-    """The number of rows that are enough for a write task."""
-    seconds: float = 60.0
-    """The seconds after which a write task starts with fewer rows."""
-
-
-class ControlCallback(ExecutionCallback):
-    """Connects an execution of Ray Data to its ExecutionControl. Ray makes the instances."""
-
-    execution: ClassVar[ObservedExecution] = ObservedExecution(ExecutionControl())
-    """The newest execution. An instance keeps the execution that was the newest at its creation."""
-
-    def __init__(self) -> None:
-        self._execution = ControlCallback.execution
-
-    def before_execution_starts(self, executor: StreamingExecutor) -> None:
-        """Set how the operators divide rows into blocks and calls. Ray calls this once."""
-        operators, observed = [*(executor._topology or {})], self._execution
-        for operator in operators:
-            keep_blocks(operator, of_reads=observed.sized_reads)
-            bundle_whole_calls(operator)
-        *_, last = operators
-        bundle_in_time(last, observed.rows, observed.seconds)
-
-    def on_execution_step(self, executor: StreamingExecutor) -> None:
-        """Update the control, and drop waiting rows if it drains. Ray calls this often."""
-        states = list((executor._topology or {}).values())
-        observed = self._execution
-        if observed.control.measured and observed.control.measured_since is None:
-            done = {_name(state.op.name, "", "") for state in states if has_results(state.op)}
-            if observed.control.measured in done:
-                observed.control.measured_since = time.monotonic()
-        observed.control.on_step(busy_stages(states, observed.read, observed.write))
-        if observed.control.draining or any(has_dead_actors(state.op) for state in states):
-            _drop_waiting(states)  # the next pass has new actors
-        for state in states[-1:]:
-            start_late_bundle(state.op, at_once=observed.control.draining)
-
-
-def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:
-    """Return the names of the busy stages, in order, without stages that wait for a full batch."""
-    busy = (state for state in states if state.op.num_active_tasks() or state.has_pending_bundles())
-    return [name for state in busy if (name := _name(state.op.name, read, write))]
-
-
-def _drop_waiting(states: Sequence[OpState]) -> None:
-    """Clear the input queues of all operators except the last one, which writes."""
-    for state in states[:-1]:
-        for queue in state.input_queues:
-            queue.clear()
-        if isinstance(state.op, InternalQueueOperatorMixin):
-            state.op.clear_internal_input_queue()
-
-
-def _name(operator: str, read: str, write: str) -> str:
-    """Return the stage name of an operator of Ray Data, which may consist of several fused
-    operators. Empty if the operator is unknown."""
-    matches = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
-    return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in matches)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
-from ray.data import DataContext
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -22,8 +20,7 @@ from batchinference.pipeline.commit.table_commit import TableFiles, table_errors
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
-from batchinference.pipeline.execution.dataset import DatasetExecution
-from batchinference.pipeline.execution.execution_control import ControlCallback, ExecutionControl
+from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
 from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.execution.row_files import committer_for
@@ -64,6 +61,9 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import Capacity
 from batchinference.spec.secrets import secret_variables
 
+if TYPE_CHECKING:
+    from batchinference.pipeline.execution.dataset import DatasetExecution
+
 Result = TypeVar("Result")
 
 
@@ -97,7 +97,6 @@ class Executor:
 
         A pass without actor pools is a single segment, unless rows must move between tasks: because
         few tasks can read but all CPUs should compute, or because tasks share output files."""
-        configure()
         prepared = self._prepared
         share = prepared.share
         sizing = prepared.sizing.of_part(share)
@@ -204,6 +203,9 @@ class Executor:
         *,
         reads_run_steps: bool,
     ) -> DatasetExecution:
+        # imported here, because a single segment does not need Ray Data, whose import takes long
+        from batchinference.pipeline.execution.dataset import DatasetExecution
+
         prepared = self._prepared
         return DatasetExecution(
             self._plan,
@@ -316,15 +318,3 @@ class Executor:
 
 def _run(function: Callable[[], Result]) -> Result:
     return function()
-
-
-def configure() -> None:
-    """Set the Ray Data settings of this process."""
-    # harmless: a small job has fewer write tasks than may run at the same time
-    warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
-    # Ray would show this to the user, who did not pass the argument
-    warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.raise_original_map_exception = True
-    context.custom_execution_callback_classes = [ControlCallback]

@@ -27,7 +27,7 @@ def write_page(
     """Write the HTML page of a report next to report.json, and return its address, or None if this
     fails. Never raises an error, because a job succeeds without the page. `entries` name the files
     of the output, and `runs` are its last runs."""
-    # imported here because it needs Pillow, and `ui` does not
+    # imported here because it imports all writers, and `ui` needs none
     from batchinference.pipeline.html_report.sample_rows import sample_rows_of
 
     try:

@@ -31,7 +31,7 @@ from batchinference.spec.steps import Step, to_alias
 from batchinference.text import byte_size, counted, in_one_line, without_controls
 
 if TYPE_CHECKING:
-    from batchinference.pipeline.html_report.sample_rows import SampleRow  # needs Pillow
+    from batchinference.pipeline.html_report.sample_rows import SampleRow
 
 WIDTH, HEIGHT = 720, 220
 """The size in pixels of the plot of a line chart, without the labels of its axes."""

@@ -1,7 +1,5 @@
 """Reads the first rows of an output, and converts their values to short texts and thumbnails."""
 
-import base64
-import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -9,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from batchinference.credentials import MASK, is_credential
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import redact
-from batchinference.pipeline.media.images import is_pixels, open_image
-from batchinference.pipeline.media.pixels import in_mode
 from batchinference.pipeline.output.tables import table_for
 from batchinference.pipeline.output.writers import rows_of_file, writer_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
@@ -25,11 +20,6 @@ SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 """Maximum numbers of rows and columns of the sample."""
 MAX_TEXT, MAX_ITEMS = 160, 4
 """Maximum characters of a value, and maximum items of a list in a value."""
-THUMBNAIL, SMALLEST = 96, 8
-"""The pixels of the longer side of a thumbnail, and the minimum pixels of the shorter side of an
-array that is shown as an image."""
-MAX_PIXELS = 25_000_000
-"""Images with more pixels get no thumbnail."""
 MAX_FILE = 64 * 1024**2
 """Larger files are skipped if they can only be read completely."""
 
@@ -71,39 +61,13 @@ def _rows_of_files(
 
 def cell(name: str, value: Any) -> Cell:
     """Return a value as a cell. Values of columns with credentials are masked."""
-    image = None if is_credential(name) else _image_of(value)
-    if image is None:
-        return Cell(redact(_text_of(name, value), MAX_TEXT))
-    size = f"{image.width} x {image.height} pixels"
-    return Cell(size, _thumbnail(image))
+    if isinstance(value, bytes | np.ndarray | dict) and not is_credential(name):
+        # imported here, because most outputs have no images, and Pillow takes long to import
+        from batchinference.pipeline.html_report.thumbnails import image_of, thumbnail
 
-
-def _image_of(value: Any) -> Image.Image | None:
-    """Return the image in a value: pixels, bytes of a file, or a struct with bytes; else None."""
-    if isinstance(value, dict):
-        value = value.get("bytes")
-    if is_pixels(value) and min(value.shape[:2]) >= SMALLEST:
-        flat = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
-        return Image.fromarray(np.ascontiguousarray(flat)) if flat.size <= 4 * MAX_PIXELS else None
-    if not isinstance(value, bytes):
-        return None
-    try:
-        return open_image(value, MAX_PIXELS)
-    except (OSError, ValueError):
-        return None
-
-
-def _thumbnail(image: Image.Image) -> str:
-    """Return a small copy of an image as a data URI; empty if it cannot be decoded."""
-    buffer = io.BytesIO()
-    try:
-        image.draft("RGB", (2 * THUMBNAIL, 2 * THUMBNAIL))
-        small = in_mode(image, "RGB", "white").copy()
-        small.thumbnail((THUMBNAIL, THUMBNAIL))
-        small.save(buffer, "jpeg", quality=75)
-    except (OSError, ValueError, SyntaxError):
-        return ""
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+        if (image := image_of(value)) is not None:
+            return Cell(f"{image.width} x {image.height} pixels", thumbnail(image))
+    return Cell(redact(_text_of(name, value), MAX_TEXT))
 
 
 def _text_of(name: str, value: Any) -> str:

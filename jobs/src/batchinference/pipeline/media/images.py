@@ -32,7 +32,7 @@ from batchinference.pipeline.media.truncated_files import (
     is_truncated_animation,
     with_added_end,
 )
-from batchinference.pipeline.ray_on_first_use import ray_compat
+from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
 from batchinference.spec.warnings import WarningName
@@ -258,8 +258,8 @@ class ImagePages:
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
     """Return images as a column of tensors, which have a fixed shape if `size` is given."""
     if size is not None:
-        return ray_compat().ArrowTensorArray.from_numpy(np.stack(pictures))
-    return ray_compat().ArrowVariableShapedTensorArray.from_numpy(pictures)
+        return ray_data_compat().ArrowTensorArray.from_numpy(np.stack(pictures))
+    return ray_data_compat().ArrowVariableShapedTensorArray.from_numpy(pictures)
 
 
 def is_pixels(value: Any) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, or_bad
 from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_audio
-from batchinference.pipeline.ray_on_first_use import ray_compat
+from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.storage.location import Location
 
 if TYPE_CHECKING:
@@ -92,5 +92,5 @@ class AudioReader(WholeFileReader):
 
     def columns_of(self, decoded: list[tuple[np.ndarray, int]]) -> list[pa.Array]:
         amplitudes, rates = zip(*decoded, strict=True)
-        tensors = ray_compat().ArrowVariableShapedTensorArray.from_numpy(list(amplitudes))
+        tensors = ray_data_compat().ArrowVariableShapedTensorArray.from_numpy(list(amplitudes))
         return [tensors, pa.array(rates)]

@@ -29,7 +29,7 @@ from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows,
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.input_snapshot import as_parquet
 from batchinference.pipeline.input.readers import check_end, parts_in_gaps, size_of, with_notes
-from batchinference.pipeline.ray_on_first_use import ray_compat
+from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.row_batch import (
     MissingRows,
     RowBatch,
@@ -150,7 +150,7 @@ class ReadPart:
     def _tables(self) -> Iterator[pa.Table]:
         try:
             for block in self.task():
-                yield refuse_pickles(ray_compat().BlockAccessor.for_block(block).to_arrow())
+                yield refuse_pickles(ray_data_compat().BlockAccessor.for_block(block).to_arrow())
         except JobFailure:
             raise
         except Exception as error:  # noqa: BLE001 - each library has its own errors

@@ -20,7 +20,7 @@ from ray.data.block import Block
 from batchinference.pipeline.errors import BadInput, describe
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.sources import TableInput
-from batchinference.pipeline.ray_compat import huggingface_datasource
+from batchinference.pipeline.ray_data_compat import huggingface_datasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.addresses import expanded
 from batchinference.spec.read import HuggingfaceOptions, ReadHuggingface

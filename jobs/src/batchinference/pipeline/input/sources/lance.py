@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MAX_TASKS
 from batchinference.pipeline.input.sources import TableInput
-from batchinference.pipeline.ray_compat import LanceDatasource
+from batchinference.pipeline.ray_data_compat import LanceDatasource
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import LanceOptions, ReadLance
 

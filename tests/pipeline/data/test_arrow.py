@@ -9,9 +9,22 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from ray.data.block import BlockAccessor
 from ray.data.extensions import get_arrow_extension_tensor_types
 
-from batchinference.pipeline.arrow import concat, tensors_to_lists, to_batch, to_column, to_table
+from batchinference.pipeline.arrow import (
+    concat,
+    rows_of,
+    tensors_to_lists,
+    to_batch,
+    to_column,
+    to_table,
+)
+
+COLUMNS = [
+    *([None, 1], [1.5, None], [True, None], ["a", None], [b"a"], [None], [[1], None], [{"a": 1}]),
+    *([datetime(2024, 1, 2, tzinfo=UTC), None], [timedelta(1), None], [Decimal("1.5"), None]),
+]
 
 
 def test_concat_keeps_the_order_and_fills_missing_columns() -> None:
@@ -73,6 +86,20 @@ def test_batch_holds_numpy_arrays_with_the_row_first() -> None:
     assert batch["struct"][0] == {"a": 1}
     chunks = pa.concat_tables([pa.table({"a": [1]}), pa.table({"a": [2, 3]})])
     assert to_batch(chunks)["a"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("values", COLUMNS, ids=repr)
+def test_conversions_without_ray_data_equal_those_of_ray_data(values: list[object]) -> None:
+    column = pa.array(values)
+    for chunks in ([], [column], [column, column.slice(1)]):
+        table = pa.table({"c": pa.chunked_array(chunks, column.type)})
+        block = BlockAccessor.for_block(table)
+        ours, rays = to_batch(table)["c"], block.to_numpy("c")
+        assert (ours.dtype, ours.tolist().__repr__()) == (rays.dtype, rays.tolist().__repr__())
+        assert [*rows_of(table)] == [*block.iter_rows(public_row_format=True)]
+    is_time = isinstance(values[0], datetime | timedelta)  # Ray changes Python times
+    for given in () if is_time else (values, np.array([*values, None], dtype=object)[:-1]):
+        assert to_column(given).equals(to_table({"c": given}).column(0))
 
 
 def test_to_column_keeps_the_type_of_values() -> None:

@@ -11,7 +11,7 @@ import pytest
 from batchinference.pipeline.errors import BadOutput, JobFailure
 from batchinference.pipeline.execution.worker_output import WorkerOutput
 from batchinference.pipeline.output.output_rows import all_rows, first_rows
-from batchinference.pipeline.ray_compat import ArrowPythonObjectType
+from batchinference.pipeline.ray_data_compat import ArrowPythonObjectType
 from batchinference.pipeline.steps.user_code import columns_of
 from batchinference.spec.write import WriteParquet
 from plugins.messages import Messages

@@ -20,7 +20,7 @@ from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.file_input import REREAD_BYTES, open_input
 from batchinference.pipeline.input.planning import Sizing
-from batchinference.pipeline.ray_compat import whole_call
+from batchinference.pipeline.ray_data_compat import whole_call
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import CPU_GROUP, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.execution_control import busy_stages
+from batchinference.pipeline.execution.dataset_control import busy_stages
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.job import JobRun

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from ray.data import DataContext, ExecutionOptions, ExecutionResources
 
-from batchinference.pipeline.execution.execution_control import ControlCallback
+from batchinference.pipeline.execution.dataset_control import ControlCallback
 from support.documents.minimal import Document
 from support.jobs.gated import HOLD
 from support.jobs.on_ray import job_document, run_job, write_lines

@@ -281,7 +281,7 @@ def test_replica_tokenizes_if_tasks_cannot(bert: str, fields: Document) -> None:
 def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the flags of the Ray cluster, of which there are none."""
     texts: set[str] = set()
-    monkeypatch.setattr(ray_compat, "put_note", lambda name, _: texts.add(name))
+    monkeypatch.setattr(ray_compat, "set_flag", texts.add)
     monkeypatch.setattr(ray_compat, "has_flag", texts.__contains__)
     return texts
 
@@ -318,7 +318,7 @@ def test_rows_do_not_fail_if_the_head_of_ray_does_not_answer(
     def unanswered(*_: str) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(ray_compat, "put_note", unanswered)
+    monkeypatch.setattr(ray_compat, "set_flag", unanswered)
     monkeypatch.setattr(ray_compat, "has_flag", unanswered)
     _, prepared = split_prepared(preparation_of(bert)(pa.table({"text": ["A b"]})))
     assert prepared

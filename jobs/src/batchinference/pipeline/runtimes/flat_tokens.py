@@ -300,7 +300,7 @@ def refuse(prepared: Iterable[str]) -> None:
     """Make tasks stop preparing these columns, because this replica tokenizes differently."""
     for fingerprint in {name[:_FINGERPRINT_LENGTH] for name in prepared}:
         with suppress(Exception):  # the row must not fail if the head of Ray does not answer
-            ray_compat().put_note(_REFUSED + fingerprint, "")
+            ray_compat().set_flag(_REFUSED + fingerprint)
 
 
 def preparing_tokenizers(

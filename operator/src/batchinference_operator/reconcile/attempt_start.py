@@ -1,4 +1,4 @@
-"""Starts the first attempt of a job and each retry, or reports why the job waits for its start."""
+"""Starts the next attempt of a job, or reports why it waits."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -96,7 +96,8 @@ def _wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting. Each version of a spec is checked once.
+    A job with an invalid spec fails instead of waiting. The spec is checked when the wait begins,
+    and when the spec changes.
     """
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -119,9 +120,9 @@ POD_TERMINATION_SECONDS = 60.0
 
 
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the objects of the next attempt, or wait for its start.
+    """Return the actions that start the next attempt, wait for its start, or fail the job.
 
-    The attempt starts when the objects of earlier attempts are deleted, the backoff is over, the
+    The attempt starts when the clusters of earlier attempts are deleted, the backoff is over, the
     name of its RayJob is free, and the job is admitted.
     """
     job = observed.job.with_status(add_suspended_time(observed.job, now))
@@ -138,7 +139,7 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
 def _create_if_admitted(
     observed: Observed, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions that create the objects, or wait for admission."""
+    """Return the actions that start the attempt, wait for admission, or fail the job."""
     job, admission = observed.job, observed.admission
     if admission is not None and not admission.admitted:
         return _wait_for_admission(job, spec, config, admission, now)
@@ -165,7 +166,7 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
 
 
 def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -> Actions | None:
-    """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
+    """Return the actions that delete the clusters of ended attempts; None if none is left.
 
     The driver of a suspended attempt may commit before the deletion. Pods are awaited for at most
     POD_TERMINATION_SECONDS, because a healthy node ends pods in this time, and a lost node does not
@@ -186,7 +187,7 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
 
 
 def _pods_terminating(observed: Observed, now: datetime) -> bool:
-    """Return whether pods of the previous attempt may still exist."""
+    """Return whether the next attempt must wait for the end of pods of the previous one."""
     ended_at = last_attempt(observed.job.status).get("completionTime")
     if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
         return False

@@ -1,6 +1,6 @@
-"""Handles what Kueue does: it queues, admits, evicts or rejects the RayJob of an attempt.
+"""Handles what Kueue does with the RayJob of an attempt: queue, admit, evict or reject it.
 
-Being queued is not a failure. While the RayJob is queued, a failure in the driver's report is
+Being queued is not a failure. While the RayJob is suspended, a failure in the driver's report is
 ignored, because Kueue deletes the pods. When Kueue admits the RayJob, the attempt starts over and
 its deadlines start. A gated pod is a pod that Kueue has not admitted yet.
 """

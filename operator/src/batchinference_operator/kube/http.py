@@ -56,7 +56,7 @@ async def send(
     seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[int, Any, float]:
     """Send a request. Return the status, the answer as data or text, and Retry-After in seconds, at
-    most MAX_RETRY_AFTER_SECONDS. Raises TimeoutError if there is no answer within `seconds`."""
+    most MAX_RETRY_AFTER_SECONDS. Raises aiohttp.ClientError, or TimeoutError after `seconds`."""
     response = await _call(session, method, path, seconds, body, content_type)
     content = await response.read()
     after = response.headers.get("Retry-After", "")

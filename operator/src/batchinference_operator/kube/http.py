@@ -36,8 +36,9 @@ class RateLimiter:
 
     def pause(self, seconds: float) -> None:
         """Give no token for this number of seconds, because the server has sent Retry-After."""
-        now = asyncio.get_running_loop().time()
-        self._next_token_at = max(self._next_token_at, now + seconds)
+        if seconds:
+            now = asyncio.get_running_loop().time()
+            self._next_token_at = max(self._next_token_at, now + seconds)
 
 
 MAX_RETRY_AFTER_SECONDS = 30.0

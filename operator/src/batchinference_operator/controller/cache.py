@@ -129,8 +129,7 @@ class PodCache:
 def _replaces(pod: PodView, lost: Disruption) -> bool:
     """Return whether a pod is the head that replaces a lost head.
 
-    The new head may still wait for a node. KubeRay creates no new head while the lost pod cannot
-    end.
+    KubeRay creates no new head while the lost pod cannot end. The new head may wait for a node.
     """
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 

@@ -62,8 +62,7 @@ def not_responding(done: str, ray_job: RayJobView) -> Summary:
 
 
 def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary | None:
-    """Return the summary of a job if the deletion of an unfinished RayJob has taken
-    KUBERAY_SECONDS; otherwise None."""
+    """Return a summary if an unfinished RayJob is being deleted for KUBERAY_SECONDS; else None."""
     for one in ray_jobs:
         waits = one.deleting and not one.ended
         if waits and seconds_since(one.deleted_at, now) >= KUBERAY_SECONDS:

@@ -8,6 +8,7 @@ from batchinference.spec import BatchInference, Problem
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.write import WriteTable
+from batchinference.spec.write.tables import WriteStore
 
 
 def retried(job: BatchInference) -> BatchInference:
@@ -34,10 +35,11 @@ def restarted(job: BatchInference) -> BatchInference:
     its write mode (such as `append`) keeps the rows of earlier runs."""
     write = job.spec.write
     if write.adds:
+        merges_only = isinstance(write, WriteStore)
+        fix = "" if merges_only else "write.mode to overwrite to replace all of them, or set "
         raise BadInput(
-            f"--restart: write.mode {write.mode} keeps the rows of earlier runs. Set write.mode to "
-            "overwrite to replace all of them, or set resume to false to start an unfinished run "
-            "over"
+            f"--restart: write.mode {write.mode} keeps the rows of earlier runs. Set {fix}resume "
+            "to false to start an unfinished run over"
         )
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
     replacing = write.model_copy(update={"mode": "overwrite"})

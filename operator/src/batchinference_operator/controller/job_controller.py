@@ -308,7 +308,8 @@ class JobController:
             seconds = (self.now() - since).total_seconds()
         of_kueue = seconds is None and "kueue" in str(error)
         queues = await self.api.local_queues(job.namespace) if of_kueue else ""
-        status = status_after_create_error(job, str(error), seconds, self.now(), queues)
+        default, now = self.config.defaults.queue_name, self.now()
+        status = status_after_create_error(job, str(error), seconds, now, queues, default)
         if status is not None:
             await self._write(job, status)
 

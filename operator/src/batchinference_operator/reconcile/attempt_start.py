@@ -37,15 +37,17 @@ def status_after_create_error(
     unreachable_seconds: float | None,
     now: datetime,
     local_queues: str = "",
+    default_queue: str | None = None,
 ) -> Status | None:
     """Return the status that reports why the objects of an attempt could not be created.
 
     `unreachable_seconds` is for how long the API server has been unreachable; None if it rejected
     an object. Below UNREACHABLE_SECONDS, the result is None. `local_queues` is a sentence with the
-    LocalQueues of the namespace.
+    LocalQueues of the namespace, and `default_queue` the queue of the platform's defaults.
     """
     if unreachable_seconds is None:
-        summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
+        hint = rejection_hint(job, error, local_queues, default_queue)
+        summary = Summary(Cause.REFUSED.value, f"{error}{hint}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
         summary = Summary(Waiting.API_SERVER_UNAVAILABLE, message)

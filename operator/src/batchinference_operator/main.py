@@ -49,8 +49,8 @@ from batchinference_operator.settings import OperatorSettings
 SCHEDULE_WORKERS = 2
 """Number of schedules that are reconciled concurrently. For jobs, see `settings.workers`."""
 GC_THRESHOLD = 10_000
-"""Number of new objects after which Python collects garbage. The default of 700 costs 4 % of the
-CPU time, although most objects are freed without a collection."""
+"""Number of new objects after which Python collects garbage. Python's default costs 4 % of the CPU
+time, although most objects are freed without a collection."""
 logger = logging.getLogger("batchinference.operator")
 
 

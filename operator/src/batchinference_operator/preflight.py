@@ -1,6 +1,6 @@
 """Checks at the start that the API server has all required kinds, and the operator may list them.
 
-If a check fails, the operator logs the reason and exits, and Kubernetes restarts the operator. kopf
+If no namespace passes, the operator logs the reason and exits, and Kubernetes restarts it. kopf
 does not report a missing kind. If kopf may not watch CustomResourceDefinitions, kopf waits for the
 kind forever.
 """

@@ -34,7 +34,7 @@ class OperatorSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="BATCHINFERENCE_OPERATOR_")
 
     defaults_file: Path | None = None
-    """YAML file with the platform's defaults: the fields of spec.cluster, and patches."""
+    """YAML file with the platform's defaults: the chart value `defaults`."""
     policy_file: Path | None = None
     """YAML file with the platform's policy: the chart value `policy`. Changes take effect without a
     restart."""

@@ -49,15 +49,7 @@ from batchinference.pipeline.step_time import SharedClock, StepTime
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
-from support.outputs.batches import (
-    end,
-    errors_of,
-    failed,
-    filtered,
-    good,
-    outcomes,
-    rows_of,
-)
+from support.outputs.batches import end, errors_of, failed, filtered, good, outcomes, rows_of
 from support.outputs.stages import TOLERANT
 from support.outputs.stages import in_one_stage as runner
 from support.tiers import examples

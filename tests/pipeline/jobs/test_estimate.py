@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -54,14 +54,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def estimated(*steps: Document, prices: tuple[str, ...] = ("0",) * 3) -> tuple[list[Any], str]:
+def estimated(*steps: Document, prices: Sequence[str] = "000", code: int = 0) -> tuple[Any, str]:
     """Return the estimate of each step, and the text that `plan` prints."""
     read = {"format": "json", "paths": ["in.jsonl"]}
     Path("job.yaml").write_text(yaml.safe_dump(document(read=read, steps=list(steps))))
     command = ("plan", "job.yaml", "--estimate", "--sample", str(SAMPLE), "--prices", *prices)
     with patch.object(model_step, "load_runtime", load):
         shown, data = run_program(*command), run_program(*command, "-o", "json")
-    assert (shown.exit_code, data.exit_code) == (0, 0), shown.output
+    assert (shown.exit_code, data.exit_code) == (code, code), shown.output
     return json.loads(data.stdout), shown.output
 
 
@@ -99,9 +99,11 @@ def test_price_has_the_hours_of_devices() -> None:
 
 def test_failed_rows_are_said(folder: Path) -> None:
     with patch(f"{__name__}.count_tokens", side_effect=ValueError("odd")):
-        (result,), _ = estimated(step_with("ask", model=chat()))
+        (result,), _ = estimated(step_with("ask", model=chat()), code=1)
     assert result["inputTokens"] is None
     assert "odd" in result["note"]
+    Path("in.jsonl").write_text('{"text": "a"}\nno JSON\n')
+    assert "1 row failed" in estimated(step_with("ask", model=chat()), code=1)[1]
 
 
 def test_prompts_of_skipped_rows_do_not_count(folder: Path) -> None:

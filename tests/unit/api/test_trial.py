@@ -1,4 +1,4 @@
-"""A trial over the first rows of a job: its input, and its output next to the output of the job."""
+"""A trial over the first rows of a job, with an output next to that of the job, and a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.job_for_run import trial
+from batchinference.api.job_for_run import restarted, trial
+from batchinference.pipeline.errors import BadInput
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.job import BatchInferenceSpec
 from plugins.messages import Messages
@@ -14,6 +15,7 @@ from support.documents.minimal import document
 
 SQL = {"format": "sql", "query": "SELECT 1", "url": "sqlite:////data/x.db"}
 TABLE = {"format": "lance", "path": "s3://out/rows"}
+STORE = {"format": "opensearch", "path": "/out", "index": "a", "url": "http://b", "key": ["id"]}
 
 
 def job(path: str = "s3://out/result/", limit: int | None = None, **spec: Any) -> BatchInference:
@@ -63,7 +65,10 @@ def test_trial_of_a_job_that_replaces_rows_is_valid() -> None:
     ids=["sql", "table", "bucket", "root"],
 )
 def test_job_without_a_trial_is_refused(changed: BatchInference, messages: Messages) -> None:
-    with pytest.raises(SpecError) as refused:
+    with messages.raises(SpecError):
         trial(changed, 3)
-    (problem,) = refused.value.problems
-    messages.check(problem)
+
+
+def test_restart_of_a_store_has_no_other_mode_to_set(messages: Messages) -> None:
+    with messages.raises(BadInput):
+        restarted(job(write=STORE))

@@ -40,12 +40,12 @@ def test_version_is_printed(invoke: Invoke) -> None:
     [
         (["job.yaml"], "Write batchinference run job.yaml"),
         (["run", "job.yaml", "--set", "day", "2024-01-01"], "Write --set day=VALUE"),
-        (["status", "job.yaml"], "Name its output: the write.path in it"),
-        (["ui", "job.yaml"], "Name its output: the write.path in it"),
+        (["status", "job.yaml"], "Pass its output: the write.path in it"),
+        (["ui", "job.yaml"], "Pass its output: the write.path in it"),
         (["ui", "s3://"], "Write s3://BUCKET/PATH"),
-        (["verify", "job.yaml"], "Name its output: the write.path in it"),
+        (["verify", "job.yaml"], "Pass its output: the write.path in it"),
         (["status", "s3://"], "Write s3://BUCKET/PATH"),
-        (["status", ""], "Name the write.path"),
+        (["status", ""], "Pass the write.path"),
         (["plan", "job.yaml", "--sample", "9"], "add --estimate"),
     ],
 )

@@ -209,16 +209,16 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
     """Kueue asks for an annotation that the user cannot set."""
     kueue = "403: a kueue managed job should only use autoscaling when workload slicing is enabled"
     to_queue, gate = "Set spec.cluster.queueName to a LocalQueue", "ElasticJobsViaWorkloadSlices"
-    for message, spec, hint in (
-        (kueue, {}, to_queue),
-        (kueue, {"cluster": {"queueName": "gpu"}}, gate),
-        ("403: autoscaling is not supported for a MultiKueue-managed kueue job", {}, None),
-        ("403: exceeded quota", {}, None),
-        ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None),
+    for message, spec, default, hint in (
+        (kueue, {}, None, to_queue),
+        (kueue, {}, "of-the-platform", gate),
+        (kueue, {"cluster": {"queueName": "gpu"}}, None, gate),
+        ("403: autoscaling is not supported for a MultiKueue-managed kueue job", {}, None, None),
+        ("403: exceeded quota", {}, None, None),
+        ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None, None),
     ):
-        queues = ". There is the LocalQueue gpu"
-        status = status_after_create_error(replace(job(), spec=spec), message, None, NOW, queues)
-        assert status is not None
+        queues, own = ". There is the LocalQueue gpu", replace(job(), spec=spec)
+        status = status_after_create_error(own, message, None, NOW, queues, default) or {}
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
         assert [one for one in (to_queue, gate) if one in shown] == ([hint] if hint else [])

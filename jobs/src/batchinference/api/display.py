@@ -58,7 +58,7 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line, without the control characters that data and messages may contain."""
+        """Print a line without control characters, unless the display is silent."""
         if not self._silent:
             self._print(text)
 

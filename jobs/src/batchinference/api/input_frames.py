@@ -42,8 +42,7 @@ class Frame:
 
     @classmethod
     def of(cls, data: Any) -> Frame:
-        """Return the rows of a frame. Raises SpecError if `data` is no frame, or if values would
-        change in Parquet."""
+        """Return the rows of a frame. Raises SpecError if `data` cannot be stored unchanged."""
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
             return cls._from_table(_pandas_to_table(data))
@@ -78,7 +77,7 @@ class Frame:
         next to the output of `write`. Raises SpecError if no file can be next to that output."""
         output = str(write.get("path") or "out")
         if is_root(output):
-            problem = f"a frame is stored next to the output, and there is no such place ({output})"
+            problem = f"a frame is stored next to it, and nothing can be next to a root ({output})"
             raise SpecError([Problem("spec.write.path", f"{problem}. Write below it")])
         path = f"{beside(output, 'input')}/{self.digest}.parquet"
         storage = {"storage": write["storage"]} if "storage" in write else {}
@@ -94,7 +93,7 @@ class Frame:
 
 
 def _to_parquet(table: pa.Table) -> bytes:
-    """Return a table as a Parquet file. Raises SpecError if Parquet cannot store it."""
+    """Return a table as a Parquet file. Raises SpecError if it cannot be stored."""
     if not isinstance(table, pa.Table):
         raise _read_error(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
     names = table.column_names
@@ -113,7 +112,7 @@ def _to_parquet(table: pa.Table) -> bytes:
 
 def _pandas_to_table(frame: pd.DataFrame) -> pa.Table:
     """Return a DataFrame as a table with null for missing values. Raises SpecError if its index
-    would be lost, or if a value would change."""
+    would be lost, a column name is no text, or a value would change."""
     _check_index(frame.index)
     for name in frame.columns:
         if not isinstance(name, str):

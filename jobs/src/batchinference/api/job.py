@@ -58,7 +58,7 @@ class Job:
         functions and classes in place of `module:name`. If one is changed later, the job keeps the
         earlier code. `spec` has the other fields of the spec, such as `errors`. `directory`
         defaults to the working directory. A job without a `name` cannot be restarted after a
-        change of its spec. Raises SpecError, which lists every problem."""
+        change of its spec. Raises SpecError."""
         fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
         frame = _read_frame(fields)
         code = _with_paths_of_code(fields, str(directory or Path.cwd()))
@@ -68,8 +68,7 @@ class Job:
 
     @classmethod
     def from_yaml(cls, path: str | Path, **parameters: str) -> Job:
-        """Return the job in a YAML file. `parameters` are the values for its `spec.parameters`.
-        Raises SpecError, which lists every problem."""
+        """Return the job in a YAML file with these values of its parameters. Raises SpecError."""
         job = cls.__new__(cls)
         values = ParameterValues(parameters, os.environ)
         job._set(parse_one(read_file_or_stdin(str(path)), values), directory_of(str(path)))
@@ -114,9 +113,8 @@ class Job:
         return with_absolute_paths(self.resource, self.directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as a mapping with the fields of the YAML file, without default values.
-
-        Raises SpecError if the input or code exists only in this process."""
+        """Return the job as a mapping with those fields of the YAML file that were set. Raises
+        SpecError if the input or code exists only in this process."""
         raise_for_problems(self._only_here())
         return self._document()
 
@@ -131,7 +129,7 @@ class Job:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
         for name in self.code.names if self.code else ():
-            fix = f"Write it to a file, such as own.py, and name that: own:{name}"
+            fix = f"Write it to a file, such as own.py, and use own:{name}"
             yield Problem("spec.steps", f"code of this session is in no module ({name}). {fix}")
 
     def to_yaml(self) -> str:
@@ -139,7 +137,7 @@ class Job:
         return _yaml(self.to_dict())
 
     def check(self) -> list[Problem]:
-        """Return the problems that `batchinference validate` finds."""
+        """Return the problems with the input, columns, models, code and output."""
         from batchinference.pipeline.commit.lease import identity_of
         from batchinference.pipeline.preflight import preflight
 

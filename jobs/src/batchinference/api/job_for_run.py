@@ -8,11 +8,12 @@ from batchinference.spec import BatchInference, Problem
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.problems import raise_for_problems
 from batchinference.spec.write import WriteTable
+from batchinference.spec.write.tables import WriteStore
 
 
 def retried(job: BatchInference) -> BatchInference:
     """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
-    retry rows, or has no output yet."""
+    retry rows, or if the output is not of this job as it is now."""
     from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change
     from batchinference.pipeline.commit.lease import read_lease
     from batchinference.pipeline.commit.output_paths import Layout, work_of
@@ -23,20 +24,22 @@ def retried(job: BatchInference) -> BatchInference:
     lease = read_lease(layout)
     if lease is None or lease.key != layout.key:
         changes = describe_spec_change(layout.spec, work_of(job.spec)) if lease is not None else ""
-        fix = f" as it is now ({changes}). Restore it, or run it" if changes else ". Run it"
-        raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} first")
+        fix = f" as it is now ({changes}). Undo these changes, or run" if changes else ". Run"
+        raise BadInput(f"'{layout.output.uri}' holds no output of this job{fix} the job first")
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": True})
     return job.with_spec(errors=errors, resume=True)
 
 
 def restarted(job: BatchInference) -> BatchInference:
     """Return the job with settings that start it over and replace its output. Raises BadInput if
-    its write mode (such as `append`) adds rows to the output of earlier runs."""
+    its write mode (such as `append`) keeps the rows of earlier runs."""
     write = job.spec.write
     if write.adds:
+        merges_only = isinstance(write, WriteStore)
+        fix = "" if merges_only else "write.mode to overwrite to replace all of them, or set "
         raise BadInput(
-            f"--restart: write.mode {write.mode} keeps the rows of earlier runs. Set write.mode to "
-            "overwrite to replace all of them, or resume to false to repeat an unfinished run"
+            f"--restart: write.mode {write.mode} keeps the rows of earlier runs. Set {fix}resume "
+            "to false to start an unfinished run over"
         )
     errors = job.spec.errors.model_copy(update={"retry_failed_rows": False})
     replacing = write.model_copy(update={"mode": "overwrite"})
@@ -56,7 +59,7 @@ def job_of_run(
 def trial(job: BatchInference, rows: int) -> BatchInference:
     """Return a job that processes only the first `rows` rows, and writes them next to the output.
     The job starts over. Run it with `own_only`, so that it never replaces output of another job.
-    Raises SpecError if the input rows cannot be limited, or if the output is a table or a root."""
+    Raises SpecError if the input rows cannot be limited, or the output is a table or `is_root`."""
     spec = job.spec
     raise_for_problems(_without_trial(spec))
     path = beside(spec.write.path, f"limit-{rows}")
@@ -79,5 +82,6 @@ def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
         problem = f"a trial does not write to a table ({spec.write.format}). {fix}"
         yield Problem("spec.write.format", f"{problem} with write.format: parquet")
     if is_root(spec.write.path):
-        problem = f"a trial has no place next to it ({spec.write.path}). Write below it"
-        yield Problem("spec.write.path", f"{problem}, such as {spec.write.path.rstrip('/')}/out")
+        path = spec.write.path
+        problem = f"a trial is written next to it, and nothing can be next to a root ({path})"
+        yield Problem("spec.write.path", f"{problem}. Write below it, to {path.rstrip('/')}/out")

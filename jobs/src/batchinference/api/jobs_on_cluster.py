@@ -35,7 +35,7 @@ class JobStatus:
     attempt: int | None
     output: str
     gpus: int | None
-    """The number of GPUs of the current pods."""
+    """The number of devices, such as GPUs, of the current pods; None if there are none."""
     cost: str
     """The cost until now and the expected total cost; empty if the platform sets no prices."""
     warnings: list[WarningCount]
@@ -72,7 +72,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has succeeded or failed. Its BatchInference then never runs again."""
+        """Whether the job has succeeded or failed."""
         return self.phase in ENDED_PHASES
 
 
@@ -94,7 +94,7 @@ class JobHandle:
         sleep: Callable[[float], Any] = time.sleep,
     ) -> JobStatus:
         """Wait until the job has ended, and return its state. `timeout` and `interval` are in
-        seconds. Raises TimeoutError after `timeout`."""
+        seconds. Raises TimeoutError after `timeout`, and ClusterError."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (status := self.status()).ended:
             if deadline is not None and time.monotonic() >= deadline:
@@ -109,7 +109,7 @@ class JobHandle:
     def resume(self) -> None:
         """Continue a suspended job, or start a failed job again.
 
-        A BatchInference that has failed never runs again. It is therefore deleted, and created
+        A BatchInference that has failed cannot be resumed. It is therefore deleted, and created
         again with the same spec, labels and annotations. Raises ClusterError."""
         job = self.cluster.get(self.name)
         if JobStatus.of(job).phase == "Failed":

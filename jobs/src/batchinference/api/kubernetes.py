@@ -53,8 +53,8 @@ class Kubernetes:
     def __init__(
         self, namespace: str | None = None, context: str | None = None, account: Path = ACCOUNT
     ) -> None:
-        """Read the kubeconfig, or if there is none the token of this pod in the directory
-        `account`. Raises ClusterError if both or the package `kubernetes` are missing."""
+        """Read the kubeconfig; without one, the token of this pod in the directory `account`.
+        Raises ClusterError if this fails, or if the package `kubernetes` is missing."""
         try:
             from kubernetes import config
         except ImportError:

@@ -53,7 +53,7 @@ class CodeByValue:
 
     def with_paths(self, value: Any, field: str) -> Any:
         """Return fields of a job with `module:name` in place of functions and classes. Raises
-        SpecError if a function or class cannot be used in other processes."""
+        SpecError for code that cannot be sent to other processes or called with its arguments."""
         if isinstance(value, list):
             return [self.with_paths(each, f"{field}[{at}]") for at, each in enumerate(value)]
         if not isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Describes an output, or a job on a cluster, at one moment. Both have the same form."""
+"""Describes an output, or a job on a cluster, at one moment, in the same form."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ class Observation:
     counts: Counts | None
     ended: bool
     failed: bool = False
-    """Whether the job has ended without success."""
+    """Whether the job, or one of the jobs of an output, has ended without success."""
     stage: str = ""
     message: str = ""
     workers: Sequence[Workers] = ()

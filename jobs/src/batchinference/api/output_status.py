@@ -123,8 +123,8 @@ def _counts(job: StoredJob) -> tuple[Counts, int]:
 
 
 def _progress(job: StoredJob, rows: int, report: Report | None) -> Progress:
-    """Return the progress of an output with `rows` finished rows. The total comes from the report,
-    or else from file statistics."""
+    """Return the progress of an output with `rows` finished rows. If it is not complete, the total
+    comes from the report, or without one from file statistics."""
     if job.finished:
         last = report.progress if report else None
         return Progress.of(rows, rows, rate=last.rows_per_second if last else None)
@@ -169,7 +169,7 @@ def report_page(output: str) -> Location | None:
 
 def outputs_below(directory: str) -> list[str]:
     """Return the sorted outputs in a directory and up to SEARCH_DEPTH levels below, but none inside
-    an output. Raises JobFailure if there is no directory, and OSError if it cannot be read."""
+    an output or a hidden directory. Raises JobFailure if the directory is missing, and OSError."""
     from batchinference.pipeline.storage.location import Location
 
     root = Location(directory)

@@ -43,7 +43,7 @@ class Rows(ABC):
 
 
 def _would_be_rounded(column: pa.ChunkedArray) -> bool:
-    """Return whether a column has nulls and integers that float64 would round."""
+    """Return whether a column has nulls, and integers that float64 may round."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
 """Stores the log of a run in the state directory of the output, so that it outlives the cluster.
 
-While the job runs, a copy of the last lines is stored every minute. It remains if the process is
-killed. A job does not fail if its log cannot be stored."""
+While the job runs, a copy of the last lines is stored every minute. The copy remains if the process
+is killed. A job does not fail if its log cannot be stored."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ KEPT_LOGS = 20
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
 """Seconds from the start of a run to the first copy of its log, and between copies."""
 MAX_COPY = 64_000
-"""A copy has at most this many characters of the log, and as many bytes of the process's output.
-"""
+"""Maximum number of characters of the log, and of bytes of this process's output, in a copy."""
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNFINISHED = "the run had not ended when this was stored"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 USER_FAULTS = ("BadInput", "Interrupted")
 """Reasons of failures for which Ray's logs are not needed."""
 SHOWN_LINES = 20
-"""Maximum number of lines that are shown of what steps print. The log has all of these lines."""
+"""Maximum number of shown lines of what steps print. The log also has the lines after these."""
 
 
 @dataclass
@@ -140,10 +140,8 @@ class Runner:
             yield plan
 
     def run_on(self, address: str, plan: Plan) -> Report:
-        """Run the job on the Ray cluster at an address and return its final report.
-
-        Raises JobFailure if there is no such cluster, or if the plan does not fit the cluster.
-        """
+        """Run the job on the Ray cluster at an address and return its final report. Raises
+        JobFailure if there is no such cluster, or if the plan does not fit the cluster."""
         from batchinference.pipeline.execution.ray_connection import remote_ray
         from batchinference.pipeline.execution.task_resources import check_nodes
 

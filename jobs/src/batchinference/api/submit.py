@@ -8,7 +8,7 @@ from batchinference.spec.parameters import ParameterValues
 
 def submit(job: Job, *, namespace: str | None = None, context: str | None = None) -> JobHandle:
     """Create or change a job on the cluster of the kubeconfig, and return its handle. `namespace`
-    defaults to that of the job or else of the kubeconfig, `context` to that of the kubeconfig.
+    defaults to that of the job, or without one, to that of the kubeconfig; `context` to the latter.
     Raises SpecError if a cluster would refuse the job, and ClusterError if the request fails."""
     document = checked_for_cluster(job.to_dict(), ParameterValues())
     cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)

@@ -23,9 +23,9 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 def check_address(text: str) -> None:
     """Raise ClusterError if a text cannot be the address of an output, or is the file of a job."""
     if not text:
-        raise ClusterError("the path of the output is empty. Name the write.path of a job")
+        raise ClusterError("the path of the output is empty. Pass the write.path of a job")
     if text.endswith((".yaml", ".yml")) and Path(text).is_file():
-        raise ClusterError(f"'{text}' is a job's file. Name its output: the write.path in it")
+        raise ClusterError(f"'{text}' is a job's file. Pass its output: the write.path in it")
     try:
         TypeAdapter(Uri).validate_python(text)
     except ValidationError as error:

@@ -127,8 +127,8 @@ _ADVICE = "Check the path, the endpoint and the rights of the credentials"
 
 
 def check_storage(job: BatchInference) -> Iterator[Finding]:
-    """Yield a finding for each location that a job writes to: whether files can be written, listed,
-    read and deleted there."""
+    """Yield a finding for each location that a job writes to: whether files can be written and
+    deleted there, and in an object store also listed and read."""
     if util.find_spec("ray") is None or util.find_spec("pyarrow") is None:
         advice = "Install the missing packages first"
         yield Finding("storage", Result.FAILED, "not checked: packages are missing", advice)

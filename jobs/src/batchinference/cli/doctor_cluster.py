@@ -39,7 +39,7 @@ def tag_of(image: str) -> str:
 
 
 def check_operator(operator: str, client: str) -> Finding:
-    """Return whether the versions of the operator and of this program are equal, as a finding."""
+    """Return whether the operator has the major and minor version of this program, as a finding."""
     name, text = "operator version", f"{operator or 'unknown'}, this program {client}"
     theirs, ours = version_of(operator), version_of(client)
     if theirs is None or theirs == ours:
@@ -197,7 +197,7 @@ def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
 
 
 def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | None:
-    """Return the default image of jobs; None if this user may not read it."""
+    """Return the default image of jobs; None if it is not set, or this user cannot read it."""
     path = f"/api/v1/namespaces/{namespace}/configmaps/{operator}-defaults"
     try:
         defaults = yaml.safe_load(cluster.request("GET", path)["data"]["defaults.yaml"])

@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether each row is a file. The format of these files is named like the kind of job."""
+        """Whether the input is files of the format that is named like the kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -148,7 +148,7 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 def _name_of(file: Path) -> str:
     """Return the name of a job in this file: the name of the file, or of its directory if the file
-    is USUAL_FILE, in lower case and without special characters."""
+    is USUAL_FILE, in lower case without special characters; `my-job` if that is no name."""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"
@@ -186,7 +186,7 @@ def _limit(count: int | None) -> tuple[str, str]:
 
 
 def _count(read: str, form: str) -> int | None:
-    """Return the number of files or lines of a local input if it is below COUNTED; else None."""
+    """Return the number of files or lines of a local input; None if it is 0, large or unknown."""
     path, extensions = expanded(read), FILE_FORMATS[form].EXTENSIONS
     if form in {"csv", "json", "text"} and path.is_file():
         with path.open("rb") as file:

@@ -214,6 +214,8 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     """Show the pods or the objects of a job on a cluster.
 
     With --format yaml or json, print the objects that the operator would create, for kubectl apply.
+
+    Exit codes: 0 shown, 1 with --estimate: a row failed, 2 the job is refused or a step cannot run.
     """
     from batchinference.cli.preview import preview_file
     from batchinference.cli.validate_and_plan import show_plan

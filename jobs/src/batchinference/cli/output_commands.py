@@ -108,8 +108,8 @@ def logs(
     """Print the log of a job on a cluster, or the stored log.
 
     For a job that is running on a cluster, this is the end of the log of its driver. The stored log
-    covers the last run, and is next to the output. While a run is in progress, and after it was
-    killed, these are its last lines, which are stored once a minute.
+    covers the last run, and is in the output. While a run is in progress, and after it was killed,
+    the stored log has only its last lines, which are stored once a minute.
 
     Exit codes: 0 shown, 2 there is no such output or job, or no log.
     """

@@ -34,8 +34,8 @@ def preview_file(
     prices: Sequence[float] | None = None,
 ) -> int:
     """Run the steps of the job in a file over its first rows, and print what each step does and the
-    resulting rows. With `prices`, only print an estimate of tokens and cost for all rows. Return
-    the exit code, which is 1 if a row has failed."""
+    resulting rows, or with `prices` an estimate of the tokens and cost of all rows. Return the exit
+    code, which is 1 if a row has failed."""
     directory = directory_of(file)
     try:
         job = _load(file, settings, directory)
@@ -47,9 +47,8 @@ def preview_file(
     outcomes: list[Outcome] = []
     try:
         preview = _prepared(job, directory, rows)
-        if prices is not None:
-            return _show_estimates(preview, form, prices)
-        return exits.JOB_FAILED if _show(preview, form, outcomes) else exits.SUCCESS
+        _show(preview, form, outcomes) if prices is None else _show_estimates(preview, form, prices)
+        return exits.JOB_FAILED if preview.batch.errors.num_rows else exits.SUCCESS
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
@@ -73,8 +72,8 @@ def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference
 
 
 class LinesOfSteps(io.TextIOBase):
-    """Writes what steps print to another stream, in complete lines. Removes credentials and control
-    characters, because the text is not trusted."""
+    """A stream for what steps print. It writes complete lines to another stream. It removes
+    credentials and control characters, because the text is not trusted."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -107,9 +106,9 @@ class LinesOfSteps(io.TextIOBase):
         super().close()
 
 
-def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
-    """Print what each step does and the resulting rows, and return the number of failed rows. Adds
-    the outcomes of reading and of each step to `outcomes`."""
+def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> None:
+    """Print what each step does and the resulting rows. Adds the outcomes of reading and of each
+    step to `outcomes`."""
     from batchinference.api.display import lines_of_rows
     from batchinference.api.preview import lines_of
     from batchinference.pipeline.output.python_rows import rows_of_table
@@ -137,18 +136,19 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> int:
     else:
         steps = [as_data(outcome) for outcome in outcomes]
         print_data({"steps": steps, "rows": list(map(_plain, shown))}, form)
-    return sum(outcome.failed for outcome in outcomes)
 
 
-def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> int:
-    """Print the tokens, device hours and prices of all rows, and return the exit code."""
+def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> None:
+    """Print the estimated tokens, device hours and prices of all rows."""
     from batchinference.pipeline.estimate import estimates
 
     with LinesOfSteps(sys.stderr) as output, redirect_stdout(output):
         items = list(estimates(preview))
+    if failed := preview.batch.errors.num_rows:
+        echo(f"{counted(failed, 'row')} failed: batchinference preview shows why", err=True)
     if form is not Format.TEXT:
         print_data([{**as_data(each), "price": each.price(prices)} for each in items], form)
-        return exits.SUCCESS
+        return
     print_table([("STEP", "ROWS", "INPUT TOKENS", "OUTPUT TOKENS", "DEVICE HOURS", "PRICE"), *(
         (
             *(each.step, f"{each.rows:,}", _text_of(each.input_tokens)),
@@ -160,7 +160,6 @@ def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> 
     for each in items:
         if each.note:
             note(f"{each.step}: {in_one_line(each.note)}", err=True)
-    return exits.SUCCESS
 
 
 def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:

@@ -170,8 +170,8 @@ def _run(
 
 
 def _with_command(report: Report, file: str, options: RunOptions) -> Report:
-    """Return the report. The commands that its message recommends get the file and the parameters
-    of this run."""
+    """Return the report, with the file and parameters of this run filled into the commands that its
+    message recommends."""
     if not report.message:
         return report
     parameters = (f" --set {shlex.quote(setting)}" for setting in options.settings)

@@ -26,7 +26,7 @@ def list_logs(target: Target) -> None:
 
 
 def show_log(target: Target, *, previous: bool) -> None:
-    """Print the driver log of a running cluster job; else, or if `previous`, the stored log."""
+    """Print the driver log if the job runs on a cluster and not `previous`; else the stored log."""
     running = None
     if target.is_job and not previous:
         with exit_on_cluster_error("logs"):

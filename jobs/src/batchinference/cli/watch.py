@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 View = Callable[[Observation], None]
-"""A function that shows an observation of a job."""
+"""A function that shows an observation of a job or an output."""
 
 
 def watch_status(
@@ -32,8 +32,7 @@ def watch_status(
     *,
     form: Format = Format.TEXT,
 ) -> int:
-    """Show the progress every `interval` seconds until the job has ended, and return the exit
-    code."""
+    """Show the progress every `interval` seconds until the job has ended. Return the exit code."""
     meter = SpeedMeter()
     table = form is Format.TEXT and sys.stdout.isatty()
     with _table_view() if table else _line_view(form) as show:
@@ -105,7 +104,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return an observation of a job as plain data, with None for unknown values."""
+    """Return an observation as plain data. Unknown: stage and message "", errors 0, others None."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

@@ -30,8 +30,7 @@ class PodCache:
     """The latest state of each pod, and the disruptions and crashes of the pods of each RayCluster.
 
     Disruptions and crashes are kept until the RayJob of the cluster is gone, because KubeRay
-    deletes pods that have ended. `set_pod` and `delete_pod` return the key of the pod's job, or
-    None if nothing changed.
+    deletes pods that have ended.
     """
 
     def __init__(self, ray_job_of_cluster: RayJobOfCluster) -> None:
@@ -43,7 +42,7 @@ class PodCache:
         self._crashes: dict[JobKey, dict[str, dict[str, Crash]]] = {}
 
     def set_pod(self, body: Object) -> JobKey | None:
-        """Store a pod, and record its disruption or crash."""
+        """Store a pod, its disruption and crash. Return the key of its job; None if unchanged."""
         key, view = parent_of(body), PodView.of(body)
         former = self._parents.get((key[0], view.name), key)
         if former != key:  # a user has changed the label that names the job
@@ -60,7 +59,7 @@ class PodCache:
         return None if view == before and not new_crash else key
 
     def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
-        """Record a crash and return whether it is new.
+        """Record a crash, unless it is known or there are too many. Return whether it is recorded.
 
         The uid of its pod identifies a crash, because KubeRay may use the name of the pod again.
         """
@@ -74,7 +73,7 @@ class PodCache:
         return True
 
     def delete_pod(self, body: Object) -> JobKey:
-        """Forget a deleted pod, but not its disruption or crash."""
+        """Forget a deleted pod, and return the key of its job."""
         key, name = parent_of(body), body["metadata"]["name"]
         if name in self._pods.get(key, {}):
             self._drop(key, name)
@@ -130,8 +129,7 @@ class PodCache:
 def _replaces(pod: PodView, lost: Disruption) -> bool:
     """Return whether a pod is the head that replaces a lost head.
 
-    The new head may still wait for a node. KubeRay creates no new head while the lost pod cannot
-    end.
+    KubeRay creates no new head while the lost pod cannot end. The new head may wait for a node.
     """
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
@@ -192,17 +190,17 @@ def _without_unused_fields(job: JobView) -> JobView:
 class Cache:
     """The latest state of each object that the watches have reported.
 
-    Methods that set or delete an object return the key of its job, or None if nothing changed.
-    Reflectors report all changes of RayJobs and pods in order, including deletions. kopf reports
-    the changes of one job in order. But if a job is deleted and created again, the events of the
-    two objects may arrive in any order. The object that was created last is kept.
+    `set_job` and `set_ray_job` return the key of the job, or None if nothing changed. Reflectors
+    report changes of RayJobs and pods in order, including deletions. kopf reports the changes of
+    one job in order. But if a job is deleted and created again, the events of the two objects may
+    arrive in any order. The object that was created last is kept.
     """
 
     def __init__(self, config: Config | None = None) -> None:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
         self.changed: Callable[[JobView, JobView], None] = lambda *_: None
-        """Called with the old and the new state when a job that was not settled changes."""
+        """Called with the old and the new state when a managed job that was not settled changes."""
         self._jobs: dict[JobKey, CompactJob] = {}
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
         self._parents: dict[tuple[str, str], JobKey] = {}
@@ -213,7 +211,7 @@ class Cache:
         self.pods = PodCache(self._ray_job_of_cluster)
 
     def set_job(self, body: Object) -> JobKey | None:
-        """Store a job, unless its version is cached or older, or it was replaced by a newer job."""
+        """Store a job, unless the cache has this version, a later one, or a job created later."""
         job = JobView.of(body)
         key = job.key
         cached = self._jobs.get(key)
@@ -227,7 +225,7 @@ class Cache:
         return key
 
     def set_written_job(self, body: Object) -> None:
-        """Store a job as returned by a status write, before the watch reports it."""
+        """Store a job as returned by a status write, unless the cache no longer has the job."""
         if key_of(body) in self._jobs:
             self.set_job(body)
 
@@ -393,8 +391,8 @@ def _is_replaced(view: JobView | RayJobView, cached: CompactJob | RayJobView | N
 def _creation_order(view: JobView | RayJobView | CompactJob) -> tuple[str, int, str]:
     """Return the sort key that orders objects of the same name by creation.
 
-    Creation times have a resolution of one second. Within a second, the resource version decides:
-    all versions of the earlier object are lower.
+    Creation times have a resolution of one second. Within a second, the resource version of a job
+    decides: all versions of the earlier object are lower.
     """
     return view.created_at, *_version_order(
         "" if isinstance(view, RayJobView) else view.resource_version

@@ -52,8 +52,8 @@ address another host."""
 class Answer:
     """The result of polling a driver.
 
-    `reached` is whether the driver answered. `report` is None if there is no report yet. `problem`
-    is why the driver did not answer. `age` is the age of this result in seconds.
+    `reached` is whether the driver gave a valid answer. `problem` is why it did not. `report` is
+    None if there is no report yet. `age` is the age of this result in seconds.
     """
 
     reached: bool
@@ -218,7 +218,7 @@ class _DriverState:
     due: float = 0.0
     """When the backoff after the last poll is over."""
     pending: bool = False
-    """Whether the driver is in the queue."""
+    """Whether the driver is queued or being polled."""
     stop: bool = False
     """Whether the driver must be asked to stop."""
 
@@ -251,8 +251,8 @@ class DriverPoller:
     ) -> Answer | None:
         """Return the last result, with its age; None before the first result.
 
-        If a driver has missed only a few polls, the result is still its last answer. The driver is
-        polled again `interval` seconds after the last poll, or later with backoff.
+        A few missed polls are no result. The driver is polled again `interval` seconds after the
+        last poll, or later with backoff.
         """
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:

@@ -42,7 +42,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 CacheUpdate = Callable[[Object], JobKey | None]
-"""Stores or removes an object in the cache. Returns the key of its job if anything changed."""
+"""Stores or removes an object in the cache. Returns the key of its job; None if unchanged."""
 
 
 @dataclass
@@ -178,8 +178,8 @@ class JobController:
     async def _forget(self, key: JobKey) -> None:
         """Forget a job that is gone.
 
-        If KubeRay has not deleted one of its RayJobs after ORPHAN_SECONDS, it is unavailable. The
-        operator then deletes the RayJob and its cluster.
+        If KubeRay, which may be unavailable, has not deleted a RayJob of the job after
+        ORPHAN_SECONDS, the operator deletes the RayJob and its cluster.
         """
         self.queue.drop(key)
         self.last_write.pop(key, None)
@@ -209,7 +209,7 @@ class JobController:
         return reconcile(unreported, self.config, self.now())
 
     async def _apply(self, job: JobView, actions: Actions) -> bool:
-        """Carry out all actions except the status write. Return whether a RayJob was created."""
+        """Carry out all actions but `notify` and `status`. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
             self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job))
         for ray_job in actions.delete_ray_jobs:
@@ -270,7 +270,7 @@ class JobController:
         return ray_job_created
 
     async def _update_status(self, job: JobView, actions: Actions) -> float | None:
-        """Write the status, or defer the write. Return the seconds until the next reconcile."""
+        """Write the status and return `requeue_after`, or return the seconds to defer the write."""
         if actions.status is None:
             return actions.requeue_after
         if (delay := self._write_delay(job, actions, actions.status)) > 0:
@@ -308,7 +308,8 @@ class JobController:
             seconds = (self.now() - since).total_seconds()
         of_kueue = seconds is None and "kueue" in str(error)
         queues = await self.api.local_queues(job.namespace) if of_kueue else ""
-        status = status_after_create_error(job, str(error), seconds, self.now(), queues)
+        default, now = self.config.defaults.queue_name, self.now()
+        status = status_after_create_error(job, str(error), seconds, now, queues, default)
         if status is not None:
             await self._write(job, status)
 

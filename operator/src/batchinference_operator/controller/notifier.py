@@ -67,7 +67,7 @@ class Notifier:
     _deliveries: dict[JobKey, _Delivery] = field(default_factory=dict)
 
     def results(self, job: JobView) -> dict[str, str] | None:
-        """Return `_Delivery.results` about the end of a job; None until each has a result."""
+        """Return `_Delivery.results` about the end of a job; None until these are complete."""
         delivery = self._deliveries.get(job.key)
         if delivery is None or not delivery.ended or delivery.job.id != ended_job(job).id:
             return None

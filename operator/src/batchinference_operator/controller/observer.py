@@ -57,8 +57,8 @@ class EventReader:
     """The last read of each object, by its namespace and name. The oldest read comes first."""
 
     async def messages(self, observed: Observed) -> dict[str, str]:
-        """Return messages by object name: about pods whose containers do not start, about a
-        RayCluster without pods, and about a RayJob that Kueue queues."""
+        """Return messages by object name: about MAX_PODS pods whose containers do not start, about
+        a RayCluster without pods, and about a RayJob that Kueue queues."""
         namespace, api = observed.job.namespace, self.api
         ray_job = observed.ray_job
         since = self.now().timestamp() - POD_START_SECONDS

@@ -19,8 +19,8 @@ async def reload_policy(
 ) -> None:
     """Reload the policy every RELOAD_SECONDS until cancelled.
 
-    The policy applies to attempts that have not started, and to the templates of schedules. If the
-    file cannot be read, the last policy remains in effect.
+    The policy applies to attempts that have not started, templates of schedules, and notifications.
+    If the file cannot be read or is invalid, the last policy remains in effect.
     """
     failure = ""
     while True:

@@ -17,8 +17,8 @@ async def resync(controller: JobController, namespaces: Sequence[str]) -> None:
     """Every RESYNC_SECONDS, forget the jobs that are gone. No namespaces means all namespaces.
 
     When a watch of kopf starts over, it does not report jobs that were deleted in the meantime. The
-    next reconcile of an unfinished job finds that it is gone. Finished and suspended jobs are not
-    reconciled, so they would stay in memory and in the metrics forever.
+    next status write of an unfinished job finds that the job is gone. Finished and suspended jobs
+    are not reconciled, so they would stay in memory and in the metrics forever.
     """
     while True:
         await asyncio.sleep(RESYNC_SECONDS)

@@ -156,7 +156,7 @@ class ScheduleController:
         return current if may_be_ours else replace(current, name_in_use=name)
 
     async def _write(self, schedule: ScheduleView, actions: ScheduleActions) -> None:
-        """Write the status if it has changed, and post the Events. Raises Conflict."""
+        """Write the status if it has changed, and post the Events. Raises Conflict and Refused."""
         if actions.status is None:
             return
         if patch := merge_patch(schedule.status, actions.status):

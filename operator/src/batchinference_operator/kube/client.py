@@ -81,8 +81,7 @@ class KubeClient(ObjectClient):
     ) -> Object | None:
         """Apply a merge patch to the status of an object, and return the stored object.
 
-        Returns None if the object is gone. Raises Conflict, and Refused if the
-        CustomResourceDefinition rejects a value.
+        Returns None if the object is gone. Raises Conflict and Refused.
         """
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
         path = path_of(kind, namespace, name, "status")
@@ -91,7 +90,7 @@ class KubeClient(ObjectClient):
     async def post_event(self, body: Object) -> bool:
         """Post an Event, or increase the count of the existing Event with its name.
 
-        Returns whether the Event already existed. Raises Refused.
+        Returns whether the Event already existed. Raises Conflict and Refused.
         """
         namespace = body["metadata"]["namespace"]
         status, answer = await self._request("POST", path_of(EVENT, namespace), body)

@@ -10,7 +10,7 @@ _TOO_LARGE = "etcdserver: request is too large"
 
 
 class Conflict(Exception):
-    """The object has changed since it was read. The job must be reconciled again."""
+    """The object has changed since it was read, or a quota was contended. Reconcile again."""
 
 
 class Refused(Exception):

@@ -36,8 +36,9 @@ class RateLimiter:
 
     def pause(self, seconds: float) -> None:
         """Give no token for this number of seconds, because the server has sent Retry-After."""
-        now = asyncio.get_running_loop().time()
-        self._next_token_at = max(self._next_token_at, now + seconds)
+        if seconds:
+            now = asyncio.get_running_loop().time()
+            self._next_token_at = max(self._next_token_at, now + seconds)
 
 
 MAX_RETRY_AFTER_SECONDS = 30.0
@@ -56,7 +57,7 @@ async def send(
     seconds: float = TIMEOUT_SECONDS,
 ) -> tuple[int, Any, float]:
     """Send a request. Return the status, the answer as data or text, and Retry-After in seconds, at
-    most MAX_RETRY_AFTER_SECONDS. Raises TimeoutError if there is no answer within `seconds`."""
+    most MAX_RETRY_AFTER_SECONDS. Raises aiohttp.ClientError, or TimeoutError after `seconds`."""
     response = await _call(session, method, path, seconds, body, content_type)
     content = await response.read()
     after = response.headers.get("Retry-After", "")

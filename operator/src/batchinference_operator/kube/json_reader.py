@@ -24,8 +24,7 @@ MAX_BYTES = 128 << 10
 """Maximum size of a section (the metadata, the spec or the status) of an object, because the
 operator keeps the specs of all jobs in memory. Responses up to this size are parsed as a whole."""
 MAX_RAY_JOB_BYTES = 512 << 10
-"""Maximum size of a section of a RayJob. The limit is higher, because the operator needs
-the worker groups."""
+"""Maximum size of a section of a RayJob, because the operator needs the worker groups."""
 MAX_FIELD_BYTES = 4 << 10
 """Maximum size of a field in a section that is too large. Larger fields are skipped."""
 _SECTIONS = {"metadata", "spec", "status"}

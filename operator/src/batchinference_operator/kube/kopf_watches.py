@@ -118,7 +118,7 @@ class KopfLogin:
 
 
 def _watch_trace(watches: WatchHealth) -> aiohttp.TraceConfig:
-    """Return a trace that records which watches the API server accepts."""
+    """Return a trace that records which lists and watches the API server accepts or forbids."""
 
     async def answered(_: Any, __: Any, params: aiohttp.TraceRequestEndParams) -> None:
         status, url = params.response.status, params.url

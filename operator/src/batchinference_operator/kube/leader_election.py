@@ -75,7 +75,8 @@ class Leadership:
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait until this replica holds the Lease, do the work, and release the Lease.
 
-        If the Lease cannot be renewed, cancel the work and raise LeadershipLost.
+        If the Lease cannot be renewed, cancel the work and raise LeadershipLost. Raises
+        LeaseForbidden.
         """
         await self._acquire()
         logger.info("%s is the leader", self.identity)
@@ -143,7 +144,7 @@ class Lease:
         return self._spec.get("holderIdentity") or ""
 
     async def take(self, identity: str) -> bool:
-        """Take or renew the Lease, unless another replica holds it. Return whether it succeeded."""
+        """Take or renew the Lease, unless another replica holds it. Return whether that is done."""
         metadata = await self._read()
         if metadata is None:
             return False

@@ -46,7 +46,7 @@ WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 LOCAL_QUEUE = "LocalQueue"
 RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. If the last retry fails, the work queue retries the job.
+"""Seconds before each retry of a request. After the last, the work queue reconciles the job later.
 All requests can be repeated: an object that already exists, or is already gone, is no error."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
@@ -106,7 +106,7 @@ class ObjectClient:
         return status, answer
 
     async def create(self, body: Object) -> Object | None:
-        """Create an object and return it as stored; None if the name is in use. Raises Refused."""
+        """Return the object as created; None if its name is in use. Raises Conflict and Refused."""
         answer: Object
         # a field that the CRDs of an older KubeRay do not have must be an error, and not be dropped
         path = f"{path_of(body['kind'], body['metadata']['namespace'])}?fieldValidation=Strict"
@@ -118,7 +118,7 @@ class ObjectClient:
         return answer
 
     def list_all(self, kind: str, namespace: str) -> AsyncIterator[Object]:
-        """Yield every object of a kind in a namespace; an empty namespace means all namespaces."""
+        """Yield the objects of a kind that `_selector` selects. An empty namespace means all."""
         return self._list(path_of(kind, namespace), _selector(kind))
 
     async def _list(
@@ -203,7 +203,7 @@ def label_parameter(selector: str) -> str:
 
 
 def _selector(kind: str) -> str:
-    """Return the query parameter that selects the objects of jobs; empty for other kinds."""
+    """Return the parameter that limits RayJobs and Pods to those of jobs; empty for other kinds."""
     return label_parameter(NAME_LABEL) if kind in (RAY_JOB, POD) else ""
 
 

@@ -112,8 +112,7 @@ class Store:
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
-    """Called with a deleted object. The object may have only a name, a namespace, a uid and
-    labels."""
+    """Called with a deleted object, maybe with only a name, a namespace, a uid and labels."""
     known: Callable[[str], list[Object]]
     """Returns the cached objects of a namespace ("" for all), maybe with these fields only."""
     listed: Callable[[str, str], None]

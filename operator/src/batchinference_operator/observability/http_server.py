@@ -15,8 +15,7 @@ from batchinference_operator.observability.metrics import Metrics
 def _application(leadership: Leadership, watches: WatchHealth, metrics: Metrics) -> web.Application:
     """Return the endpoints.
 
-    A standby replica has no watches. Such a replica is ready if a replica of its own release is the
-    leader.
+    A standby replica has no watches. It is ready if the leader is of its own release.
     """
 
     async def healthz(_: web.Request) -> web.Response:

@@ -36,7 +36,7 @@ def log_context(namespace: str, name: str, attempt: int = 0) -> Iterator[None]:
 
 
 def configure(log_format: str, level: str) -> None:
-    """Log all messages of the operator, kopf and libraries to stderr."""
+    """Log the messages of the operator, kopf and libraries from `level` on to stderr."""
     handler = logging.StreamHandler()
     handler.addFilter(lambda record: _SUPPRESSED.get(record.name, "\0") not in record.getMessage())
     handler.addFilter(_add_job)

@@ -323,8 +323,8 @@ class Metrics:
         )
         self.events = self._counter(
             "batchinference_events",
-            "Events about jobs: posted, repeated (added to the count of an earlier Event), or "
-            "dropped.",
+            "Events about jobs and schedules: posted, repeated (added to the count of an earlier "
+            "Event), or dropped.",
             "result",
         )
         self.leader = self._gauge(

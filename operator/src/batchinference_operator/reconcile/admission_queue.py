@@ -29,14 +29,14 @@ ROUND_FROM_POSITION = 10
 @dataclass(frozen=True)
 class QueueEntry:
     """What the admission queue knows about a job. A job that neither runs nor waits is finished,
-    suspended, being deleted or queued by Kueue."""
+    suspended, being deleted, queued by Kueue, or run by another controller."""
 
     resource_version: str
     """The resourceVersion of the job when it was observed."""
     priority: int = 0
     created_at: str = ""
     running: bool = False
-    """Whether the job has or may have pods."""
+    """Whether an attempt of the job runs, or the job is being suspended."""
     waiting: bool = False
     queued: bool = False
     """Whether Kueue admits the next attempt of the job, so that the attempt needs no admission by
@@ -64,9 +64,10 @@ def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
 
 @dataclass(frozen=True)
 class AdmissionDecision:
-    """Whether a waiting job may start now. `ahead` is the number of jobs that start before it."""
+    """Whether a waiting job may start now."""
 
     ahead: int
+    """The number of jobs ahead of it; at the limit of its namespace, only jobs of the namespace."""
     admitted: bool
     why: str = ""
     """Why the job must wait."""

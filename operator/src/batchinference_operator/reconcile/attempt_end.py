@@ -29,9 +29,9 @@ def fail_attempt(
     now: datetime,
     update: StatusUpdate | None = None,
 ) -> Actions:
-    """Return the actions that end the running attempt, and retry it or fail the job.
+    """Return the actions that end the running attempt, and retry or fail the job.
 
-    A later reconcile deletes the attempt's RayJob, after the end is recorded in the status.
+    A later reconcile may delete the attempt's RayJob, after the end is recorded in the status.
     """
     no_capacity = cause == Cause.NO_CAPACITY  # such an end is not counted as a failure
     failures = failed_attempts(job.status) + (not no_capacity)
@@ -71,7 +71,7 @@ def _backoff_seconds(backoff: Backoff, failures: int) -> float:
 
 
 def backoff_left(job: JobView, now: datetime) -> float:
-    """Return the seconds until the next attempt may start. A resumed job starts at once."""
+    """Return the seconds until the next attempt may start; at most 0 if it may start now."""
     resumed = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
     if resumed or "nextAttemptTime" not in job.status:
         return 0.0

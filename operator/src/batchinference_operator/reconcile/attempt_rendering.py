@@ -48,10 +48,10 @@ def in_own_namespace(namespace: str) -> Problem:
 
 
 def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, Choice | None]:
-    """Return the parsed job as its next attempt runs it, and the attempt's hardware choice, if any.
+    """Return the parsed job as its next attempt runs it, and the choice of the attempt, if any.
 
     The job has the platform's defaults and the raised memory after OutOfMemory, and avoids faulty
-    nodes. Raises SpecError if the spec is invalid, or if the policy of the platform rejects it.
+    nodes. Raises SpecError if the spec is invalid, or the policy or the namespace forbids the job.
     """
     if job.namespace == config.own_namespace:
         raise SpecError([in_own_namespace(job.namespace)])

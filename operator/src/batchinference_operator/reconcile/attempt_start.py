@@ -1,4 +1,4 @@
-"""Starts the first attempt of a job and each retry, or reports why the job waits for its start."""
+"""Starts the next attempt of a job, or reports why it waits."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -37,15 +37,17 @@ def status_after_create_error(
     unreachable_seconds: float | None,
     now: datetime,
     local_queues: str = "",
+    default_queue: str | None = None,
 ) -> Status | None:
     """Return the status that reports why the objects of an attempt could not be created.
 
     `unreachable_seconds` is for how long the API server has been unreachable; None if it rejected
     an object. Below UNREACHABLE_SECONDS, the result is None. `local_queues` is a sentence with the
-    LocalQueues of the namespace.
+    LocalQueues of the namespace, and `default_queue` the queue of the platform's defaults.
     """
     if unreachable_seconds is None:
-        summary = Summary(Cause.REFUSED.value, f"{error}{rejection_hint(job, error, local_queues)}")
+        hint = rejection_hint(job, error, local_queues, default_queue)
+        summary = Summary(Cause.REFUSED.value, f"{error}{hint}")
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
         summary = Summary(Waiting.API_SERVER_UNAVAILABLE, message)
@@ -72,8 +74,7 @@ because the admission queue wakes the job."""
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
     """Return the job without its last attempt, whose RayJob could not be created.
 
-    The job requests admission again after CREATE_RETRY_SECONDS, so that other jobs can start
-    meanwhile.
+    The job requests admission again after CREATE_RETRY_SECONDS. Meanwhile, other jobs can start.
     """
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
@@ -96,7 +97,8 @@ def _wait_for_admission(
 ) -> Actions:
     """Return the actions of a job that waits in the admission queue.
 
-    A job with an invalid spec fails instead of waiting. Each version of a spec is checked once.
+    A job with an invalid spec fails instead of waiting. The spec is checked when the wait begins,
+    and when the spec changes.
     """
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
@@ -119,9 +121,9 @@ POD_TERMINATION_SECONDS = 60.0
 
 
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the objects of the next attempt, or wait for its start.
+    """Return the actions that start the next attempt, wait for its start, or fail the job.
 
-    The attempt starts when the objects of earlier attempts are deleted, the backoff is over, the
+    The attempt starts when the clusters of earlier attempts are deleted, the backoff is over, the
     name of its RayJob is free, and the job is admitted.
     """
     job = observed.job.with_status(add_suspended_time(observed.job, now))
@@ -138,7 +140,7 @@ def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: da
 def _create_if_admitted(
     observed: Observed, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions that create the objects, or wait for admission."""
+    """Return the actions that start the attempt, wait for admission, or fail the job."""
     job, admission = observed.job, observed.admission
     if admission is not None and not admission.admitted:
         return _wait_for_admission(job, spec, config, admission, now)
@@ -165,7 +167,7 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
 
 
 def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -> Actions | None:
-    """Return the actions that delete the RayJobs of ended attempts; None if nothing is left.
+    """Return the actions that delete the clusters of ended attempts; None if none is left.
 
     The driver of a suspended attempt may commit before the deletion. Pods are awaited for at most
     POD_TERMINATION_SECONDS, because a healthy node ends pods in this time, and a lost node does not
@@ -186,7 +188,7 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
 
 
 def _pods_terminating(observed: Observed, now: datetime) -> bool:
-    """Return whether pods of the previous attempt may still exist."""
+    """Return whether the next attempt must wait for the end of pods of the previous one."""
     ended_at = last_attempt(observed.job.status).get("completionTime")
     if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
         return False

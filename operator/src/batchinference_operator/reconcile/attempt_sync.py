@@ -92,7 +92,7 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
 def _secret_missing(observed: Observed) -> bool:
     """Return whether a pod may miss the token Secret.
 
-    The Secret is gone if a user has deleted the RayJob that owned it: an earlier one of this name.
+    The Secret is gone if its owner, an earlier RayJob of this name, was deleted.
     """
     problems = [pod.problem for pod in observed.pods_of_attempt if pod.problem is not None]
     return any(problem.cause == Cause.CONTAINER_CONFIG for problem in problems)
@@ -101,8 +101,8 @@ def _secret_missing(observed: Observed) -> bool:
 def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions for an attempt without a RayJob: a user has deleted the RayJob, or it is
-    not created yet, for instance because `ray_job`, which has another owner, has this name."""
+    """Return the actions for an attempt whose RayJob was deleted, or is not created yet, for
+    instance because `ray_job`, which has another owner, has its name."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         message = f"RayJob {names.ray_job} was deleted before the job ended"
@@ -156,8 +156,8 @@ def _derive_status(
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return the phase in the status; empty for a driver that KubeRay has started again, because
-    such a driver has no report yet."""
+    """Return the phase in the status; empty if the driver answers and has just started, because a
+    driver that KubeRay has started again has no report yet."""
     restarting = observed.driver_reached and driver_starting(ray_job, now)
     return "" if restarting else str(observed.job.status.get("phase", ""))
 
@@ -186,7 +186,7 @@ def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
 
 
 def _missing_from_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return what KubeRay should have done with a RayJob within KUBERAY_SECONDS; else empty."""
+    """Return what KubeRay has failed to do with a RayJob for KUBERAY_SECONDS; empty if nothing."""
     if kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
         return "accepted"
     late = without_pods_seconds(observed, ray_job, now) >= KUBERAY_SECONDS
@@ -231,8 +231,8 @@ def _why_no_row(update: StatusUpdate) -> str:
 def _cause_at_deadline(cause: Cause, ray_job: RayJobView, update: StatusUpdate) -> Cause:
     """Return the cause of an attempt that ends at a deadline. `cause` is the deadline's cause.
 
-    If the attempt is Pending because of a problem, the result is the problem's cause, for instance
-    ImagePull. If there is a next choice, NoCapacity replaces Unschedulable.
+    If the attempt is Pending because of a problem and `cause` is not NoCapacity, the result is the
+    problem's cause, such as ImagePull. With a next choice, NoCapacity replaces Unschedulable.
     """
     if update.phase == Phase.PENDING and cause != Cause.NO_CAPACITY:
         cause = Cause.named(update.summary.reason) or cause

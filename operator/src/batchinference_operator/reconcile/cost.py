@@ -45,7 +45,8 @@ class Prices(BaseModel):
 
 
 def add_cost(status: Status, prices: Prices) -> Status:
-    """Return the status with the cost of all attempts and the expected total cost."""
+    """Return the status with the cost of all attempts, and the expected total cost if it is known.
+    Without a currency, the status has no cost."""
     if not prices.currency:
         return without(status, "cost")
     amount = prices.of(status)
@@ -76,7 +77,7 @@ def add_prices(ray_job: Object, prices: Prices, status: Status) -> None:
     cluster = ray_job["spec"]["rayClusterSpec"]
     try:
         per_hour = {group: float(prices.of(one)) for group, one in _usage_per_hour(cluster)}
-    except (ValueError, AttributeError):  # the API server names this invalid container of a patch
+    except (ValueError, AttributeError):  # a patch is invalid; the API server's message says why
         return
     before = float(round(prices.of(status), 4))
     of_pods = PodPrices(currency=prices.currency, perHour=per_hour, before=before)

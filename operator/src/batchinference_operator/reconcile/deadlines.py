@@ -1,10 +1,10 @@
 """Computes deadlines of jobs and attempts, the limit on device hours, and the wait for capacity.
 
-An attempt that waits too long for capacity ends, so that the next attempt takes the next choice: an
-alternative in `cluster.fallback`. An attempt waits if a worker group has pods and none of them has
-a node, or if Kueue has not admitted the attempt. The status has the choice and the start of the
-wait, so a restart of the operator changes nothing. After any other end of an attempt, the next
-attempt begins with the first choice again.
+A choice is a combination of types of devices (`acceleratorType`) and a capacity type. An attempt
+that waits too long for capacity ends, so that the next attempt takes the next choice. An attempt
+waits if Kueue has not admitted it, or if a worker group has a gated or unschedulable pod and no pod
+with a node. If the job has devices, only pods with devices count. The status has the choice and the
+start of the wait. After any other end of an attempt, the first choice is next.
 """
 
 from collections.abc import Iterator
@@ -60,10 +60,10 @@ def job_deadlines(
 def attempt_deadlines(
     job: JobView, spec: MutableSpec, now: datetime, why: str, *, awaits_rows: bool = True
 ) -> Iterator[Deadline]:
-    """Yield the deadlines of the running attempt. `why` explains why no row is finished.
+    """Yield the deadlines of the running attempt, unless Kueue queues the attempt.
 
-    Without `awaits_rows`, there are no deadlines for rows: all rows are finished, or the operator
-    has just started and has not polled the driver yet.
+    `why` explains why no row is finished. Without `awaits_rows`, there are no deadlines for rows:
+    all rows are finished, or the operator has just started and has not polled the driver yet.
     """
     attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
     if "startTime" not in attempt or "queuedTime" in attempt:
@@ -89,7 +89,7 @@ def ray_deadlines(job: JobView, spec: MutableSpec, ray_job: RayJobView) -> KubeR
     attempt, queued = last_attempt(job.status), bool(ray_job.queue)
     start, admitted = (time_of(attempt.get(field, "")) for field in ("startTime", "admittedTime"))
     waited = max(0, round((admitted - start).total_seconds())) if start and admitted else 0
-    # a job with finished rows was admitted; gated pods are then additional pods of an elastic job
+    # after the first finished row, gated pods do not queue the attempt again (`is_gated`)
     admitted_for_good = not queued or "progressTime" in internal(job.status)
     counting = admitted_for_good and "queuedTime" not in attempt
     times = spec.deadlines, spec.ttl
@@ -153,7 +153,8 @@ def _waiting_since(observed: Observed, ray_job: RayJobView, attempt: Attempt) ->
 
 
 def _pods_of_choice(observed: Observed, ray_job: RayJobView) -> list[PodView]:
-    """Return the pods to which the choice applies: those with devices, or else all workers."""
+    """Return the live workers to which the choice applies: those with devices, or all workers if
+    the RayJob has no devices."""
     workers = [pod for pod in observed.pods_of_attempt if not pod.is_head and pod.ended_at is None]
     return [pod for pod in workers if not pod.deleting and (pod.devices or not ray_job.max_devices)]
 

@@ -1,8 +1,8 @@
 """Measures the device seconds and CPU seconds of a job.
 
 Each reconcile of a running attempt adds the usage since the previous reconcile, so deleted pods are
-included. Not included are pods that start and end while the operator is down, and pods that still
-run after the end of the attempt.
+included. Not included are pods that come and go while the operator is down, and usage after the end
+of the attempt.
 """
 
 from datetime import datetime
@@ -78,7 +78,7 @@ def _devices_of(pod: PodView, ray_job: RayJobView | None) -> int:
 def _max_device_seconds(
     ray_job: RayJobView | None, attempt: Attempt, since: float, until: float
 ) -> int:
-    """Return the device seconds of an interval in which all planned pods run."""
+    """Return the device seconds if all planned pods run in an interval; MAX_ROWS if unknown."""
     if ray_job is None or ray_job.max_devices is None:
         return MAX_ROWS
     start = (
@@ -90,7 +90,7 @@ def _max_device_seconds(
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:
-    """Return the rounded sum of the amounts of pods times their seconds with a node in an interval.
+    """Return the sum, over all pods, of the amount times the seconds with a node in an interval.
 
     The result is the difference of two rounded sums, so that the rounding errors of short intervals
     do not add up.

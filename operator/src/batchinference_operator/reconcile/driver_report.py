@@ -60,12 +60,12 @@ def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
 
 
 def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
-    """Return whether a driver has started, but did not answer the last poll or was never polled."""
+    """Return whether a driver has started, but its last answer is missing or too old."""
     return ray_job.driver_started and not observed.driver_reached
 
 
 def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver has not started, or started less than DRIVER_START_SECONDS ago."""
+    """Return whether `driver_started_at` is unknown, or less than DRIVER_START_SECONDS ago."""
     start = ray_job.driver_started_at
     return not start or seconds_since(start, now) < DRIVER_START_SECONDS
 

@@ -114,7 +114,7 @@ class JobView(ResourceView):
 
     @property
     def terminal(self) -> bool:
-        """Whether no further attempt starts: the job is finished, being deleted or not managed."""
+        """Whether the job is finished, being deleted or not managed."""
         return self.deleting or self.finished or not self.managed
 
     def with_status(self, status: Status) -> JobView:
@@ -149,8 +149,8 @@ Model = TypeVar("Model", bound=SpecModel)
 
 @dataclass(frozen=True)
 class MutableSpec:
-    """The fields of the spec whose changes also take effect after the start. The defaults and
-    limits of the platform are applied."""
+    """Fields of the spec whose changes also take effect after the start. The defaults and limits of
+    the platform are applied."""
 
     suspend: bool
     retry: Retry

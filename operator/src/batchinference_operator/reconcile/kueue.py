@@ -1,6 +1,6 @@
-"""Handles what Kueue does: it queues, admits, evicts or rejects the RayJob of an attempt.
+"""Handles what Kueue does with the RayJob of an attempt: queue, admit, evict or reject it.
 
-Being queued is not a failure. While the RayJob is queued, a failure in the driver's report is
+Being queued is not a failure. While the RayJob is suspended, a failure in the driver's report is
 ignored, because Kueue deletes the pods. When Kueue admits the RayJob, the attempt starts over and
 its deadlines start. A gated pod is a pod that Kueue has not admitted yet.
 """
@@ -62,7 +62,7 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
     return replace(observed, job=job.with_status(status), report=report)
 
 
-def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
+def rejection_hint(job: JobView, message: str, local_queues: str, default_queue: str | None) -> str:
     """Return the fix if Kueue rejected a RayJob because of its autoscaler; otherwise empty.
 
     Kueue may be set up to manage RayJobs without a queue. It then puts them into the LocalQueue
@@ -71,7 +71,7 @@ def rejection_hint(job: JobView, message: str, local_queues: str) -> str:
     """
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""
-    if not (job.spec.get("cluster") or {}).get("queueName"):
+    if not ((job.spec.get("cluster") or {}).get("queueName") or default_queue):
         fix = "Set spec.cluster.queueName to a LocalQueue"
         return f". Kueue manages jobs without a queue. {fix}{local_queues}"
     return (

@@ -1,8 +1,7 @@
 """Decides what to do next with a job: computes the actions from the observed state.
 
 All state is in the API server, so the operator can stop at any point and continue after a restart.
-The status records a decision before the operator acts on it. For instance, an attempt ends in the
-status before its RayJob is deleted.
+The status records the end of an attempt before its RayJob is deleted.
 """
 
 from dataclasses import replace

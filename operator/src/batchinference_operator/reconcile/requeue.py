@@ -45,7 +45,7 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
 
 
 def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if it is accepted."""
+    """Return the seconds for which KubeRay has not accepted a RayJob; -1 if accepted or queued."""
     accepted = ray_job.deployment_status or ray_job.cluster
     if accepted or ray_job.suspended or not ray_job.created_at:
         return -1.0
@@ -62,8 +62,7 @@ def not_responding(done: str, ray_job: RayJobView) -> Summary:
 
 
 def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary | None:
-    """Return the summary of a job that waits for KubeRay to delete a RayJob that has not ended,
-    after KUBERAY_SECONDS; before that, None."""
+    """Return a summary if an unfinished RayJob is being deleted for KUBERAY_SECONDS; else None."""
     for one in ray_jobs:
         waits = one.deleting and not one.ended
         if waits and seconds_since(one.deleted_at, now) >= KUBERAY_SECONDS:
@@ -86,7 +85,7 @@ def poll_interval(driver_count: int, polls_per_second: float = POLLS_PER_SECOND)
 
 
 WRITE_SECONDS = 5.0
-"""Minimum seconds between two status writes that change only progress and usage."""
+"""Minimum seconds between two status writes that are not urgent (`_urgent_part`)."""
 USAGE_SECONDS = 30.0
 """Minimum seconds between two status writes that change only usage, while no rows are processed.
 Pods may take minutes to start, and usage changes with each pod."""

@@ -26,7 +26,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
     workers are removed. If a RayJob has not ended, its workers are not removed, because KubeRay
     would regard a cluster without workers as complete, and start the driver. RayJobs that continue
-    after the end of the job are deleted.
+    after `_grace_seconds` are deleted.
     """
     since = seconds_since(_end_time(observed.job), now)
     remove, release, waits = observed.stuck_in_deletion, [], []
@@ -104,7 +104,7 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
 
 
 def _end_time(job: JobView) -> str:
-    """Return when the operator wrote the end of the job, because a driver's clock may be wrong."""
+    """Return when the operator wrote the end of the job: no clock of a driver affects this time."""
     end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
     return str(find_condition(job.status, end).get("lastTransitionTime", ""))
 

@@ -99,7 +99,7 @@ class ObservedSchedule:
 
 @dataclass(frozen=True)
 class ScheduleActions:
-    """The actions in the order of execution. Events are posted only if there is a status."""
+    """The actions in the order of execution. Events are posted with the status, if there is one."""
 
     create: Object | None = None
     replace: tuple[Run, ...] = ()
@@ -177,7 +177,7 @@ def _schedule_key(parsed: BatchInferenceSchedule) -> str:
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
     """Return the time up to which all scheduled times have run or were missed.
 
-    The result is `now` if the schedule has changed, and the creation time of a new schedule.
+    The result is `now` if `schedule` or `timeZone` has changed; for a new schedule, its creation.
     """
     status = schedule.status
     if status.get("observedSchedule", key) != key:

@@ -19,14 +19,14 @@ class Observed:
 
     job: JobView
     ray_jobs: Mapping[str, RayJobView] = field(default_factory=dict)
-    """By name, the RayJobs with the label of the job, and the RayJob that its status names."""
+    """By name, the RayJobs with the label of the job, and the RayJob of the running attempt."""
     pods: tuple[PodView, ...] = ()
     disruptions: tuple[Disruption, ...] = ()
     """The decisive disruption of the last attempt's pods, maybe of a deleted pod; empty if none."""
     report: Report | None = None
     """The report of the driver; None if it has written none or does not answer."""
     driver_reached: bool = False
-    """Whether the driver answered the last poll, even without a report."""
+    """Whether the driver answers, even without a report. A few missed polls do not count."""
     messages: Mapping[str, str] = field(default_factory=dict)
     """Messages by object name: Events about pods that do not start or about a RayCluster without
     pods, and Kueue's messages about a queued RayJob."""
@@ -35,11 +35,11 @@ class Observed:
     crashes: tuple[Crash, ...] = ()
     """The crashes of the last attempt's pods, including deleted pods."""
     driver_polled: bool = True
-    """Whether the driver was polled since the operator started."""
+    """Whether polls of the driver have had a result since the operator started."""
     report_age: float = 0.0
-    """Seconds since the last poll of the driver was answered."""
+    """Seconds since the poll whose result is used."""
     driver_problem: str = ""
-    """Why the driver did not answer the last poll."""
+    """Why the driver does not answer; empty if it does."""
     driver_unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
     notified: Mapping[str, str] | None = None
@@ -75,7 +75,7 @@ class Observed:
 
     @property
     def stuck_in_deletion(self) -> list[RayJobView]:
-        """The RayJobs that are being deleted although their pods are not: KubeRay is down."""
+        """The RayJobs that are being deleted although their pods are not: KubeRay may be down."""
         clusters = {pod.cluster for pod in self.pods if pod.ended_at is None and not pod.deleting}
         return [one for one in self.owned_ray_jobs if one.deleting and one.cluster in clusters]
 

@@ -14,8 +14,8 @@ from batchinference_operator.status.ray_job import RayJobView
 
 MAX_LOST_HEADS = 3
 MAX_LOST_BY_MEMORY = 2
-"""Numbers of lost heads at which an attempt ends: if no row was finished in between, and if the
-last lost head ran out of memory. In the second case, the next attempt may get more memory."""
+"""Numbers of lost heads at which an attempt ends. The second number applies if the last lost head
+ran out of memory, because the next attempt may get more memory."""
 
 
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:

@@ -45,7 +45,7 @@ class Waiting(StrEnum):
 
 @dataclass(frozen=True)
 class Summary:
-    """Whether a job is complete, failed, suspended, or active (none of these), and why."""
+    """Whether a job or schedule is complete, failed, suspended, or none of these; and why."""
 
     reason: str
     message: str
@@ -57,7 +57,7 @@ class Summary:
 def build_conditions(
     summary: Summary, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """Return all conditions of a job.
+    """Return the conditions of a job, except Notified.
 
     The `lastTransitionTime` of a condition changes only with its status.
     """

@@ -39,8 +39,8 @@ def failure_cause(
     """Return the cause and the message of a failed attempt.
 
     It is the first of these that exists: a specific cause that the driver reported, a deadline of
-    KubeRay, a recent disruption of the head or else of a worker, an unspecific cause of the driver,
-    and KubeRay's cause.
+    KubeRay, a recent disruption of the head, a recent disruption of a worker, an unspecific cause
+    of the driver, and KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
@@ -75,7 +75,7 @@ def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
 
 
 def head_ran_out_of_memory(ray_job: RayJobView, crashes: Sequence[Crash]) -> bool:
-    """Return whether a head was killed for its memory, or Ray's message says so of the driver."""
+    """Return whether a head was killed for its memory, or the driver according to Ray's message."""
     killed = any(one.of_head and one.cause == Cause.OUT_OF_MEMORY for one in crashes)
     return killed or bool(_DRIVER_KILLED.search(ray_job.message))
 

@@ -29,7 +29,7 @@ class StatusUpdate:
 
 
 def build_status(previous: Status, generation: int, update: StatusUpdate, now: str) -> Status:
-    """Return the new status. Fields that were not observed keep their values."""
+    """Return the new status. Fields keep their values unless they no longer apply in the phase."""
     summary, ray_job, report = update.summary, update.ray_job, update.report
     status: Status = {
         **previous,
@@ -48,7 +48,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
         if "progress" in status:
             status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
-        status.pop("completionTime", None)  # the job had failed, and its spec was corrected
+        status.pop("completionTime", None)  # only there after InvalidSpec, if the spec has changed
     else:
         end = plausible_end(ended_at(ray_job, report), status.get("startTime"), now)
         status.setdefault("completionTime", end)
@@ -61,7 +61,7 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
 
 
 def _with_report(status: Status, report: Report) -> Status:
-    """Return the status with the fields of a report. If it has no counts, old warnings are kept."""
+    """Return the status with the fields of a report. Without counts, old warnings are kept."""
     kept = without(status, "stage", *(["warnings"] if report.counts is not None else []))
     fields = report.model_dump(mode="json", by_alias=True, exclude_none=True)
     reported = ("progress", "stage", "counts", "replacedFiles", "warnings", "output")
@@ -71,8 +71,8 @@ def _with_report(status: Status, report: Report) -> Status:
 def with_observed_generation(status: Status, generation: int) -> Status | None:
     """Return the status with another `observedGeneration`, also in its conditions.
 
-    None if nothing would change. Tools that wait for a job compare one of these generations with
-    the generation of the spec.
+    None if nothing would change, or there are no conditions yet. Tools that wait for a job compare
+    one of these generations with the generation of the object.
     """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None

@@ -6,8 +6,7 @@ from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.ray_job import Object
 
 NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
-"""Reasons of warnings about the node of a pod. Such problems resolve over time or on another
-node."""
+"""Reasons of warnings about a pod's node. Such problems resolve over time or on another node."""
 _START_FAILURES = {
     "FailedMount",
     "FailedMapVolume",

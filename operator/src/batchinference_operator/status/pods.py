@@ -39,7 +39,7 @@ def _state(container: Object, kind: str) -> Object:
 
 
 def pod_ended_at(status: Object) -> float | None:
-    """Return when the last container of a pod ended; 0 if unknown, None while the pod runs."""
+    """Return when the last container of a pod ended; 0 if unknown, None before the end."""
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
     ends = [_state(each, "terminated").get("finishedAt") for each in containers_of(status)]
@@ -78,7 +78,7 @@ _EVICTION_MESSAGES = {
 
 @dataclass(frozen=True)
 class PodProblem:
-    """Why a pod does not run, with the message in its status."""
+    """Why a pod does not run: a cause and a message."""
 
     cause: Cause
     message: str
@@ -89,7 +89,7 @@ class Disruption:
     """The loss of a running pod, for instance by a preemption, a lost node or its memory limit.
 
     `at` is the time in seconds since 1970; None if unknown. `group` is the worker group of the pod,
-    or HEAD_GROUP. `pod` is the pod's uid. `replaced` is whether a new head was created since.
+    or HEAD_GROUP. `pod` is the pod's uid. `replaced` is whether a new head was created afterwards.
     """
 
     cause: Cause
@@ -102,7 +102,7 @@ class Disruption:
 
 
 def problem_of(pod: Object) -> PodProblem | None:
-    """Return why a pod does not run; None if its status has no reason."""
+    """Return why a pod does not run; None if its status has no reason or it is being deleted."""
     if "deletionTimestamp" in pod["metadata"]:
         return None
     status = pod.get("status") or {}
@@ -249,11 +249,10 @@ class PodView:
     name: str
     uid: str
     cluster: str
-    """The RayCluster of the pod. Other attempts and earlier jobs of this name have other
-    clusters."""
+    """Its RayCluster. Other attempts, and earlier jobs of this name, have other clusters."""
     is_head: bool
     group: str
-    """The KubeRay worker group; empty for the head."""
+    """The KubeRay worker group; `headgroup` for the head."""
     deleting: bool
     created_at: float
     devices: int

@@ -75,7 +75,7 @@ def _planned_devices(spec: Object) -> tuple[int, int | None]:
 
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
-    """Yield the name of each group of pods and the memory limit of its Ray container.
+    """Yield the names of groups of pods and the memory limits of their Ray containers, if valid.
 
     The spec is untrusted: users may create RayJobs with any number of groups and any values.
     """
@@ -183,7 +183,7 @@ class RayJobView:
     max_devices_per_pod: int
     """Devices of the largest pod."""
     choice: Choice | None
-    """The alternative of `cluster.fallback` that it was created with; None without alternatives."""
+    """The choice with which it was created; None if no type of device or capacity is asked for."""
     head_protected: bool
     """Whether its head must not be evicted."""
     pod_creation_error: str

@@ -227,7 +227,7 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
 
 
 def expired(snapshot: int) -> BadInput:
-    """Return the error that the changes after `snapshot`, which are needed, have expired."""
+    """Return the error for expired snapshots after `snapshot` whose changes are needed."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"

@@ -123,7 +123,7 @@ class ResumedInput:
 
 
 class NoNewFiles(Exception):
-    """Raised if earlier runs have read all input files. `ignored` are files that no run reads."""
+    """Raised if earlier runs have read the whole input. `ignored` are files that no run reads."""
 
     def __init__(self, ignored: IgnoredFiles) -> None:
         text = f" ({ignored.text})" if ignored.text else ""
@@ -168,10 +168,9 @@ def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> Ba
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:
-    """Return a remark if the input differs from the input of a complete output, else empty text.
-
-    `complete` are the layouts of the output and its additions. The remark ends with `restart`,
-    which says how to compute all rows again."""
+    """Return a remark if the input differs, or may differ, from the input of a complete output.
+    Otherwise, return an empty text. `complete` are the layouts of the output and its additions.
+    `restart` is a sentence that says how to compute all rows again."""
     stored = (layout.input.read_if_exists() for layout in complete)
     contents = [content for content in stored if content is not None]
     if not contents:

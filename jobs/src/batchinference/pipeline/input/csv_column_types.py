@@ -32,8 +32,8 @@ _MISSING = pa.array(
 
 @dataclass(frozen=True)
 class CsvTypes:
-    """Converts columns of CSV files from bytes to their types: `declared` by the user, or else
-    `sampled`. A column without a type is text. `nulls` are texts that mean null in all columns."""
+    """Converts columns of CSV files from bytes to their types: the type in `declared` (by the user)
+    or in `sampled`, otherwise text. `nulls` are texts that mean null in all columns."""
 
     declared: Mapping[str, ColumnType] = field(default_factory=dict)
     sampled: Mapping[str, str] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class CsvTypes:
     def _quickly_converted(
         self, column: pa.ChunkedArray, kind: ColumnType, sampled: str | None
     ) -> pa.ChunkedArray | None:
-        """Return the converted column; None if a value may not fit: each must be checked."""
+        """Return the converted column; None if each value must be checked for a fit."""
         is_quick = kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
         if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None

@@ -261,7 +261,7 @@ class CsvText:
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
         """Remove what precedes the header: a byte order mark, a line such as `sep=;`, `skip_lines`
         lines, blank lines and comments. `chosen` tells whether the user has set the delimiter.
-        Raises ValueError if the user has set another delimiter than a line `sep=` names."""
+        Raises ValueError if the line `sep=` names another delimiter than the user has set."""
         self._load(self._block_bytes)
         self._text = self._text.removeprefix(codecs.BOM_UTF8)
         line = DELIMITER_LINE.match(self._text)
@@ -405,7 +405,7 @@ class Rows(NamedTuple):
 
 
 def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
-    """Remove the header from the text, and return its column names, or the damage of the file. A
+    """Remove the header from the text. Return its column names (none without text), or damage. A
     column without a name gets a name from its position. `fix` is the advice if the header is
     invalid in `encoding`."""
     header = text.header()

@@ -65,7 +65,7 @@ class IgnoredGroup:
 
 @dataclass(frozen=True)
 class IgnoredFiles:
-    """Groups of ignored files, the largest group first.
+    """Groups of ignored files, the largest group first, and the sums of further groups last.
 
     `similar` is the number of files that are read although their path differs from the path of
     another file only in its Unicode form. `similar_example` is the path of one of them."""
@@ -112,7 +112,7 @@ class IgnoredFiles:
 
     @property
     def text(self) -> str:
-        """A text such as `3 files ignored: .heic 2, .txt 1`; empty if only markers are ignored."""
+        """A text such as `3 files ignored: .heic 2, .txt 1`; empty if `total` is 0."""
         total = self.total
         return f"{total} file{'s'[: total != 1]} ignored: {self._numbers}" if total else ""
 

@@ -409,7 +409,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats of an array, also nested ones, so large that their type skips integers."""
+    """Yield the large floats of an array, also nested ones: their type lacks some integers."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

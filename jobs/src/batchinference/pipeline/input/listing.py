@@ -104,8 +104,8 @@ class Glob:
     start: Location = field(init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, without repetitions. A part of the path such
-        as `[x]` is no pattern if a directory has this name. Raises OSError."""
+        """Return the files and directories that match, without repetitions. Before other patterns,
+        a part such as `[x]` is no pattern if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
         fixed = next(at for at in range(len(parts)) if self._is_pattern(parts[: at + 1]))
         self.start = self.address.at("/".join(parts[:fixed]) or "/")
@@ -263,9 +263,9 @@ def snapshot_input(
     """List the files at these paths. Return an input snapshot, sorted by path.
 
     The files of a repeated path are repeated. `extensions` selects files in directories (see
-    `FileRule`); a path of a file is always read. Raises BadInput for a path that does not exist,
-    has no files to read, or belongs to a table. With `ignore_missing`, a path may be missing or
-    empty if another path has files. With `allow_empty`, directories and globs may be empty."""
+    `FileRule`); a path of a file is always read. Raises BadInput for paths in several storages, and
+    for a path that is missing or unreadable, has no files to read, or belongs to a table. With
+    `ignore_missing`, some paths may be missing or empty. With `allow_empty`, all may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
     by_path: dict[str, list[pafs.FileInfo]] = {}
@@ -302,14 +302,14 @@ def list_input(read: ReadFiles) -> InputSnapshot:
 
 
 def list_existing(read: ReadFiles, storage: Storage) -> InputSnapshot:
-    """Return all files at the paths of a job, also files that the job would not read. Missing paths
-    are no error. Raises BadInput if a path cannot be listed."""
+    """Return the files at the paths of a job, with any extension, except for hidden files. Missing
+    paths are no error. Raises BadInput if a path cannot be listed."""
     return snapshot_input(read.paths, [], storage, ignore_missing=True, allow_empty=True)
 
 
 def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
-    """Return the files at an address. Raises BadInput if they cannot be listed, or belong to a
-    table. Its message begins with `label`."""
+    """Return the files at an address. Raises BadInput, whose message begins with `label`, if they
+    cannot be listed or belong to a table, or if the address is a special file."""
     try:
         files = PathFiles.of(address, rule)
     except OSError as error:

@@ -46,7 +46,7 @@ FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 FILE_COST = 1 << 16
 """The cost of opening a file: as many bytes could be read in the same time."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
-"""Of more than COUNTED_FILES files, only SAMPLED_FILES are counted before reading begins."""
+"""Of more than COUNTED_FILES files, usually only SAMPLED_FILES are counted before reading."""
 COUNT_THREADS, STATS_THREADS = 16, 32
 """Threads that inspect files. pyarrow opens 25 connections to an object store."""
 
@@ -104,8 +104,8 @@ def counted_files(
 
 
 def count_rows(snapshot: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
-    """Return the number of rows: exact if the snapshot has the statistics of all files, else
-    estimated from a few files. None if the reader can neither count nor estimate rows.
+    """Return the number of rows: exact if each file is one row, or the snapshot has statistics of
+    all files; else estimated from a few files. None if the reader cannot estimate it.
 
     `ends` has the known numbers of rows, by file number."""
     if isinstance(reader, WholeFileReader):
@@ -176,8 +176,8 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats:
 def prepare_reader(
     snapshot: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of `samples`, or with those of `changed` if the
-    snapshot already has statistics. Tells the reader the column types of the input."""
+    """Let the reader find the column types of the input. Return the snapshot, for a StatsReader
+    with the statistics of `samples`, or of `changed` if it already has statistics."""
     if not isinstance(reader, StatsReader):
         addresses = [snapshot.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))

@@ -55,7 +55,7 @@ MAX_ABSENT = 200
 
 @dataclass(frozen=True)
 class BadRow:
-    """One or more rows that cannot be decoded or are not needed. `warnings` are about the first."""
+    """Rows that cannot be decoded or are not needed. `warnings` are about the first of them."""
 
     error: Exception
     rows: int = 1
@@ -90,8 +90,8 @@ class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
     If a file cannot be opened or fetched, a reader raises the storage error (OSError), because no
-    row has caused this error. Data that cannot be decoded becomes a BadRow at its position. A
-    reader yields the same rows of a file in the same order each time."""
+    row has caused this error. Data that cannot be decoded becomes a BadRow at its position, or
+    raises an error if it is the rest of the file. Each read yields the same rows in order."""
 
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
@@ -405,7 +405,7 @@ READERS = {
     "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
 """By format: the name of a module of this package, the name of the reader class in the module, and
-the libraries that the module imports. A module is imported when it is needed."""
+the libraries that the reader needs. A module is imported when it is needed."""
 
 
 def reader_class(file_format: str) -> type[Reader]:

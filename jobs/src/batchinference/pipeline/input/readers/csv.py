@@ -139,14 +139,15 @@ class CsvReader(Reader):
         )
 
     def _text(self, source: io.BufferedIOBase, dialect: Dialect) -> CsvText:
-        """Return the text of a file from the header on. Raises ValueError if the first line names
-        another delimiter (`sep=`) than the options."""
+        """Return the text of a file from the header on. Raises ValueError if a first line `sep=`
+        names another delimiter than the options."""
         text = CsvText(source, dialect, self._limit, self.block_bytes)
         text.begin(self._options.skip_lines, chosen=self._options.delimiter is not None)
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names in the options, or else in the header, which is then removed."""
+        """Return the column names in the options. If there are none, remove the header, and return
+        its names or its damage."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names

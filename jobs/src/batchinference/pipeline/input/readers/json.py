@@ -1,7 +1,6 @@
-"""Reads JSON files: one object per line, or one array of objects per file.
+"""Reads JSON files: lines of objects (also objects over several lines), or an array of objects.
 
-Column types are inferred from the beginnings of many files and apply to all files, so all output
-files have the same schema."""
+Column types are inferred from the beginnings of many files and apply to all files."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ class JsonReader(Reader):
             yield from [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
-        """Yield a file of objects in chunks of lines. Raises ValueError if the file is an array."""
+        """Yield a file of objects in chunks of lines. Raises like `spans_lines` and `as_lines`."""
         for number, chunk in enumerate(line_chunks(file, self._row_bytes, self.chunk_bytes)):
             if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
                 yield as_lines(read_whole(file, self._row_bytes))

@@ -251,7 +251,7 @@ def _groups(
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # not merged: a retry of a failed row that may also have written rows removes the entry
+        # not merged, as a retry removes such an entry: its failed rows may have written rows, too
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:

@@ -40,8 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. After a conflict with another commit, the next try needs little time: it
-    uses the files again that were written for data files that are still in the table."""
+    the columns `names`. After a conflict with another commit, the next try needs little time: for
+    data files that are still in the table, it uses the files of the last try again."""
 
     keys: Keys
     files: Sequence[Location]

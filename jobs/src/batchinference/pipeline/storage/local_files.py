@@ -276,8 +276,8 @@ def info_of(path: str) -> pafs.FileInfo:
 
 
 def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return the entries of a directory; none if it does not exist. Links are followed but, with
-    `recursive`, not up to a directory above them.
+    """Return the entries of a directory; none if it does not exist. Links are followed, except for
+    links to a directory above them if `recursive` is set.
 
     Links that are not followed, and entries that are neither files nor directories, have the type
     Unknown. A broken link has the type NotFound. Raises OSError."""

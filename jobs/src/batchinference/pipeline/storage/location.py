@@ -1,4 +1,4 @@
-"""Files and directories at an address: a local path, or an object store of pyarrow.
+"""Files and directories at an address: a local path, or an address in an object store.
 
 Writes are atomic: by a rename on a local disk (see `local_files`), by one put in a store."""
 
@@ -266,8 +266,8 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def move(self, target: Location) -> None:
-        """Move this file to `target`, where it appears atomically. A store that cannot rename
-        copies the file first, so after an interruption both files may exist."""
+        """Move this file to `target`, where it appears atomically. In a store, and to another disk,
+        the file is copied and then deleted, so after an interruption both files may exist."""
         if (
             self.local
             and target.local

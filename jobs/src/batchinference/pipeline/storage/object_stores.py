@@ -33,7 +33,7 @@ _VARIABLES = (
     *("GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"),
     *("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 )
-"""The environment variables on which a file system depends."""
+"""The environment variables whose change makes a cached file system invalid."""
 _AWS = "https://s3.amazonaws.com"
 _AWS_REGION = re.compile("(us-gov|[a-z]{2})-[a-z]+-[0-9]+")
 _AZURE_DOMAIN = ".core.windows.net"

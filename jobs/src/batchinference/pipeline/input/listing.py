@@ -28,9 +28,9 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
 MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
+
 # The directory of a table also has files of earlier versions, and deleted rows. Only its metadata
 # says which files and rows are valid, so its files must not be read as plain files.
-
 _EXPORT = (
     "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
     "Parquet files and read these, or name single files in read.paths to read them as they are"
@@ -97,17 +97,19 @@ _ANY_DEPTH = "**"
 @dataclass
 class Glob:
     """Finds the files and directories that a glob matches. `matches` sets `start`, the directory
-    above the first pattern, and `listed`, all files and directories that it has listed."""
+    above the first pattern (None without patterns), and `listed`, all that it has listed."""
 
     address: Location
     listed: list[pafs.FileInfo] = field(default_factory=list, init=False)
-    start: Location = field(init=False)
+    start: Location | None = field(default=None, init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
         """Return the files and directories that match, without repetitions. Before other patterns,
         a part such as `[x]` is no pattern if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
-        fixed = next(at for at in range(len(parts)) if self._is_pattern(parts[: at + 1]))
+        fixed = next((at for at in range(len(parts)) if self._is_pattern(parts[: at + 1])), None)
+        if fixed is None:
+            return []
         self.start = self.address.at("/".join(parts[:fixed]) or "/")
         return list(self._matches_below(self.start, parts[fixed:]))
 
@@ -206,8 +208,9 @@ class PathFiles:
                 self.read.append(info)
             else:
                 self._add_below(visible, [info])
-        self.start = glob.start
-        self._add_tables(glob.listed, glob.start)
+        self.start, self.exists = glob.start, glob.start is not None
+        if glob.start is not None:
+            self._add_tables(glob.listed, glob.start)
 
     def _add_below(self, directory: str, infos: Iterable[pafs.FileInfo]) -> None:
         """Add files below a directory. Only names below the directory can make a file hidden."""

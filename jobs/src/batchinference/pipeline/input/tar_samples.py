@@ -204,8 +204,7 @@ def _grouped(
     suffixes: list[str] | None,
     limit: int,
 ) -> Iterator[Sample]:
-    """Yield samples of adjacent members with equal keys. Raises ValueError if no member has a key,
-    and wanted members are ignored."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if none is read."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:

@@ -206,7 +206,6 @@ class Location:
 
     def data_files(self) -> list[pafs.FileInfo]:
         """Return the files of a data set in this directory and in its partitions (`class=cat`).
-
         Files in directories that are symbolic links are not included."""
         files = []
         for info in self.content():

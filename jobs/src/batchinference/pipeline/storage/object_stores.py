@@ -240,7 +240,6 @@ _FILES_OF_TOOLS = {
     "az": {"AZURE_CONFIG_DIR": "~/.azure"},
 }
 """Variables for the paths of credential files, and default paths. obstore ignores these files."""
-
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT",),
     "gs": ("GOOGLE_BASE_URL",),

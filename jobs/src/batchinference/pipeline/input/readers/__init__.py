@@ -151,9 +151,8 @@ class StatsReader(Reader, Protocol):
     rows_exact: ClassVar[bool] = True
 
     def stats(self, file: Location, size: int) -> FileStats:
-        """Return the statistics of a file of `size` bytes, from its footer or header.
-
-        Raises an error if the file is damaged."""
+        """Return the statistics of a file of `size` bytes, from its footer or header. Raises an
+        error if the file is damaged."""
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         """Do what `prepare` does, given the schemas of the samples by URI."""

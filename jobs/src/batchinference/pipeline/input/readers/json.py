@@ -179,8 +179,7 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
 
 def spans_lines(content: bytes) -> bool:
     """Return whether JSON begins with an array or an object that does not end on the first line.
-
-    Raises ValueError if the content is UTF-16 or compressed."""
+    Raises ValueError if the content is UTF-16 or of another format, such as gzip."""
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if format_ := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
         raise ValueError(f"the file is {format_}")

@@ -209,7 +209,6 @@ def partition_of(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
 
 def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> list[Snapshot]:
     """Return the snapshots after the snapshot `last`, up to and including `now`, oldest first.
-
     Raises BadInput if some of these snapshots have expired, or if the table was rolled back."""
     later: list[Snapshot] = []
     for snapshot in ancestors_of(now, metadata):

@@ -176,7 +176,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
     absent = ", ".join(f"'{name}'" for name in every if name not in own)
     count = "1 file lacks" if len(lacking) == 1 else f"{len(lacking)} files lack"
     shown = cut(absent, MAX_ABSENT)
-    return f"{count} columns of others, which are null in its rows: {first} has no {shown}"
+    return f"{count} columns of others, which are null there: {first} has no {shown}"
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:

@@ -419,7 +419,7 @@ def _check_keys(
     for values in wanted:
         if values not in stored:
             raise BadOutput(
-                f"write.key: the table '{table.fullname}' takes a key for equal to another one "
+                f"write.key: the table '{table.fullname}' treats a key as equal to another one "
                 f"({', '.join(map(str, values))}). Give its columns types and a collation that "
                 "compare keys exactly"
             )

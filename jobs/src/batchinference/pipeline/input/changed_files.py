@@ -105,9 +105,8 @@ class ResumedInput:
 
     def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
         """Return the differences between the snapshot and the current files `now`, without new
-        files. `rows_each` is the argument of `unfinished`. Raises BadInput with the path of a
-        changed file, or of a file that was deleted before all its rows were read, unless `rule`
-        recomputes or removes such rows."""
+        files. `rows_each` is the argument of `unfinished`. Unless `rule` recomputes or removes the
+        rows, raises BadInput with the path of a changed file, or of a deleted unfinished file."""
         changes = FileChanges.between(self.snapshot, now)
         unfinished = self.unfinished(rows_each)
         uris, versions = self.snapshot.uris, self.snapshot.versions

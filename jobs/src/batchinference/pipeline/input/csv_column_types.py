@@ -27,7 +27,7 @@ _MISSING = pa.array(
      *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")],
     pa.string(),
 )  # fmt: skip
-"""Texts that mean null in columns that are not text."""
+"""Texts that mean null, except in columns of text."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class CsvTypes:
         }
 
     def cast(self, table: pa.Table) -> tuple[pa.Table, dict[int, Exception]]:
-        """Return a table of bytes converted to the types of its columns, and the errors of rows
-        with a value that does not fit its type, by row index. Such a value becomes null."""
+        """Return a table of bytes converted to the types of its columns, and by row index, errors
+        about values that do not fit their type. Such values become null."""
         columns: list[pa.ChunkedArray] = []
         errors: dict[int, Exception] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):

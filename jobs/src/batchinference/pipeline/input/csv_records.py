@@ -183,7 +183,7 @@ def _may_continue(line: bytes, dialect: Dialect) -> bool:
 
 
 def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return where the value ends that a damaged line, from `begin` to `at`, leaves open. If the
+    """Return the end of the value that a damaged line, from `begin` to `at`, leaves open. If the
     next quote closes a value, as in `x, y"`, the result is the end of the line with this quote.
     Otherwise, as in `x,"y`, the result is `at`. None if the text that follows decides."""
     if not _may_continue(text[begin:at], dialect):

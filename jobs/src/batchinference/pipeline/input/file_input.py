@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from batchinference.pipeline.commit.pass_plan import PassPlan
 
 REREAD_BYTES = 4 << 20
-"""Maximum size, in files and in memory, of an input that is divided into read tasks although each
-read task must read its file from the beginning, including the rows of other read tasks."""
+"""Maximum size, in files and in memory, of files that several read tasks share although each task
+must read its file from the beginning."""
 MAX_DELAY = 0.5
-"""How much longer read tasks of unequal size may take than read tasks of equal size, as a fraction
-of the time of the latter. Unequal tasks take longer: CPUs are idle while the largest task runs."""
+"""How much longer read tasks of unequal size may take, as a fraction of the time of equal tasks.
+Unequal tasks take longer: CPUs are idle while the largest task runs."""
 
 
 def open_input(

@@ -20,7 +20,7 @@ from batchinference.spec.warnings import WarningCount, WarningName, WarningPolic
 from batchinference.text import counted, in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
-"""Maximum numbers of groups that are stored separately, and of groups that a message names."""
+"""Maximum numbers of groups that are stored separately, and that are in a message."""
 MAX_EXAMPLE = 512
 """Maximum characters of an example. Of a longer path, only the end is stored."""
 _REST = "*"

@@ -46,7 +46,7 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
 MAX_LEVELS = 100
 """Lists and structs at deeper levels are read as text, because Python limits recursion."""
 _DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
-"""Ends of values that may have so many levels that pyarrow crashes."""
+"""Ends of values that may have too many levels for pyarrow, which would crash."""
 
 
 class SeveralShapes(Exception):
@@ -256,8 +256,7 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return an error that names the column with the value that does not fit its type; `error`
-        if each value fits."""
+        """Return an error with the first column whose value does not fit; `error` if all fit."""
         try:
             row = load_exact(line)
         except ValueError:

@@ -54,7 +54,7 @@ COUNT_THREADS, STATS_THREADS = 16, 32
 @dataclass(frozen=True)
 class Sizing:
     """The planned sizes of a job. `blocks` is the number of blocks that all read tasks together
-    should yield. `rows_per_file` is a lower bound for the rows of an output file."""
+    should yield. `rows_per_file` rows are enough for an output file."""
 
     read_tasks: int
     blocks: int
@@ -220,9 +220,9 @@ def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> l
 
 
 def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
-    """Return the parts, after joining neighbors of the same file that have gaps, up to `max_rows`
-    rows in gaps: each part with gaps is read from the beginning of its file. A gap without an end
-    counts as `max_rows`."""
+    """Join adjacent parts of a file that have gaps, up to `max_rows` rows in gaps, because each is
+    read from the beginning of the file. Return all parts. A gap without an end counts as
+    `max_rows`."""
     joined: list[InputFile] = []
     for part in parts:
         last = joined[-1] if joined else None

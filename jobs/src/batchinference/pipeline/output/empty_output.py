@@ -1,8 +1,8 @@
 """Keeps the columns of an output without rows. In a format with files, writes a file without rows,
 because many readers fail if there is no file.
 
-The columns come from the commits of tasks whose rows were all filtered or failed, or else from the
-job file."""
+The columns come from the commits of tasks whose rows were all filtered or failed. Without such
+commits, they come from the job file."""
 
 from __future__ import annotations
 

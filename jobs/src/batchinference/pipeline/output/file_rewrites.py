@@ -73,7 +73,7 @@ class OutputSchema:
         return cls(names, texts, typed=False)
 
     def columns(self, entry: ManifestEntry) -> list[tuple[str, str]]:
-        """Return the columns and types that the files of an entry have after a rewrite."""
+        """Return the columns and types that the files of an entry should have after a rewrite."""
         types = {field.name: str(field.type) for field in self.types}
         return self._ordered(dict(entry.columns) | types)
 

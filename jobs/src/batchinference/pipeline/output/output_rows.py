@@ -115,7 +115,7 @@ def _csv(write: WriteCsv) -> pa.Table:
 
 def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
     """Return the partition columns of files. A column has integers if all of its values are
-    integers, and else texts. Here, `007` is a text, but Arrow itself would read it as 7."""
+    integers; otherwise, it has texts. Here, `007` is a text, but Arrow would read it as 7."""
     kinds: dict[str, pa.DataType] = {}
     for name, text in (pair for path in paths for pair in partition_values(path).items()):
         is_integer = text is None or INT64_TEXT.fullmatch(text)

@@ -173,9 +173,9 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change` of the content. No other process can
-        change the file in between, but on a file system without locks, or in a store without
-        conditional puts, such a change is only unlikely.
+        """Replace the content of this small file by `change` of the content. Another caller cannot
+        change the file in between. Without locks of the file system or conditional puts of the
+        store, such a change is unlikely, but possible.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:

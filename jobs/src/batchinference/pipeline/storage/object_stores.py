@@ -293,7 +293,7 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of pyiceberg for the object store of an address, or of S3 if none.
+    """Return the options of pyiceberg for the object store of an address; else, those of S3.
     pyiceberg finds credentials itself, and an address of Azure contains the account."""
     match urlsplit(address).scheme:
         case "gs":

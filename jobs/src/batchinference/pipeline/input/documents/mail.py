@@ -37,8 +37,8 @@ class _BoundedHeaders(EmailPolicy):
 
 
 def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
-    """Return an e-mail as one page: its plain text, or its HTML if the plain text is blank. Raises
-    an error if it cannot be read."""
+    """Return an e-mail as one page: its plain text, or its HTML if this text is missing or blank.
+    Raises an error if it cannot be read."""
     message = cast(EmailMessage, email.message_from_bytes(content, policy=_BoundedHeaders()))
     body = _body(message, "plain", "html")
     if body is not None and _is_blank(body):

@@ -243,8 +243,8 @@ def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
     """Return rows with warnings about skipped lines; `skipped` counts the lines before each row. A
-    failed row (in `errors`) would lose its warning, so the next good row gets the warning, or else
-    the last good row. At least one row must be good."""
+    failed row (in `errors`) would lose its warning, so the next good row gets it, or the last good
+    row if none follows. At least one row must be good."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

@@ -1,6 +1,6 @@
 """Reads JSON files: lines of objects (also objects over several lines), or an array of objects.
 
-Column types are inferred from the beginnings of many files and apply to all files."""
+Column types are inferred from samples of many files and apply to all files."""
 
 from __future__ import annotations
 

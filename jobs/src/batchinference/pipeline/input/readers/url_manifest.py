@@ -60,7 +60,7 @@ _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 @dataclass(frozen=True)
 class _Row:
-    """Row number `row` of the table `chunk`, and the fetch of its URI. Or `chunk` is a BadRow."""
+    """A BadRow (`chunk`), or row number `row` of the table `chunk` with the fetch of its URI."""
 
     chunk: Any
     row: int = 0

@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What replaces a data file of the table, of which the job updates some or all rows."""
+    """What replaces a data file of the table in which the job updates rows."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""

@@ -43,8 +43,7 @@ class JsonWriter(RewritingWriter):
         yield ending(".jsonl", self.compression), packed(lines, self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
-        lines = (line for line in io.BytesIO(unpacked(part)) if line.endswith(b"\n"))
-        yield from map(load_limited_json, lines)
+        yield from map(load_limited_json, io.BytesIO(unpacked(part)))
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         return non_finite_values(table)

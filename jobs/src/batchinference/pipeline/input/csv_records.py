@@ -1,4 +1,4 @@
-"""Divides CSV text into blocks of complete records, so that a damaged quote fails only its line.
+"""Divides CSV text into blocks of complete records, so that a damaged quote fails few lines.
 
 A quote is damaged if it is not closed, or if text follows the quote that closes it. For pyarrow, an
 unclosed quote begins a value that extends to the next quote or the end of the file. So pyarrow gets

@@ -259,9 +259,8 @@ def as_parquet(table: pa.Table) -> bytes:
 
 @lru_cache(maxsize=4)
 def paths_of(stored: Location) -> pa.ChunkedArray:
-    """Return the paths in a stored input snapshot, by file number.
-
-    Only error records need the paths. Because of the cache, a process reads a snapshot once."""
+    """Return the paths in a stored input snapshot, by file number. Because of the cache, a process
+    usually reads a snapshot once."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 

@@ -167,7 +167,7 @@ def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 _LOGGER = logging.getLogger(__name__)
 _NOT_TEXT = re.compile("changed from string to|Number too big")
-"""Matches errors of pyarrow about values that pyarrow reads as text only if they are quoted."""
+"""Matches errors of pyarrow about values that must be quoted to be read as text."""
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
 """Maximum number of times that rows are parsed, each time with more fields as text."""

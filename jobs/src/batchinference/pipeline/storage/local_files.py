@@ -180,7 +180,7 @@ def delete(path: str, root: str) -> None:
 
 
 def delete_directory(path: str, root: str) -> None:
-    """Delete a directory and its content. A link to a directory is not deleted."""
+    """Delete a directory and its content as far as possible. A link is not deleted."""
     directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _directory(directory, root) as parent:
         shutil.rmtree(name, ignore_errors=True, dir_fd=parent)

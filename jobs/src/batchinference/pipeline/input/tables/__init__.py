@@ -63,7 +63,7 @@ class VersionedTable(Protocol):
     """An opened table. Its methods raise BadInput with the name of the incorrect field."""
 
     root: Location
-    """A location in the file system of the data files. It opens only files of the table."""
+    """A location in the file system of the data files. On a disk, it opens only these."""
     identity: str
     """The id of the table. Its versions have this id as `TableVersion.table`."""
 

@@ -64,9 +64,9 @@ DAMAGED_FILES = [
 
 def test_damaged_file_of_an_output_is_named(tmp_path: Path) -> None:
     for format_, name in DAMAGED_FILES:
-        (tmp_path / name).write_bytes(b"PAR1 is all that is left\n")
+        (tmp_path / name).write_bytes(b'{"a": 1}\n{"a": 2, "b')
         with pytest.raises(BadOutput, match=rf"/{name}' cannot be read \("):
-            first_rows(write_of(format_, tmp_path), 1)
+            first_rows(write_of(format_, tmp_path), 2)
         (tmp_path / name).unlink()
 
 

@@ -153,9 +153,9 @@ def test_first_failed_row_is_shown_with_the_line_of_the_code(
     ("content", "remark"),
     [
         ({"a.csv": "id,text\n1,a\n", "b.csv": "id,n\n2,3\n"},
-         "2 files lack columns of others, which are null in its rows: TMP/a.csv has no 'n'\n"),
+         "2 files lack columns of others, which are null there: TMP/a.csv has no 'n'\n"),
         ({"a.csv": "id,text\n1,a\n", "b.csv": "id\n2\n"},
-         "1 file lacks columns of others, which are null in its rows: TMP/b.csv has no 'text'\n"),
+         "1 file lacks columns of others, which are null there: TMP/b.csv has no 'text'\n"),
         ({"a.csv": "id\n1\n", "b.csv": "id\n2\n"}, ""),
         ({"a.csv": "id,text\n"}, "the input has no rows\n"),
         ({"a.csv": ""}, "the input has no rows\n"),

@@ -105,9 +105,8 @@ class ResumedInput:
 
     def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
         """Return the differences between the snapshot and the current files `now`, without new
-        files. `rows_each` is the argument of `unfinished`. Raises BadInput with the path of a
-        changed file, or of a file that was deleted before all its rows were read, unless `rule`
-        recomputes or removes such rows."""
+        files. `rows_each` is the argument of `unfinished`. Unless `rule` recomputes or removes the
+        rows, raises BadInput with the path of a changed file, or of a deleted unfinished file."""
         changes = FileChanges.between(self.snapshot, now)
         unfinished = self.unfinished(rows_each)
         uris, versions = self.snapshot.uris, self.snapshot.versions
@@ -123,7 +122,7 @@ class ResumedInput:
 
 
 class NoNewFiles(Exception):
-    """Raised if earlier runs have read all input files. `ignored` are files that no run reads."""
+    """Raised if earlier runs have read the whole input. `ignored` are files that no run reads."""
 
     def __init__(self, ignored: IgnoredFiles) -> None:
         text = f" ({ignored.text})" if ignored.text else ""
@@ -168,10 +167,9 @@ def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> Ba
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:
-    """Return a remark if the input differs from the input of a complete output, else empty text.
-
-    `complete` are the layouts of the output and its additions. The remark ends with `restart`,
-    which says how to compute all rows again."""
+    """Return a remark if the input differs, or may differ, from the input of a complete output.
+    Otherwise, return an empty text. `complete` are the layouts of the output and its additions.
+    `restart` is a sentence that says how to compute all rows again."""
     stored = (layout.input.read_if_exists() for layout in complete)
     contents = [content for content in stored if content is not None]
     if not contents:

@@ -27,13 +27,13 @@ _MISSING = pa.array(
      *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")],
     pa.string(),
 )  # fmt: skip
-"""Texts that mean null in columns that are not text."""
+"""Texts that mean null, except in columns of text."""
 
 
 @dataclass(frozen=True)
 class CsvTypes:
-    """Converts columns of CSV files from bytes to their types: `declared` by the user, or else
-    `sampled`. A column without a type is text. `nulls` are texts that mean null in all columns."""
+    """Converts columns of CSV files from bytes to their types: the type in `declared` (by the user)
+    or in `sampled`, otherwise text. `nulls` are texts that mean null in all columns."""
 
     declared: Mapping[str, ColumnType] = field(default_factory=dict)
     sampled: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class CsvTypes:
         }
 
     def cast(self, table: pa.Table) -> tuple[pa.Table, dict[int, Exception]]:
-        """Return a table of bytes converted to the types of its columns, and the errors of rows
-        with a value that does not fit its type, by row index. Such a value becomes null."""
+        """Return a table of bytes converted to the types of its columns, and by row index, errors
+        about values that do not fit their type. Such values become null."""
         columns: list[pa.ChunkedArray] = []
         errors: dict[int, Exception] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -112,7 +112,7 @@ class CsvTypes:
     def _quickly_converted(
         self, column: pa.ChunkedArray, kind: ColumnType, sampled: str | None
     ) -> pa.ChunkedArray | None:
-        """Return the converted column; None if a value may not fit: each must be checked."""
+        """Return the converted column; None if each value must be checked for a fit."""
         is_quick = kind in ("bool", *INTEGERS, *EXACT_INTEGERS) or is_time(kind)
         if self.nulls or not is_quick or (self.decimal != "." and kind in EXACT_INTEGERS):
             return None

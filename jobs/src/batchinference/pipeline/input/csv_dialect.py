@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NULL = b"\xffN"
-"""The value that replaces a null field. It is invalid UTF-8, so no other field has this value."""
+"""The value that replaces a null field. No other field has it, as `for_parser` replaces `\\xff`."""
 _MEANINGS = np.arange(256, dtype=np.uint8)
 _MEANINGS[list(b"0bnrtZ")] = list(b"\0\b\n\r\t\x1a")
 """Maps an escaped byte to the byte that it means in text without quotes."""

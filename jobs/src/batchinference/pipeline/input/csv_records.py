@@ -1,4 +1,4 @@
-"""Divides CSV text into blocks of complete records, so that a damaged quote fails only its line.
+"""Divides CSV text into blocks of complete records, so that a damaged quote fails few lines.
 
 A quote is damaged if it is not closed, or if text follows the quote that closes it. For pyarrow, an
 unclosed quote begins a value that extends to the next quote or the end of the file. So pyarrow gets
@@ -183,7 +183,7 @@ def _may_continue(line: bytes, dialect: Dialect) -> bool:
 
 
 def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return where the value ends that a damaged line, from `begin` to `at`, leaves open. If the
+    """Return the end of the value that a damaged line, from `begin` to `at`, leaves open. If the
     next quote closes a value, as in `x, y"`, the result is the end of the line with this quote.
     Otherwise, as in `x,"y`, the result is `at`. None if the text that follows decides."""
     if not _may_continue(text[begin:at], dialect):
@@ -261,7 +261,7 @@ class CsvText:
     def begin(self, skip_lines: int, *, chosen: bool) -> None:
         """Remove what precedes the header: a byte order mark, a line such as `sep=;`, `skip_lines`
         lines, blank lines and comments. `chosen` tells whether the user has set the delimiter.
-        Raises ValueError if the user has set another delimiter than a line `sep=` names."""
+        Raises ValueError if the line `sep=` names another delimiter than the user has set."""
         self._load(self._block_bytes)
         self._text = self._text.removeprefix(codecs.BOM_UTF8)
         line = DELIMITER_LINE.match(self._text)
@@ -405,7 +405,7 @@ class Rows(NamedTuple):
 
 
 def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
-    """Remove the header from the text, and return its column names, or the damage of the file. A
+    """Remove the header from the text. Return its column names (none without text), or damage. A
     column without a name gets a name from its position. `fix` is the advice if the header is
     invalid in `encoding`."""
     header = text.header()

@@ -32,8 +32,8 @@ _SURE_BYTES = 2
 
 
 def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool = True) -> None:
-    """Raise BadInput if the beginning of a file is no text, or has another encoding. `adjustable`
-    tells whether the user can set the encoding."""
+    """Raise BadInput if the beginning of a file is no text, has another encoding, or lacks a byte
+    order mark. `adjustable` tells whether the user can set the encoding."""
     if format_ := packed_as(sample):
         raise BadInput(f"read.paths: {uri} is {format_}")
     if problem := _problem(sample, encoding):

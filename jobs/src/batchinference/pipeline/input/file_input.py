@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from batchinference.pipeline.commit.pass_plan import PassPlan
 
 REREAD_BYTES = 4 << 20
-"""Maximum size, in files and in memory, of an input that is divided into read tasks although each
-read task must read its file from the beginning, including the rows of other read tasks."""
+"""Maximum size, in files and in memory, of files that several read tasks share although each task
+must read its file from the beginning."""
 MAX_DELAY = 0.5
-"""How much longer read tasks of unequal size may take than read tasks of equal size, as a fraction
-of the time of the latter. Unequal tasks take longer: CPUs are idle while the largest task runs."""
+"""How much longer read tasks of unequal size may take, as a fraction of the time of equal tasks.
+Unequal tasks take longer: CPUs are idle while the largest task runs."""
 
 
 def open_input(
@@ -82,8 +82,8 @@ def open_input(
     """Return the input of a job.
 
     `earlier` is the input snapshot of the job to resume, or the files that earlier runs have
-    processed. Rows with a warning whose name is in `failing` become failed rows. Raises BadInput if
-    a file is missing or has changed since `earlier`, and NoNewFiles if no file is new."""
+    processed. Rows with a warning whose name is in `failing` become failed rows. Raises BadInput,
+    for example if a file has changed since `earlier`, and NoNewFiles if no file is new."""
     if isinstance(read, ReadFiles):
         return open_files(read, earlier=earlier, failing=failing)
     if isinstance(read, ReadVersioned):
@@ -94,8 +94,8 @@ def open_input(
 
 
 def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPlan) -> JobInput:
-    """Return the input of a job: the files of the output to resume, or else the files whose rows
-    are not in another output of the job. Raises BadInput and NoNewFiles like `open_input`."""
+    """Return the input of a job. If it resumes, these are the files of its output. Otherwise, these
+    are files whose rows no earlier output of the job has. Raises like `open_input`."""
     read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
     if spec.write.mode == "addColumn" and start is not None:
@@ -136,7 +136,7 @@ def rule_of(spec: BatchInferenceSpec) -> ReplacementRule:
 
 def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
     """Return a function that tells whether rows of a complete output must be replaced, because
-    their files have changed. The function lists the input once. Raises BadInput if this fails."""
+    their files have changed or are gone. Its first call lists the input, and may raise BadInput."""
     read, rule = spec.read, rule_of(spec)
     if not isinstance(read, ReadFiles) or read.replaces_rows is None:
         return lambda _: False
@@ -150,8 +150,8 @@ def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
 
 
 def _list_now(read: ReadFiles) -> InputSnapshot:
-    """Return the current files. If `read.onDelete` removes rows of deleted files, a missing path
-    raises BadInput, because the path may be wrong."""
+    """Return the current files. If `read.onDelete` removes rows of deleted files, a missing path is
+    an error as in `list_input`, because the path may be wrong."""
     removes = read.on_delete == "removeRows"
     return list_input(read) if removes else list_existing(read, read.storage)
 
@@ -255,7 +255,7 @@ class FileInput(JobInput):
     repeatable: bool = True
     counted: bool = False
     changes: FileChanges = NO_CHANGES
-    """The changed and deleted files, whose rows in the output are replaced."""
+    """The changed and deleted files. The rows of `changed` and `removed` files are replaced."""
     reread_bytes: int = REREAD_BYTES
     max_counted: int = COUNTED_FILES
     _largest_part: float | None = None
@@ -382,8 +382,8 @@ class FileInput(JobInput):
         return parts, max(sizes, default=0) / max(1, sum(sizes))
 
     def _small_file_stats(self, files: list[InputFile]) -> dict[int, FileStats] | None:
-        """Return the numbers of rows of the files; None if the files have more than `reread_bytes`.
-        The files are read, because the header of a damaged file may state too many rows."""
+        """Return the numbers of rows of the files; None for a WholeFileReader, or for files of more
+        than `reread_bytes`. Headers are not used: a damaged header may state too many rows."""
         bytes_left = self.reread_bytes
         size = sum(file.size for file in files)
         if isinstance(self.rows.reader, WholeFileReader) or size > bytes_left:

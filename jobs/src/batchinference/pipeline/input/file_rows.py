@@ -71,8 +71,8 @@ class FileRows:
     group_bytes: int = GROUP_BYTES
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of these files. The last batch of a file states its number of rows, unless
-        each file is one row. Raises Incomplete if a file has fewer rows than in an earlier read."""
+        """Yield the rows of these files. A batch at the end of a file states its number of rows,
+        unless each file is one row. Raises Incomplete if a file has fewer rows than before."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return

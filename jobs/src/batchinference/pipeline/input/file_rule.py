@@ -55,7 +55,7 @@ def reads_heif() -> bool:
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
 """EXAMINED_SAMPLE files of each extension are opened first. A decision that is the same for all of
-them also holds for the other files. At most MAX_EXAMINED files of a directory are opened."""
+them also holds for the other files. At most MAX_EXAMINED files of a path are opened."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
@@ -77,8 +77,8 @@ ByName: TypeAlias = Decision | Literal["examine"]
 @dataclass(frozen=True)
 class FileRule:
     """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`
-    (all files if `endings` is empty). With `by_content`, also files with an unknown or ambiguous
-    extension that the reader `recognizes` by their first bytes."""
+    (all if `endings` is empty), except for hidden files. With `by_content`, also files with an
+    unknown or ambiguous extension that the reader `recognizes` by their first bytes."""
 
     endings: tuple[str, ...]
     kind: type[ReadFiles] = ReadFiles

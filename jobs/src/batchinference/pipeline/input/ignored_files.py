@@ -20,7 +20,7 @@ from batchinference.spec.warnings import WarningCount, WarningName, WarningPolic
 from batchinference.text import counted, in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
-"""Maximum numbers of groups that are stored separately, and of groups that a message names."""
+"""Maximum numbers of groups that are stored separately, and that are in a message."""
 MAX_EXAMPLE = 512
 """Maximum characters of an example. Of a longer path, only the end is stored."""
 _REST = "*"
@@ -65,7 +65,7 @@ class IgnoredGroup:
 
 @dataclass(frozen=True)
 class IgnoredFiles:
-    """Groups of ignored files, the largest group first.
+    """Groups of ignored files, the largest group first, and the sums of further groups last.
 
     `similar` is the number of files that are read although their path differs from the path of
     another file only in its Unicode form. `similar_example` is the path of one of them."""
@@ -112,7 +112,7 @@ class IgnoredFiles:
 
     @property
     def text(self) -> str:
-        """A text such as `3 files ignored: .heic 2, .txt 1`; empty if only markers are ignored."""
+        """A text such as `3 files ignored: .heic 2, .txt 1`; empty if `total` is 0."""
         total = self.total
         return f"{total} file{'s'[: total != 1]} ignored: {self._numbers}" if total else ""
 

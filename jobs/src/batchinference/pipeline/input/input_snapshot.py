@@ -1,7 +1,7 @@
-"""The input snapshot of a job: the sorted list of its input files.
+"""The input snapshot of an output: the ordered list of its input files.
 
 The position of a file in this list is part of the ids of its rows. Therefore the list is created
-once per job, stored with the output, and reused when the job resumes.
+once, stored with the output, and reused when the job resumes.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class InputFile:
 
 @dataclass(frozen=True)
 class InputSnapshot:
-    """All files of the input. `root` is an address in the file system of the files.
+    """The files of the input. `root` is an address in the file system of the files.
 
     `table` has a row per file, with the columns path, size (bytes) and modified (nanoseconds, or
     null). If `options.limit` cuts the input, the columns rows and bytes tell how much of each file
-    is read. The columns of STATS have file statistics, or null. `ignored` are the files that are
-    not read. If the input is a table, `version` is its version, and `table` has TABLE_COLUMNS, but
+    is read. The columns of STATS, if present, have file statistics or null. `ignored` are files not
+    read. If the input is a table, `version` is its version, and `table` has TABLE_COLUMNS, but
     no column `constants` if no file has constants."""
 
     root: Location
@@ -202,7 +202,7 @@ class InputSnapshot:
         return [f"{uri} ({change})" for uri, change in zip(self.uris, changes, strict=True)]
 
     def serialized(self) -> bytes:
-        """Return the stored form: a Parquet file whose column path has `uris`."""
+        """Return the stored form: a Parquet file whose column `path` has `uris`."""
         table = self.table.set_column(0, "path", pa.array(self.uris, pa.string()))
         metadata = {}
         if self.ignored != NONE_IGNORED:
@@ -213,7 +213,7 @@ class InputSnapshot:
 
     @classmethod
     def parse(cls, content: bytes, storage: Storage, max_files: int = MAX_FILES) -> InputSnapshot:
-        """Return a snapshot from its stored form. Raises ValueError (or its subclass ArrowInvalid)
+        """Return a snapshot from its stored form. Raises KeyError or ValueError (also ArrowInvalid)
         if it cannot be parsed, or lists more than `max_files`, which would need much memory."""
         table = read_table(pa.BufferReader(content))
         if table.num_rows > max_files:
@@ -259,9 +259,8 @@ def as_parquet(table: pa.Table) -> bytes:
 
 @lru_cache(maxsize=4)
 def paths_of(stored: Location) -> pa.ChunkedArray:
-    """Return the paths in a stored input snapshot, by file number.
-
-    Only error records need the paths. Because of the cache, a process reads a snapshot once."""
+    """Return the paths in a stored input snapshot, by file number. Because of the cache, a process
+    usually reads a snapshot once."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 

@@ -46,7 +46,7 @@ _SCALARS: dict[frozenset[type], ColumnType] = {
 MAX_LEVELS = 100
 """Lists and structs at deeper levels are read as text, because Python limits recursion."""
 _DEEP = (b"]" * 5000, b"}" * 5000, b"]}" * 2500)
-"""Ends of values that may have so many levels that pyarrow crashes."""
+"""Ends of values that may have too many levels for pyarrow, which would crash."""
 
 
 class SeveralShapes(Exception):
@@ -167,7 +167,7 @@ def _by_name(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 _LOGGER = logging.getLogger(__name__)
 _NOT_TEXT = re.compile("changed from string to|Number too big")
-"""Matches errors of pyarrow about values that pyarrow reads as text only if they are quoted."""
+"""Matches errors of pyarrow about values that must be quoted to be read as text."""
 _SEVERAL_TYPES = re.compile(r"Column\(/([^)]+)\) changed from")
 MAX_ATTEMPTS = 8
 """Maximum number of times that rows are parsed, each time with more fields as text."""
@@ -256,8 +256,7 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return an error that names the column with the value that does not fit its type; `error`
-        if each value fits."""
+        """Return an error with the first column whose value does not fit; `error` if all fit."""
         try:
             row = load_exact(line)
         except ValueError:
@@ -409,7 +408,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats of an array, also nested ones, so large that their type skips integers."""
+    """Yield the large floats of an array, also nested ones: their type lacks some integers."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

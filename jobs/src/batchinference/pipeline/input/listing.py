@@ -28,9 +28,9 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.text import in_one_line
 
 MAX_COMPARED_NAMES, SHOWN_ENDINGS, SHOWN_NAMES = 1000, 8, 5
+
 # The directory of a table also has files of earlier versions, and deleted rows. Only its metadata
 # says which files and rows are valid, so its files must not be read as plain files.
-
 _EXPORT = (
     "Its files also hold deleted rows, so they are not read. Export a snapshot of the table as "
     "Parquet files and read these, or name single files in read.paths to read them as they are"
@@ -97,17 +97,19 @@ _ANY_DEPTH = "**"
 @dataclass
 class Glob:
     """Finds the files and directories that a glob matches. `matches` sets `start`, the directory
-    above the first pattern, and `listed`, all files and directories that it has listed."""
+    above the first pattern (None without patterns), and `listed`, all that it has listed."""
 
     address: Location
     listed: list[pafs.FileInfo] = field(default_factory=list, init=False)
-    start: Location = field(init=False)
+    start: Location | None = field(default=None, init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, without repetitions. A part of the path such
-        as `[x]` is no pattern if a directory has this name. Raises OSError."""
+        """Return the files and directories that match, without repetitions. Before other patterns,
+        a part such as `[x]` is no pattern if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
-        fixed = next(at for at in range(len(parts)) if self._is_pattern(parts[: at + 1]))
+        fixed = next((at for at in range(len(parts)) if self._is_pattern(parts[: at + 1])), None)
+        if fixed is None:
+            return []
         self.start = self.address.at("/".join(parts[:fixed]) or "/")
         return list(self._matches_below(self.start, parts[fixed:]))
 
@@ -206,8 +208,9 @@ class PathFiles:
                 self.read.append(info)
             else:
                 self._add_below(visible, [info])
-        self.start = glob.start
-        self._add_tables(glob.listed, glob.start)
+        self.start, self.exists = glob.start, glob.start is not None
+        if glob.start is not None:
+            self._add_tables(glob.listed, glob.start)
 
     def _add_below(self, directory: str, infos: Iterable[pafs.FileInfo]) -> None:
         """Add files below a directory. Only names below the directory can make a file hidden."""
@@ -263,9 +266,9 @@ def snapshot_input(
     """List the files at these paths. Return an input snapshot, sorted by path.
 
     The files of a repeated path are repeated. `extensions` selects files in directories (see
-    `FileRule`); a path of a file is always read. Raises BadInput for a path that does not exist,
-    has no files to read, or belongs to a table. With `ignore_missing`, a path may be missing or
-    empty if another path has files. With `allow_empty`, directories and globs may be empty."""
+    `FileRule`); a path of a file is always read. Raises BadInput for paths in several storages, and
+    for a path that is missing or unreadable, has no files to read, or belongs to a table. With
+    `ignore_missing`, some paths may be missing or empty. With `allow_empty`, all may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
     by_path: dict[str, list[pafs.FileInfo]] = {}
@@ -302,14 +305,14 @@ def list_input(read: ReadFiles) -> InputSnapshot:
 
 
 def list_existing(read: ReadFiles, storage: Storage) -> InputSnapshot:
-    """Return all files at the paths of a job, also files that the job would not read. Missing paths
-    are no error. Raises BadInput if a path cannot be listed."""
+    """Return the files at the paths of a job, with any extension, except for hidden files. Missing
+    paths are no error. Raises BadInput if a path cannot be listed."""
     return snapshot_input(read.paths, [], storage, ignore_missing=True, allow_empty=True)
 
 
 def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
-    """Return the files at an address. Raises BadInput if they cannot be listed, or belong to a
-    table. Its message begins with `label`."""
+    """Return the files at an address. Raises BadInput, whose message begins with `label`, if they
+    cannot be listed or belong to a table, or if the address is a special file."""
     try:
         files = PathFiles.of(address, rule)
     except OSError as error:

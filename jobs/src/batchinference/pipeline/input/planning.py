@@ -46,7 +46,7 @@ FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 FILE_COST = 1 << 16
 """The cost of opening a file: as many bytes could be read in the same time."""
 COUNTED_FILES, SAMPLED_FILES = 1000, 8
-"""Of more than COUNTED_FILES files, only SAMPLED_FILES are counted before reading begins."""
+"""Of more than COUNTED_FILES files, usually only SAMPLED_FILES are counted before reading."""
 COUNT_THREADS, STATS_THREADS = 16, 32
 """Threads that inspect files. pyarrow opens 25 connections to an object store."""
 
@@ -54,7 +54,7 @@ COUNT_THREADS, STATS_THREADS = 16, 32
 @dataclass(frozen=True)
 class Sizing:
     """The planned sizes of a job. `blocks` is the number of blocks that all read tasks together
-    should yield. `rows_per_file` is a lower bound for the rows of an output file."""
+    should yield. `rows_per_file` rows are enough for an output file."""
 
     read_tasks: int
     blocks: int
@@ -104,8 +104,8 @@ def counted_files(
 
 
 def count_rows(snapshot: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
-    """Return the number of rows: exact if the snapshot has the statistics of all files, else
-    estimated from a few files. None if the reader can neither count nor estimate rows.
+    """Return the number of rows: exact if each file is one row, or the snapshot has statistics of
+    all files; else estimated from a few files. None if the reader cannot estimate it.
 
     `ends` has the known numbers of rows, by file number."""
     if isinstance(reader, WholeFileReader):
@@ -176,8 +176,8 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats:
 def prepare_reader(
     snapshot: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
-    """Return the snapshot with the statistics of `samples`, or with those of `changed` if the
-    snapshot already has statistics. Tells the reader the column types of the input."""
+    """Let the reader find the column types of the input. Return the snapshot, for a StatsReader
+    with the statistics of `samples`, or of `changed` if it already has statistics."""
     if not isinstance(reader, StatsReader):
         addresses = [snapshot.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))
@@ -220,9 +220,9 @@ def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> l
 
 
 def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
-    """Return the parts, after joining neighbors of the same file that have gaps, up to `max_rows`
-    rows in gaps: each part with gaps is read from the beginning of its file. A gap without an end
-    counts as `max_rows`."""
+    """Join adjacent parts of a file that have gaps, up to `max_rows` rows in gaps, because each is
+    read from the beginning of the file. Return all parts. A gap without an end counts as
+    `max_rows`."""
     joined: list[InputFile] = []
     for part in parts:
         last = joined[-1] if joined else None

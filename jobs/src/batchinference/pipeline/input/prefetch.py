@@ -19,7 +19,7 @@ MAX_THREADS = 16
 class Prefetch(Generic[File, Content]):
     """Calls `fetch` for the files of each group while the caller reads the group before it. The
     threads share a CPU with the decoder, so there are only as many as the storage needs: `threads`
-    at first, and twice as many after each group that is needed before all its files are fetched."""
+    at first, and twice as many (up to MAX_THREADS) after each group for which the caller waits."""
 
     def __init__(self, fetch: Callable[[File], Content], threads: int) -> None:
         self._fetch, self.threads = fetch, threads

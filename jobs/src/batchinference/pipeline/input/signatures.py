@@ -92,7 +92,7 @@ _PNM = re.compile(rb"P[1-6]\s+(#[^\n]*\n\s*)*\d+\s")
 
 
 def _brands(head: bytes) -> set[str]:
-    """Return the brands that an MP4, HEIC or AVIF file states in its `ftyp` box; else none."""
+    """Return the brands in the `ftyp` box of an MP4, HEIC or AVIF file; empty for others."""
     if head[4:8] != b"ftyp":
         return set()
     ftyp = head[: int.from_bytes(head[:4], "big")]

@@ -1,7 +1,7 @@
 """Groups the members of untrusted tar archives into samples.
 
-The members of a sample may be anywhere in an archive. A first pass over the headers finds all
-members, and a second pass reads the samples. In between, memory has two integers per member.
+The members of a sample may be anywhere in an archive. So in `samples_of`, one pass over the headers
+finds all members, and another reads the samples. In between, memory has two integers per member.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _grouped(
     suffixes: list[str] | None,
     limit: int,
 ) -> Iterator[Sample]:
-    """Yield samples of adjacent members with equal keys. Raises ValueError if there is no key."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if none is read."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:

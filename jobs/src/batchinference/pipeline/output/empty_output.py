@@ -1,8 +1,8 @@
 """Keeps the columns of an output without rows. In a format with files, writes a file without rows,
 because many readers fail if there is no file.
 
-The columns come from the commits of tasks whose rows were all filtered or failed, or else from the
-job file."""
+The columns come from the commits of tasks whose rows were all filtered or failed. Without such
+commits, they come from the job file."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether to write a file without rows. If later jobs may append rows, it is written
-    only if no earlier job has written files, and if no column or type in `schema` is a guess."""
+    """Return whether to write a file without rows. If later jobs may append rows, no earlier job
+    may have written files, and no column or type that the file stores may be a guess."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:

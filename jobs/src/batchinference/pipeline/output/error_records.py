@@ -1,4 +1,4 @@
-"""Writes and reads the error records of failed rows."""
+"""Makes and reads the error records of failed rows."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def read_error_records(layout: Layout, entries: Iterable[ManifestEntry]) -> Iter
 
 
 def bad_row(layout: Layout, entries: Iterable[ManifestEntry]) -> str:
-    """Return a message about the first failed row, or "(unknown)" if there is no error record."""
+    """Return a message about one failed row, or "(unknown)" if there is no error record."""
     for table in read_error_records(layout, entries):
         for row in table.slice(0, 1).to_pylist():
             where = f"row {row['row']} of {row['path']}, step '{row['step']}'"

@@ -73,7 +73,7 @@ class OutputSchema:
         return cls(names, texts, typed=False)
 
     def columns(self, entry: ManifestEntry) -> list[tuple[str, str]]:
-        """Return the columns and types that the files of an entry have after a rewrite."""
+        """Return the columns and types that the files of an entry should have after a rewrite."""
         types = {field.name: str(field.type) for field in self.types}
         return self._ordered(dict(entry.columns) | types)
 
@@ -126,8 +126,8 @@ class RewriteTask:
         """Yield the rows of the entries that can be merged. Add these entries, whose files have the
         schema of the first readable file, to `same`, and all other entries to `others`.
 
-        Only the rows of one entry are in memory at a time, because rows with repeated values need
-        much more memory than their file."""
+        Entries are read one by one, because rows with repeated values need much more memory than
+        their file."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:
@@ -251,7 +251,7 @@ def _groups(
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # not merged: a retry of a failed row that may also have written rows removes the entry
+        # not merged, as a retry removes such an entry: its failed rows may have written rows, too
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:

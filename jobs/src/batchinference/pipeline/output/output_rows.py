@@ -49,7 +49,7 @@ def files_of(write: Write) -> list[pafs.FileInfo]:
 
 def all_rows(write: Write) -> pa.Table:
     """Return all rows of an output, with the columns of all files and the partition columns. Raises
-    BadOutput if no type holds all values of a column."""
+    BadOutput if a file is damaged, or if no type holds all values of a column."""
     if isinstance(write, WriteTable):
         rows = table_for(write).rows(sys.maxsize)
         return _table_of(rows) if isinstance(rows, list) else rows
@@ -115,7 +115,7 @@ def _csv(write: WriteCsv) -> pa.Table:
 
 def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
     """Return the partition columns of files. A column has integers if all of its values are
-    integers, and else texts. Here, `007` is a text, but Arrow itself would read it as 7."""
+    integers; otherwise, it has texts. Here, `007` is a text, but Arrow would read it as 7."""
     kinds: dict[str, pa.DataType] = {}
     for name, text in (pair for path in paths for pair in partition_values(path).items()):
         is_integer = text is None or INT64_TEXT.fullmatch(text)
@@ -125,7 +125,7 @@ def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
 
 def _parquet(write: WriteParquet) -> pa.Table:
     """Return the rows of Parquet files, with the columns of all files and the partition columns.
-    The files are untrusted. Raises UnsafeColumn for pickles."""
+    The files are untrusted. Raises BadOutput for pickles."""
     output = Location(write.path, write.storage)
     files = output.without_links(output.visible_files())
     if not files:

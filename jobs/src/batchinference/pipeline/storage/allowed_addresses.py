@@ -52,8 +52,8 @@ class Allowed:
     prefixes: Sequence[str] = ()
 
     def has_url(self, url: str) -> bool:
-        """Return whether a URL has an allowed prefix (scheme, host, port and folder). urllib3
-        parses the URL here, as it opens the connection: two parsers could see two hosts."""
+        """Return whether a URL has an allowed prefix (scheme, host, port, folder). urllib3 parses
+        the URL, as it also opens the connection: two parsers could see two hosts."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (

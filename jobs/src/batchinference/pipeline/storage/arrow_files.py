@@ -2,7 +2,7 @@
 
 Ray registers an Arrow extension type whose values are pickles. Converting such a column to Python
 objects runs code of the author of the file. So all reads of Arrow and Parquet data go through this
-module, which rejects such columns. A test finds reads that bypass it."""
+module or call `refuse_pickles`, which rejects such columns. A test finds other reads."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_table(source: pa.NativeFile, columns: Sequence[str] | None = None) -> p
 def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yield an empty table, and then the rows of a Parquet file in tables of limited size.
 
-    Raises UnsafeColumn, and ArrowInvalid if a column is missing or exists twice."""
+    Raises UnsafeColumn, and ArrowInvalid for a damaged file and for missing or repeated columns."""
     with _parquet_file(source) as opened:
         schema = opened.schema_arrow
         wanted = list(columns or schema.names)

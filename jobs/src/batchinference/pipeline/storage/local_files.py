@@ -180,7 +180,7 @@ def delete(path: str, root: str) -> None:
 
 
 def delete_directory(path: str, root: str) -> None:
-    """Delete a directory and its content. A link to a directory is not deleted."""
+    """Delete a directory and its content as far as possible. A link is not deleted."""
     directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _directory(directory, root) as parent:
         shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
@@ -276,8 +276,8 @@ def info_of(path: str) -> pafs.FileInfo:
 
 
 def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return the entries of a directory; none if it does not exist. Links are followed but, with
-    `recursive`, not up to a directory above them.
+    """Return the entries of a directory; none if it does not exist. Links are followed, except for
+    links to a directory above them if `recursive` is set.
 
     Links that are not followed, and entries that are neither files nor directories, have the type
     Unknown. A broken link has the type NotFound. Raises OSError."""

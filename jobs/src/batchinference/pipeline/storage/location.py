@@ -1,4 +1,4 @@
-"""Files and directories at an address: a local path, or an object store of pyarrow.
+"""Files and directories at an address: a local path, or an address in an object store.
 
 Writes are atomic: by a rename on a local disk (see `local_files`), by one put in a store."""
 
@@ -173,9 +173,9 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change` of the content. No other process can
-        change the file in between, but on a file system without locks, or in a store without
-        conditional puts, such a change is only unlikely.
+        """Replace the content of this small file by `change` of the content. Another caller cannot
+        change the file in between. Without locks of the file system or conditional puts of the
+        store, such a change is unlikely, but possible.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:
@@ -206,7 +206,6 @@ class Location:
 
     def data_files(self) -> list[pafs.FileInfo]:
         """Return the files of a data set in this directory and in its partitions (`class=cat`).
-
         Files in directories that are symbolic links are not included."""
         files = []
         for info in self.content():
@@ -266,8 +265,8 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def move(self, target: Location) -> None:
-        """Move this file to `target`, where it appears atomically. A store that cannot rename
-        copies the file first, so after an interruption both files may exist."""
+        """Move this file to `target`, where it appears atomically. In a store, and to another disk,
+        the file is copied and then deleted, so after an interruption both files may exist."""
         if (
             self.local
             and target.local

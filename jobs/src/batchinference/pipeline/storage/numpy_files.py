@@ -58,7 +58,7 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
         if others := len(stored) - len(members):
             warn(WarningName.MEMBERS_IGNORED, amount=others)
             if not members:
-                raise ValueError(f"none of the {others} members is an array: a name ends in .npy")
+                raise ValueError(f"none of the {others} members is an array (a NAME.npy)")
         # zipfile decompresses at most `file_size` bytes of a member
         _check_size(sum(info.file_size for info in members), max_bytes)
         headers = {}

@@ -33,7 +33,7 @@ _VARIABLES = (
     *("GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"),
     *("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 )
-"""The environment variables on which a file system depends."""
+"""The environment variables whose change makes a cached file system invalid."""
 _AWS = "https://s3.amazonaws.com"
 _AWS_REGION = re.compile("(us-gov|[a-z]{2})-[a-z]+-[0-9]+")
 _AZURE_DOMAIN = ".core.windows.net"
@@ -240,7 +240,6 @@ _FILES_OF_TOOLS = {
     "az": {"AZURE_CONFIG_DIR": "~/.azure"},
 }
 """Variables for the paths of credential files, and default paths. obstore ignores these files."""
-
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT",),
     "gs": ("GOOGLE_BASE_URL",),
@@ -294,7 +293,7 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of pyiceberg for the object store of an address, or of S3 if none.
+    """Return the options of pyiceberg for the object store of an address; else, those of S3.
     pyiceberg finds credentials itself, and an address of Azure contains the account."""
     match urlsplit(address).scheme:
         case "gs":

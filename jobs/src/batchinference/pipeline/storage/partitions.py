@@ -11,7 +11,7 @@ from batchinference.pipeline.errors import JobFailure
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 """The text of the value null."""
 MAX_VALUE = 200
-"""Maximum number of bytes of a partition value in a directory name. Longer values are shortened."""
+"""Maximum number of bytes of a partition value in a directory name, without the hash."""
 MAX_SEGMENT = 255 - len("=~")
 """Maximum number of bytes of the column name, the shortened value and its hash together."""
 SHORTENED, HASH_DIGITS = "~", 32
@@ -20,8 +20,8 @@ _CUT_ESCAPE = re.compile("%.?$")
 
 
 def directory_name(name: str, value: object) -> str:
-    """Return the directory name for a value of a partition column. A long value is replaced by its
-    beginning and its hash, because file systems limit names to 255 bytes."""
+    """Return the directory name for a value of a partition column. A long value is cut and gets a
+    hash, because names have at most 255 bytes. Raises JobFailure for a too long column name."""
     column = quote(name, safe="")
     text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
     room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)

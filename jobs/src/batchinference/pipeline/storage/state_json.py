@@ -30,7 +30,7 @@ def load_json(content: bytes | bytearray | str) -> Any:
 
 def load_limited_json(content: bytes | bytearray | str) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid or has too many values
-    (MAX_VALUES). To know this before parsing, commas and opening brackets are counted."""
+    (MAX_VALUES). To know this before parsing, commas and opening brackets (also in texts) count."""
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > MAX_VALUES:
         raise ValueError(

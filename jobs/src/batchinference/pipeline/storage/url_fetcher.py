@@ -138,7 +138,7 @@ class Fetcher:
         session = _session(HTTPAdapter)
         if "\\" in url or not self._allowed.has_url(sent):
             session = _session(PublicAdapter)
-            if requests.utils.get_environ_proxies(sent):  # the session checks only the proxy
+            if requests.utils.get_environ_proxies(sent):  # with a proxy, the session checks nothing
                 parts = parse_url(sent)
                 check_public(parts.host or "", parts.port)
         # without an explicit `auth`, requests would send credentials from ~/.netrc

@@ -18,8 +18,8 @@ _EMPTY_LINES = re.compile(r"\n[ \t]*\n\s*")
 
 
 class _BoundedHeaders(EmailPolicy):
-    """Raises ValueError if the parsed headers of all parts together are too long, because the time
-    to parse a header grows with the square of its length."""
+    """Raises ValueError if a content header, or all content headers and subjects together, are too
+    long, because the time to parse one of these grows with the square of its length."""
 
     size = 0
 
@@ -37,8 +37,8 @@ class _BoundedHeaders(EmailPolicy):
 
 
 def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG001
-    """Return an e-mail as one page: its plain text, or its HTML if the plain text is blank. Raises
-    an error if it cannot be read."""
+    """Return an e-mail as one page: its plain text, or its HTML if this text is missing or blank.
+    Raises an error if it cannot be read."""
     message = cast(EmailMessage, email.message_from_bytes(content, policy=_BoundedHeaders()))
     body = _body(message, "plain", "html")
     if body is not None and _is_blank(body):

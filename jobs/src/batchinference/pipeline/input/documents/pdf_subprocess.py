@@ -38,7 +38,7 @@ def open_pdf(content: bytes, options: DocumentOptions) -> Document:
 
 
 def _answers(content: bytes, options: DocumentOptions) -> Iterator[Any]:
-    """Yield the document without pages, and then its pages. After an error, yield nothing more."""
+    """Yield the document without pages, and then its pages. If the process dies, yield an error."""
     command = [sys.executable, "-m", __name__]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     pipe = subprocess.PIPE

@@ -55,7 +55,7 @@ MAX_ABSENT = 200
 
 @dataclass(frozen=True)
 class BadRow:
-    """One or more rows that cannot be decoded or are not needed. `warnings` are about the first."""
+    """Rows that cannot be decoded or are not needed. `warnings` are about the first of them."""
 
     error: Exception
     rows: int = 1
@@ -90,8 +90,8 @@ class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
     If a file cannot be opened or fetched, a reader raises the storage error (OSError), because no
-    row has caused this error. Data that cannot be decoded becomes a BadRow at its position. A
-    reader yields the same rows of a file in the same order each time."""
+    row has caused this error. Data that cannot be decoded becomes a BadRow at its position, or
+    raises an error if it is the rest of the file. Each read yields the same rows in order."""
 
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
@@ -151,9 +151,8 @@ class StatsReader(Reader, Protocol):
     rows_exact: ClassVar[bool] = True
 
     def stats(self, file: Location, size: int) -> FileStats:
-        """Return the statistics of a file of `size` bytes, from its footer or header.
-
-        Raises an error if the file is damaged."""
+        """Return the statistics of a file of `size` bytes, from its footer or header. Raises an
+        error if the file is damaged."""
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         """Do what `prepare` does, given the schemas of the samples by URI."""
@@ -177,7 +176,7 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
     absent = ", ".join(f"'{name}'" for name in every if name not in own)
     count = "1 file lacks" if len(lacking) == 1 else f"{len(lacking)} files lack"
     shown = cut(absent, MAX_ABSENT)
-    return f"{count} columns of others, which are null in its rows: {first} has no {shown}"
+    return f"{count} columns of others, which are null there: {first} has no {shown}"
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
@@ -405,7 +404,7 @@ READERS = {
     "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
 """By format: the name of a module of this package, the name of the reader class in the module, and
-the libraries that the module imports. A module is imported when it is needed."""
+the libraries that the reader needs. A module is imported when it is needed."""
 
 
 def reader_class(file_format: str) -> type[Reader]:

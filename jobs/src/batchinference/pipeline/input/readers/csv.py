@@ -139,14 +139,15 @@ class CsvReader(Reader):
         )
 
     def _text(self, source: io.BufferedIOBase, dialect: Dialect) -> CsvText:
-        """Return the text of a file from the header on. Raises ValueError if the first line names
-        another delimiter (`sep=`) than the options."""
+        """Return the text of a file from the header on. Raises ValueError if a first line `sep=`
+        names another delimiter than the options."""
         text = CsvText(source, dialect, self._limit, self.block_bytes)
         text.begin(self._options.skip_lines, chosen=self._options.delimiter is not None)
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names in the options, or else in the header, which is then removed."""
+        """Return the column names in the options. If there are none, remove the header, and return
+        its names or its damage."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names
@@ -242,8 +243,8 @@ def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
     """Return rows with warnings about skipped lines; `skipped` counts the lines before each row. A
-    failed row (in `errors`) would lose its warning, so the next good row gets the warning, or else
-    the last good row. At least one row must be good."""
+    failed row (in `errors`) would lose its warning, so the next good row gets it, or the last good
+    row if none follows. At least one row must be good."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

@@ -52,7 +52,7 @@ class TableRows:
 
     @cached_property
     def types(self) -> pa.Schema:
-        """The columns, with the Arrow types that they have in the rows that are read."""
+        """The columns, with their Arrow types in the rows that are read."""
         arrow = schema_to_pyarrow(self.schema, include_field_ids=False)
         small = _pyarrow_schema_ensure_small_types(arrow)
         stored = lambda kind: getattr(kind, "storage_type", kind)  # noqa: E731

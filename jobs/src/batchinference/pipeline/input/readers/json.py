@@ -1,7 +1,6 @@
-"""Reads JSON files: one object per line, or one array of objects per file.
+"""Reads JSON files: lines of objects (also objects over several lines), or an array of objects.
 
-Column types are inferred from the beginnings of many files and apply to all files, so all output
-files have the same schema."""
+Column types are inferred from samples of many files and apply to all files."""
 
 from __future__ import annotations
 
@@ -114,7 +113,7 @@ class JsonReader(Reader):
             yield from [chunk] if isinstance(chunk, BadRow) else rows_of(chunk, self._rows)
 
     def _chunks(self, file: Location) -> Iterator[bytes | BadRow]:
-        """Yield a file of objects in chunks of lines. Raises ValueError if the file is an array."""
+        """Yield a file of objects in chunks of lines. Raises like `spans_lines` and `as_lines`."""
         for number, chunk in enumerate(line_chunks(file, self._row_bytes, self.chunk_bytes)):
             if number == 0 and isinstance(chunk, bytes) and spans_lines(chunk):
                 yield as_lines(read_whole(file, self._row_bytes))
@@ -180,8 +179,7 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
 
 def spans_lines(content: bytes) -> bool:
     """Return whether JSON begins with an array or an object that does not end on the first line.
-
-    Raises ValueError if the content is UTF-16 or compressed."""
+    Raises ValueError if the content is UTF-16 or of another format, such as gzip."""
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if format_ := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
         raise ValueError(f"the file is {format_}")

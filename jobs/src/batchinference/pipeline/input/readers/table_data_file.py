@@ -88,7 +88,7 @@ class VersionedReader(ParquetReader):
     sampled_files = 8
 
     def __init__(self, version: TableVersion, names: Sequence[str], where: str | None) -> None:
-        """Raises BadInput if the filter does not fit the columns."""
+        """Raises BadInput if the table lacks a column, or the filter does not fit the columns."""
         self._version, self._names = version, list(names)
         self._columns = self._names
         self._filter = ColumnExpression("read.options.filter", where) if where else None

@@ -163,8 +163,8 @@ def samples_of(
 ) -> Iterator[tuple[Location, bytes]]:
     """Yield each file with its first complete lines: about SAMPLED_BYTES of all files together, and
     between MIN_SAMPLE_BYTES and LINE_SAMPLE_BYTES of each file. `max_bytes` replaces SAMPLED_BYTES
-    and LINE_SAMPLE_BYTES. The lines are empty if the file is damaged, or if its first line is too
-    long for a sample."""
+    and LINE_SAMPLE_BYTES. The lines are empty if the file is damaged. If the first line is too long
+    for a sample, they are empty or a part of this line."""
     share = (max_bytes or SAMPLED_BYTES) // max(1, len(files))
     size = min(max(MIN_SAMPLE_BYTES, share), max_bytes or LINE_SAMPLE_BYTES)
     step = -(-len(files) // (SAMPLED_BYTES // LINE_SAMPLE_BYTES))
@@ -182,8 +182,8 @@ def estimated_rows(file: Location, size: int) -> int:
 
 
 def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
-    """Return the complete lines in the first `size` decompressed bytes of a file (LINE_SAMPLE_BYTES
-    by default), and about how many bytes these lines have in the file."""
+    """Return the complete lines in the first `size` unpacked bytes of a file, and about how many
+    bytes they have in it. The default is LINE_SAMPLE_BYTES, with which a longer line is cut."""
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:

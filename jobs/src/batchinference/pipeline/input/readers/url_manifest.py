@@ -60,14 +60,14 @@ _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 @dataclass(frozen=True)
 class _Row:
-    """Row number `row` of the table `chunk`, and the fetch of its URI. Or `chunk` is a BadRow."""
+    """A BadRow (`chunk`), or row number `row` of the table `chunk` with the fetch of its URI."""
 
     chunk: Any
     row: int = 0
     fetched: Future[Any] | None = None
 
     def prefetched_bytes(self, max_bytes: int) -> int:
-        """Return the size of the fetched content; `max_bytes` until it is known or after errors."""
+        """Return the size of the fetched content; `max_bytes` if unknown, also after errors."""
         if self.fetched is None:
             return 0
         if not self.fetched.done() or self.fetched.exception() is not None:

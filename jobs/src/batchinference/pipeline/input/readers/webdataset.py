@@ -99,7 +99,7 @@ class WebdatasetReader(Reader):
         self._integers = {name for name in names if self._are_integers(name, first)}
 
     def _are_integers(self, name: str, samples: list[Sample]) -> bool:
-        """Return whether labels with this name are declared as integers, or else look like them."""
+        """Return whether labels with this name are integers: by declaration, or by the samples."""
         if name in self._declared:
             return self._declared[name] == "int64"
         labels = (sample.members[name] for sample in samples if name in sample.members)
@@ -219,7 +219,7 @@ class WebdatasetReader(Reader):
         return _KINDS.get(name.rpartition(".")[2], "bytes") if self._options.decoder else "bytes"
 
     def _table_or_bad(self, rows: list[Row]) -> Iterator[Chunk]:
-        """Yield rows as tables, or as BadRows if Arrow cannot hold them. All have equal members."""
+        """Yield rows with the same members as tables, or as BadRows if Arrow cannot hold them."""
         try:
             names = [name for name in rows[0] if name != WARNING_COLUMN]
             columns = {name: self._array(name, [row[name] for row in rows]) for name in names}

@@ -49,7 +49,7 @@ class WholeFileReader(Reader):
         return content
 
     def decode_or_bad(self, content: bytes) -> Any | BadRow:
-        """Return the decoded content of a file; a BadRow if it is damaged (see `or_bad`)."""
+        """Return the decoded content of a file; a BadRow if it is damaged or too large."""
         return or_bad(lambda: self.decode(self.check_size(content)))
 
     def table(self, decoded: list[Any]) -> pa.Table:

@@ -103,7 +103,7 @@ def open_source(read: ReadHuggingface) -> TableInput:
 
 def load_folder(folder: Path) -> Any:
     """Return the dataset in a folder of `save_to_disk`, or a dictionary of its splits. Raises
-    BadInput if the folder has no dataset, or if metadata names files outside of the folder."""
+    BadInput if the metadata is missing or damaged, or names files outside of the folder."""
     if (folder / _STATE).exists():
         return _saved_split(folder, "")
     if not (folder / _SPLITS).exists():

@@ -111,7 +111,7 @@ def _has_uri(address: str) -> bool:
 
 
 def _for_reading(address: str) -> str | URL:
-    """Return the address. If it has uri=true, add mode=ro, so that SQLite creates no file."""
+    """Return the address. If it is the URI of a SQLite file, add mode=ro, to create no file."""
     if not _has_uri(address):
         return address
     url = make_url(address)

@@ -63,7 +63,7 @@ class VersionedTable(Protocol):
     """An opened table. Its methods raise BadInput with the name of the incorrect field."""
 
     root: Location
-    """A location in the file system of the data files. It opens only files of the table."""
+    """A location in the file system of the data files. On a disk, it opens only these."""
     identity: str
     """The id of the table. Its versions have this id as `TableVersion.table`."""
 
@@ -77,7 +77,7 @@ class VersionedTable(Protocol):
         """Return the changes after the version `since`, up to `version`."""
 
     def live(self) -> Collection[str]:
-        """Return paths of data files that exist for certain, as the latest version has them."""
+        """Return paths of data files that certainly exist, because the latest version has them."""
 
 
 LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -112,8 +112,8 @@ def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedRea
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
     """Return the input snapshot of a job that reads a table. The snapshot may have no files.
 
-    Raises BadInput if the output lacks rows of a data file that is gone, and NoNewFiles if the job
-    has already read the current version."""
+    Raises BadInput if the table cannot be read, or a data file with unread rows is gone, and
+    NoNewFiles if the job has already read the current version."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
         snapshot = replace(earlier.snapshot, root=table.root)
@@ -129,7 +129,7 @@ def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
     """Return the part of the table that no output in `read` has: usually, the changes after the
     last version. But `read` lacks the version or range of an output that is computed again. For
     example, if `read` has version 1 and the changes from 3 to 7, return the changes from 1 to 3.
-    Raises BadInput if a version in `read` is of another table at the same path."""
+    Raises BadInput if a version in `read` is of an earlier table at the same path."""
     known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:

@@ -64,7 +64,7 @@ class DeltaVersions(VersionedTable):
     """The versions of a Delta table."""
 
     def __init__(self, read: ReadDelta) -> None:
-        """Raises BadInput if there is no table, or it needs unsupported features."""
+        """Raises BadInput if the table cannot be opened, or needs unsupported features."""
         self.read = read
         self._directory = Location(read.path, read.storage)
         self.root = self._directory.contained_in([read.path])
@@ -119,7 +119,7 @@ class DeltaVersions(VersionedTable):
         added: dict[str, Any] = {}
         if self._includes_changes:
             time = None
-            with suppress(BadInput):  # the log no longer has this commit
+            with suppress(BadInput):  # if the log no longer has this commit
                 time = self._commit(version).timestamp
             added = dict(zip(_CHANGES.names, (INSERT, version, time), strict=True))
         files = [
@@ -156,7 +156,7 @@ class DeltaVersions(VersionedTable):
         return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
-        """Return the path of a file in the log. Raises BadInput if it is outside of the table."""
+        """Return the path of a logged file. Raises BadInput if it is outside of the table."""
         path = unquote(logged)
         if "://" in path or not is_inside(path):
             raise BadInput(
@@ -261,7 +261,7 @@ class DeltaVersions(VersionedTable):
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
-        """Return the data file of an action. `change` is None if a column states it."""
+        """Return the data file of an action. `change` is None if a column of the file has it."""
         constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0
@@ -306,7 +306,7 @@ class Commit:
 
     @property
     def timestamp(self) -> int | None:
-        """The time of the commit in milliseconds."""
+        """The time of the commit in milliseconds; None if the log does not have it."""
         infos = self.all("commitInfo")
         times = [info.get("inCommitTimestamp", info.get("timestamp")) for info in infos]
         return next(iter(times), None)
@@ -346,7 +346,7 @@ def _bounds(listed: pa.Table, row: int) -> dict[str, Bounds]:
 
 def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
     """Return the positions in the deletion vector of an action; empty if there is no vector. Raises
-    BadInput if the file of the vector cannot be read, or is outside of the table."""
+    BadInput if the vector is damaged, or its file is missing or outside of the table."""
     vector = (action or {}).get("deletionVector")
     if not vector:
         return BitMap64()

@@ -1,5 +1,5 @@
-"""Opens Iceberg tables, and lists the data files of snapshots and of changes. Data files without
-rows that match the filter of the job are left out."""
+"""Opens Iceberg tables, and lists the data files of snapshots and of changes, except for data files
+whose statistics show that the filter of the job removes all rows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ SHOWN_SNAPSHOTS = 5
 
 
 def open_versioned(read: ReadIceberg) -> IcebergVersions:
-    """Open an Iceberg table. Raises BadInput if there is none."""
+    """Open an Iceberg table. Raises BadInput if there is none, or if it cannot be opened."""
     name = f"the Iceberg table '{read.table}'"
     try:
         catalog = open_catalog(read, "", read.storage, "read")
@@ -211,7 +211,7 @@ def _columns(schema: Schema) -> Columns:
 
 
 def location_of(uri: str, storage: Storage) -> Location:
-    """Return the location of an Iceberg address. Raises BadInput for an unsupported file system."""
+    """Return the location of an Iceberg address. Raises BadInput for an unsupported storage."""
     parts = urlsplit(uri)
     scheme, rest = _ALIASES.get(parts.scheme, parts.scheme), uri.partition("://")[2]
     if scheme in ("abfs", "abfss", "wasb", "wasbs"):

@@ -209,7 +209,6 @@ def partition_of(file: DataFile, metadata: TableMetadata) -> dict[int, Any]:
 
 def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> list[Snapshot]:
     """Return the snapshots after the snapshot `last`, up to and including `now`, oldest first.
-
     Raises BadInput if some of these snapshots have expired, or if the table was rolled back."""
     later: list[Snapshot] = []
     for snapshot in ancestors_of(now, metadata):
@@ -227,7 +226,7 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
 
 
 def expired(snapshot: int) -> BadInput:
-    """Return the error that the changes after `snapshot`, which are needed, have expired."""
+    """Return the error for expired snapshots after `snapshot` whose changes are needed."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"

@@ -3,12 +3,12 @@
 First, tasks commit Parquet files, just as in a job that writes files. They are not in the table
 yet, so retried tasks, failed passes and further passes add no rows to it. When no row is missing,
 the driver unifies the schemas of the files, and `Table.stage` copies each file to where the table
-has its files. `Table.register` makes all rows visible in one commit of the table. A staged file is
-never deleted, because the table may already refer to it.
+has its files. `Table.register` makes all rows visible in one commit (but see `upserts`). A staged
+file is never deleted, because the table may already refer to it.
 
-The commit stores two marks. The ID of the pass shows that the commit was made, even if the
-driver died right after it. The second ID is that of all passes over these rows. The table accepts
-it only once, so that a delayed driver cannot commit the rows again."""
+The commit stores two marks. The ID of the pass shows that the commit was made, even if the driver
+died right after it. The ID of the series (all passes over these rows) is accepted only once, so
+that a delayed driver cannot commit the rows again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Table(Writer, CommittedTable):
         """Read the columns of the table if it exists. Raises BadOutput if rows with the columns
         `planned` do not fit the table. These columns are certain before any row is computed.
 
-        Runs on the driver before the first task, and changes nothing."""
+        Runs on the driver before the first task, and does not change the table."""
         with table_errors_as_bad_output():
             self.load()
             self.converted(planned.empty_table())
@@ -154,8 +154,8 @@ class Table(Writer, CommittedTable):
         """Find out where the files of the table are. Runs on the driver, before `stage`."""
 
     def stage(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
-        """Copy a committed file to where the files of the table are, under a new name, and return
-        what `register` needs. The rows are not visible yet.
+        """Check a committed file, call `stage_content`, and return its result. The rows are not yet
+        visible in the table.
 
         Runs in tasks. Raises BadOutput if the file has changed or has other types than `schema`."""
         with table_errors_as_bad_output():
@@ -167,8 +167,8 @@ class Table(Writer, CommittedTable):
             return self.stage_content(data / file.name, content)
 
     def stage_content(self, file: Location, content: bytes) -> Any:
-        """Copy a Parquet file to the files of the table, and return what `register` needs. By
-        default, copy nothing: `register` reads the rows of the committed file."""
+        """Copy a Parquet file to the files of the table, under a new name. Return what `register`
+        needs. By default, copy nothing: `register` reads the rows of the committed file."""
         return file
 
     @abstractmethod

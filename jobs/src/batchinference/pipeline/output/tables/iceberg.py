@@ -80,7 +80,6 @@ class IcebergTable(MergingTable):
 
     def _new_location(self, catalog: Catalog) -> tuple[FileIO, str]:
         """Return the location that the catalog would give to the new table. Nothing is changed.
-
         Raises BadOutput if the catalog has no location for the table."""
         try:  # this transaction is never committed
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))

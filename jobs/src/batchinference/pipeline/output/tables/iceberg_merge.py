@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What replaces a data file of the table, of which the job updates some or all rows."""
+    """What replaces a data file of the table in which the job updates rows."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""
@@ -40,8 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. After a conflict with another commit, the next try needs little time: it
-    uses the files again that were written for data files that are still in the table."""
+    the columns `names`. After a conflict with another commit, the next try needs little time: for
+    data files that are still in the table, it uses the files of the last try again."""
 
     keys: Keys
     files: Sequence[Location]

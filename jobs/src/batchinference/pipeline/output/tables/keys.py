@@ -33,7 +33,7 @@ _EXACT = (
 
 
 class MergingTable(Table):
-    """A table in which rows can be updated by a key. If the job has no key, it only adds rows."""
+    """A table in which rows can be updated by a key. Without a key, the job updates no rows."""
 
     key: tuple[str, ...] = ()
 

@@ -233,7 +233,7 @@ class AddedColumns:
         """Return the operation that adds the columns to a dataset. Rows that were added or updated
         after `version` get nulls.
 
-        Raises BadOutput if row IDs may have changed, so that the row of a value is unknown."""
+        Raises BadOutput if row IDs may have changed, or if there is not one row for each value."""
         _check_since(dataset, self.version)
         fragments, schema = [], None
         for fragment in dataset.get_fragments():

@@ -164,7 +164,7 @@ class SqlTable(MergingTable):
                 yield pa.Table.from_pylist([dict(row) for row in rows])
 
     def _was_committed(self, fence: Fence) -> bool:
-        """Return whether this commit has already been made, for example if its response was lost.
+        """Return whether this commit is known to be made already, as after a lost response.
 
         Raises BadOutput if another pass has committed the rows."""
         try:
@@ -419,7 +419,7 @@ def _check_keys(
     for values in wanted:
         if values not in stored:
             raise BadOutput(
-                f"write.key: the table '{table.fullname}' takes a key for equal to another one "
+                f"write.key: the table '{table.fullname}' treats a key as equal to another one "
                 f"({', '.join(map(str, values))}). Give its columns types and a collation that "
                 "compare keys exactly"
             )

@@ -5,8 +5,8 @@ the commit, the next run repeats the commit and puts the same rows again.
 
 Each commit has a higher version than earlier commits. A row is never replaced by a row with a lower
 version, so a delayed driver changes no row of a later commit. A driver chooses its version before
-the last check of its lease. So if another driver takes over the output after this check, its
-version is higher."""
+it checks its lease. So if another driver takes over the output after this check, that driver has a
+higher version."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class UpsertTable(MergingTable):
 
     @abstractmethod
     def find_vectors(self, client: Any) -> Vectors | None:
-        """Return the vectors of the collection (with length 0 if it has no vectors), or None if the
+        """Return the vectors of the collection (of length 0 if the job writes none), or None if the
         collection does not exist. Raises BadOutput if the job cannot write to it."""
 
     @abstractmethod
@@ -97,7 +97,7 @@ class UpsertTable(MergingTable):
         self, client: Any, name: str, rows: dict[Any, Row], version: int
     ) -> dict[Any, Refusal]:
         """Put the rows (by id) into a collection, but do not replace rows that have a higher
-        version. Return the refused rows by id."""
+        version. Return a Refusal for each refused row, by id."""
 
     @abstractmethod
     def rows_of(self, client: Any, name: str, ids: Sequence[Any]) -> dict[Any, Row]:

@@ -43,8 +43,7 @@ class JsonWriter(RewritingWriter):
         yield ending(".jsonl", self.compression), packed(lines, self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
-        lines = (line for line in io.BytesIO(unpacked(part)) if line.endswith(b"\n"))
-        yield from map(load_limited_json, lines)
+        yield from map(load_limited_json, io.BytesIO(unpacked(part)))
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         return non_finite_values(table)
@@ -66,7 +65,7 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with times in nanoseconds as text, because Python would round them."""
+    """Return the table with times of day in nanoseconds as text: Python would round them."""
     exact, text = pa.time64("ns"), pa.string()
     kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))

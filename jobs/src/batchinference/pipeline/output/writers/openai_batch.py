@@ -25,7 +25,7 @@ _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """Tables to write have the input row's number in the first column. `read` returns lines."""
+    """The first column of a table to write is the input row's number. `read` returns lines."""
 
     custom_id: str
     response: str
@@ -64,7 +64,7 @@ class OpenaiBatchWriter(RewritingWriter):
         yield from map(load_limited_json, io.BytesIO(part.read()))
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return a table without rows that has the column that `read` returns."""
+        """Return a table without rows, but with the column of `read`."""
         return _lines([])
 
     def read(self, content: bytes) -> pa.Table:

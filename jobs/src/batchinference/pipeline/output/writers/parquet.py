@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.storage.arrow_files import read_table, tables_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import map_types
+from batchinference.pipeline.type_widening import is_list, map_types
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,19 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def _as_texts(array: pa.Array) -> pa.Array:
-    """Return an array with the text {} in place of structs without fields, at any depth."""
+    """Return an array with the text {} in place of structs without fields; maps of them as JSON."""
     kind, nulls = array.type, array.is_null()
     if not _has_empty_struct(kind):
         return array
     if pa.types.is_struct(kind) and kind.num_fields:
         children = [_as_texts(array.field(at)) for at in range(kind.num_fields)]
         return pa.StructArray.from_arrays(children, [field.name for field in kind], mask=nulls)
-    if pa.types.is_list(kind):
+    if is_list(kind):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
         elements = _as_texts(array.flatten())
         return pa.ListArray.from_arrays(offsets, elements, mask=nulls)
-    return pc.if_else(nulls, None, "{}") if pa.types.is_struct(kind) else pa.nulls(len(array))
+    if pa.types.is_struct(kind):
+        return pc.if_else(nulls, None, "{}")
+    texts = [None if value is None else to_json(value) for value in array.to_pylist()]
+    return pa.array(texts, pa.string())

@@ -130,7 +130,7 @@ def _check_library(model: Model) -> None:
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:
-    """Load a model on a device, and return its runtime. Raises ModelLoad if that is impossible."""
+    """Load a model on a device, and return its runtime. Raises ModelLoad or errors of libraries."""
     _check_library(model)
     make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
     if not isinstance(model, GeneratingModel) or model.answer_schema is None:
@@ -142,7 +142,7 @@ def load_runtime(model: Model, device: Device) -> Runtime:
 
 
 def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
-    """Return the number of tokens of each row's prompt; None if only a loaded model knows them."""
+    """Return the numbers of tokens of prompts without nulls; None if only a loaded model knows."""
     find = getattr(_module_of(model), "prompt_lengths", None)
     return cast(list[int] | None, find(model, rows) if find else None)
 

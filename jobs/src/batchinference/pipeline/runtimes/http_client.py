@@ -78,15 +78,15 @@ class Endpoint:
 
     @property
     def has_answered(self) -> bool:
-        """Whether the endpoint has answered a row."""
+        """Whether the endpoint has answered a row without rejecting it."""
         return self._retries.answers > 0
 
     async def ask(self, body: bytes, url: str = "") -> Any:
-        """Send JSON to the endpoint, or to `url` if given, and return the answer that the adapter
-        reads in the response. Retries failed requests.
+        """Send JSON to the endpoint, or to `url` if given, and return the answer for the method
+        `result` of the adapter. Retries failed requests.
 
-        Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is down,
-        and JobFailure if the endpoint would reject every row."""
+        Raises RequestFailed if only the row fails, ConnectionError if the endpoint is down, and
+        JobFailure if the endpoint would reject every row."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:

@@ -1,7 +1,7 @@
 """Locates model files, downloads them from object stores, and checks local folders of models.
 
-A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub. The library of the
-Hub is imported when it is needed, so that jobs with other models start quickly."""
+A model is a local path, a path in an object store, or a model id of the Hugging Face Hub. The
+library of the Hub is imported when it is needed, so that jobs with other models start quickly."""
 
 import functools
 import hashlib
@@ -60,7 +60,7 @@ def is_path(source: str) -> bool:
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
     """Return the local path of a model, or its id if it is a model of the Hub.
 
-    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub."""
+    Raises ModelLoad if another source does not exist, or if `revision` is given for it."""
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
@@ -157,8 +157,8 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
 
 
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
-    """Return why the Hub does not provide a file; None if the Hub provides it. The error is an
-    OSError or ValueError if the Hub has answered. Asks twice if the Hub is busy or silent."""
+    """Return why the Hub does not provide a file; None if the Hub provides the file. The error is
+    an OSError or ValueError if the Hub has answered. Asks twice if the Hub is busy or silent."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     problem: Exception | None = None
@@ -283,8 +283,8 @@ def local_part(source: str, revision: str | None, kind: str) -> Any:
 
 
 def files_without_weights(model: VllmModel | TransformersModel | SentenceTransformersModel) -> str:
-    """Return a local folder with the files of a model except its weights. A model id of the Hub
-    without a revision is returned unchanged."""
+    """Return a local folder with the files of a model, without a download of its weights. A model
+    id of the Hub without a revision is returned unchanged."""
     if not is_local(model.source):
         return fetch_source(model.source, model.storage, without=WEIGHTS)
     if model.revision is None or is_path(model.source):
@@ -326,8 +326,8 @@ _TASKS_OF_HEADS = {
 
 
 def check_folder(model: Model) -> None:
-    """Raise ModelLoad if the source of a model is a local folder without a model, or with a model
-    that is not for the task. Other sources are not checked."""
+    """Raise ModelLoad if a local source has no model of transformers or sentence-transformers, or
+    a model that is not for the task. Other models and sources are not checked."""
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
         return
     if not is_path(model.source):

@@ -8,7 +8,7 @@ import numpy as np
 from batchinference.pipeline.errors import ModelLoad
 
 Batch = dict[str, np.ndarray]
-"""The values of each input of a model, by its name."""
+"""The values of each input of a model, by the name of the input."""
 
 
 def numeric_array(name: str, values: np.ndarray) -> np.ndarray:

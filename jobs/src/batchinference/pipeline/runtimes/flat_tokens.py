@@ -55,7 +55,10 @@ class FlatTokens:
     @classmethod
     def from_columns(cls, columns: Mapping[str, pa.ChunkedArray]) -> FlatTokens:
         """Return the tokens in columns of lists. Columns with one chunk are not copied."""
-        lists = {name: column.combine_chunks() for name, column in columns.items()}
+        lists = {
+            name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            for name, column in columns.items()
+        }
         offsets = lists[IDS].offsets.to_numpy().astype(np.int64)
         features = {name: array.flatten().to_numpy() for name, array in lists.items()}
         return cls(features, offsets - offsets[0])

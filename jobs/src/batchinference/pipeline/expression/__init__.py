@@ -129,7 +129,7 @@ def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
     part = part_of(code_of(column), kind, [pa.string()]) or f"str({code_of(column)})"
     raise UnsuitableTypes(
         f"step '{step}': column '{column}' holds {_shown(kind)}, and {reader} needs texts. Add a "
-        f"column with a step addColumns, such as {{value: {part}}}, and name it"
+        f"column with a step addColumns, such as {{value: {part}}}, and use it here"
     )
 
 

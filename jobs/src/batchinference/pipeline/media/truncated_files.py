@@ -38,7 +38,7 @@ _FRAME_HEADER = 24
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
 """The maximum number of missing bytes that zeros replace, and the number of zeros that are added to
 them in WebP files, because zeros may decode to fewer pixels than the missing bytes."""
-ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
+ACCEPT = "Restore the file, or set truncated: accept to read what is left of it"
 
 
 def truncation_error(source: BinaryIO, size: int) -> EOFError | None:

@@ -125,8 +125,8 @@ class Endpoint:
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             if wait is not None and wait > LONGEST_PAUSE:
                 raise JobFailure(
-                    f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the "
-                    "job again when it is not"
+                    f"the endpoint asks to wait {wait:g} seconds: its quota is used up. Run the "
+                    "job again later"
                 )
             raise RateLimited(message, wait or 0.0)
         if status in _OVERLOADED:

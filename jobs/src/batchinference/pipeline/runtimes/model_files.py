@@ -152,7 +152,7 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
         if cached := _cached_file(model_id, file, revision):
             return Path(cached).parts[-1 - len(Path(file).parts)]
     raise ModelLoad(
-        f"the commit of model '{model_id}' is unknown, which `cache` needs. Use source: ./folder"
+        f"`cache` needs the commit of model '{model_id}', which is unknown. Use source: ./folder"
     )
 
 
@@ -356,7 +356,7 @@ def _folder_problem(folder: Path) -> str:
     for file in weights:
         with file.open("rb") as opened:
             if opened.read(len(_LFS)) == _LFS:
-                return f"has only a pointer of Git LFS as {file.name}. Run 'git lfs pull' in it"
+                return f"has only a pointer of Git LFS as {file.name}. Run 'git lfs pull' there"
     return ""
 
 
@@ -376,7 +376,7 @@ def _task_problem(folder: Path, task: str) -> str:
     takes_text = task == "text-generation" or INPUTS.get(task, ())[:1] == ("text",)
     if takes_text and not any(next(folder.glob(name), None) for name in _TOKENIZERS):
         is_image = (folder / "preprocessor_config.json").exists()
-        fix = "Set task to one of images" if is_image else "Copy its tokenizer to this folder"
+        fix = "Set task to one for images" if is_image else "Copy its tokenizer to this folder"
         if is_image and task == "feature-extraction":
             fix = "Set task to image-feature-extraction"
         return f"has no tokenizer, which the task {task} needs. {fix}"

@@ -72,6 +72,6 @@ def json_bytes(body: dict[str, Any]) -> bytes:
         return json.dumps(body, allow_nan=False).encode()
     except ValueError:
         raise ValueError(
-            "the request holds NaN or infinity, which JSON has no number for. Replace it in a step "
-            "before the model"
+            "the request or response holds NaN or infinity, which JSON has no number for. Replace "
+            "it in a step before the model"
         ) from None

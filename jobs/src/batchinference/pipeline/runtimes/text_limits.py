@@ -204,7 +204,7 @@ class TextLimit:
         if not self.tokenizer.is_fast:
             raise ModelLoad(
                 f"tooLong: the tokenizer of '{source}' does not say where a token begins, so that "
-                "there are no windows. Use truncate, or a step chunk with unit words"
+                "there are no windows. Use truncate, or a step chunk with unit: words"
             )
         if self.overlap is not None and 2 * self.overlap > (self.tokens or 0):
             raise ModelLoad(

@@ -34,7 +34,7 @@ from batchinference.pipeline.storage.url_fetcher import THREADS
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import VllmModel
 
-NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
+NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and this replica has none)"
 _NO_BASE_ROWS = (
     "the adapter is null, and vLLM's build for CPUs gives such a row the adapter of another row. "
     "Compute these rows in a job without 'adapter'"

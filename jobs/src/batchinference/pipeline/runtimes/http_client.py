@@ -83,10 +83,8 @@ class Endpoint:
 
     async def ask(self, body: bytes, url: str = "") -> Any:
         """Send JSON to the endpoint, or to `url` if given, and return the answer for the method
-        `result` of the adapter. Retries failed requests.
-
-        Raises RequestFailed if only the row fails, ConnectionError if the endpoint is down, and
-        JobFailure if the endpoint would reject every row."""
+        `result` of the adapter. Retries failed requests. Raises RequestFailed if only a row fails,
+        ConnectionError if the endpoint is down, and JobFailure if it would reject every row."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:
@@ -222,9 +220,7 @@ class HttpRuntime:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
         """Return one result per row, with an exception in place of the result of a failed row.
-
-        Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
-        """
+        Raises ConnectionError if the endpoint is down, JobFailure if it would reject every row."""
         rows = list(rows_of(inputs))
         answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.expect(len(rows))))
         result = self._shared.adapter.result

@@ -93,10 +93,8 @@ class Retries:
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make a request when it is its turn, and return its result. Retries while the request
         raises TransientError and attempts are left. Rate-limited requests count as attempts only
-        while the endpoint answers no row.
-
-        Raises RequestFailed if only this row fails, EndpointDown if the endpoint is down, and other
-        errors of the request."""
+        while the endpoint answers no row. Raises RequestFailed if only this row fails, EndpointDown
+        if the endpoint is down, and other errors of the request."""
         attempts, sent, rejections, rejected_attempts = 0, float("inf"), 0, 0
         before = self.answers, self._rejections
         while True:

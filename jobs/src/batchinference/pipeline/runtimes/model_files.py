@@ -58,9 +58,8 @@ def is_path(source: str) -> bool:
 
 
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
-    """Return the local path of a model, or its id if it is a model of the Hub.
-
-    Raises ModelLoad if another source does not exist, or if `revision` is given for it."""
+    """Return the local path of a model, or its id if it is a model of the Hub. Raises ModelLoad if
+    another source does not exist, or if `revision` is given for it."""
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:

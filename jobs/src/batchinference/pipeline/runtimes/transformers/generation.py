@@ -214,7 +214,6 @@ class Sampling:
 
 def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
     """Return the parameters in the files of a model, overridden by the parameters of the user.
-
     Raises ModelLoad for an unknown, invalid or unsupported parameter."""
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:

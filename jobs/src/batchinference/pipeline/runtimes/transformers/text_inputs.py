@@ -69,7 +69,6 @@ def _of_equal_length(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
 
 def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
     """Give a tokenizer and its model missing padding tokens. Limit the tokenizer like its model.
-
     Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
     a tokenizer if the folder of a model has no tokenizer files."""
     config = network.config.get_text_config()

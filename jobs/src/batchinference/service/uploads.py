@@ -39,7 +39,7 @@ class UploadLimits:
     """Limits of the requests to one replica of the service."""
 
     at_once: int = 8
-    """Maximum number of requests with a file at the same time. Further ones wait."""
+    """Maximum number of requests that store a file at the same time. Further ones wait."""
     grace_seconds: float = 60.0
     """Seconds that a request may always take, even if its client sends very slowly."""
     max_part: int = 64 * 2**20

@@ -36,8 +36,8 @@ _END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 _FRAME_HEADER = 24
 """The bytes of a frame of an animated WebP file before its first chunk."""
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
-"""The maximum number of missing bytes that zeros replace, and the number of zeros that are added to
-them in WebP files, because zeros may decode to fewer pixels than the missing bytes."""
+"""The maximum number of missing bytes that zeros replace, and the number of further zeros in WebP
+files, because zeros may decode to fewer pixels than the missing bytes."""
 ACCEPT = "Restore the file, or set truncated: accept to read what is left of it"
 
 

@@ -290,10 +290,10 @@ def test_row_with_a_null_part_in_its_prompt_is_missing() -> None:
 
 
 def test_numbers_do_not_make_a_row_complete() -> None:
-    fields = {"task": "audio-classification", "source": "org/model"}
+    fields = {"task": "audio-classification", "source": "org/model", "emptyInput": "fail"}
     model = model_of("transformers", ("audio", "sampling_rate"), **fields)
     table = pa.table({"audio": [[0.5], []], "sampling_rate": [8000, 8000]})
-    assert missing_inputs(model, table).skipped == {1: "EmptyInput"}
+    assert "empty in audio, and" in str(missing_inputs(model, table).failed[1])
 
 
 def test_null_is_sent_to_a_json_endpoint_if_wanted() -> None:

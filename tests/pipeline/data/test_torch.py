@@ -16,6 +16,7 @@ from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import device_of, torch_device
+from batchinference.pipeline.runtimes.model_io import select_output
 from plugins.messages import Messages
 from support.models import replicas
 
@@ -212,10 +213,11 @@ def test_module_may_use_its_output_again() -> None:
 
 def test_output_name_selects_an_output() -> None:
     for factory, name in (("user_code:Tuple", "1"), ("user_code:Dict", "twice")):
-        run = runtime(factory=factory, outputName=name)
-        assert run({"x": np.array([1.0, 2.0])}).tolist() == [2.0, 4.0]
+        assert runtime(factory=factory, outputName=name)({"x": np.arange(2.0)}).tolist() == [0, 2]
     with pytest.raises(ModelLoad, match=r"outputName: .* outputs\. Name one of 0, 1"):
         runtime(factory="user_code:Tuple")({"x": np.zeros(2)})
+    with pytest.raises(ModelLoad, match="no outputs"):
+        select_output({}, None)
     with pytest.raises(ModelLoad, match="no output 'x'"):
         runtime(factory="user_code:Dict", outputName="x")({"x": np.zeros(2)})
     with pytest.raises(TypeError, match="the module returned str, not one tensor"):

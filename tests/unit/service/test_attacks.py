@@ -157,6 +157,7 @@ async def test_ambiguous_requests_are_refused(service: Running, headers: str) ->
     ("parts", "field"),
     [
         ((), "file"),
+        ((), "data"),
         ((PURPOSE,), "file"),
         ((FILE,), "purpose"),
         ((FILE, part("purpose", "batch" * 1000)), "purpose"),
@@ -170,7 +171,8 @@ async def test_ambiguous_requests_are_refused(service: Running, headers: str) ->
 async def test_invalid_forms_leave_no_file(
     service: Running, parts: tuple[str, ...], field: str | None
 ) -> None:
-    status, text = await answer_to(service, form(*parts))
+    path = "uploads/x/parts" if field == "data" else "files"
+    status, text = await answer_to(service, form(*parts).replace("files", path, 1))
     assert status == 400
     assert json.loads(text[text.index("{") : text.rindex("}") + 1])["error"]["param"] == field
     assert await files_of(service) == []

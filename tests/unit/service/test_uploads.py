@@ -30,12 +30,10 @@ async def parts_of(service: Running, upload: Upload, *parts: bytes) -> list[str]
 
 async def test_parts_become_a_file(service: Running) -> None:
     upload = await begun(service)
-    assert upload.status == "pending"
     second, first = await parts_of(service, upload, CONTENT[100:], CONTENT[:100])
-    complete = service.client().uploads.complete
-    md5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
-    done = await complete(upload.id, part_ids=[first, second], md5=md5)
-    assert done.status == "completed"
+    complete, md5 = service.client().uploads.complete, hashlib.md5(CONTENT, usedforsecurity=False)
+    done = await complete(upload.id, part_ids=[first, second], md5=md5.hexdigest())
+    assert (upload.status, done.status) == ("pending", "completed")
     assert done.file is not None
     content = await service.client().files.content(done.file.id)
     assert (content.content, done.file.filename) == (CONTENT, "a.jsonl")

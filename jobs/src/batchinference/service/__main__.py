@@ -29,7 +29,7 @@ async def _application(config: ServiceConfig, keys: Keys) -> web.Application:
 
 
 def main(config: str, keys: str) -> None:
-    """Serve until the process is asked to stop. Raises SystemExit if a setting is invalid."""
+    """Serve until the process is asked to stop. Raises SystemExit if the service cannot start."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     try:
         web.run_app(

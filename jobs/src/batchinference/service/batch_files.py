@@ -127,7 +127,7 @@ class Files:
         return Location(f"{self._config.path.rstrip('/')}/{key}", self._config.storage)
 
     async def objects(self, key: str) -> list[ObjectMeta]:
-        """Return the objects whose keys begin with `key`."""
+        """Return the objects in the directory `key`, at any depth."""
         return [each async for page in obstore.list(self.store, key) for each in page]
 
     async def add(

@@ -39,7 +39,7 @@ ignores objects with this value."""
 MAX_RUNS = 1000
 """Maximum number of batches for equal requests."""
 RETRY_SECONDS = 3600
-"""Maximum age in seconds of a batch that has ended and that a repeated request returns."""
+"""Maximum age in seconds of an ended batch that is returned to a repeated request without key."""
 _NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -78,7 +78,7 @@ class Batches:
 
         Clients repeat requests whose answers are lost, so an equal request returns the existing
         batch unless the batch has ended. A batch that has ended is returned too if the request has
-        an idempotency key `key`, or if the client says that the request is `repeated`."""
+        an idempotency key `key`, or for RETRY_SECONDS if the client calls it `repeated`."""
         request = parse_request(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
@@ -152,7 +152,7 @@ class Batches:
 
     async def cancel(self, namespace: str, identifier: str) -> Object:
         """Suspend the job of a batch, so that the job commits its finished lines and stops. Return
-        the batch. Raises ApiError if the batch has ended."""
+        the batch. Raises ApiError, for example if the batch has ended."""
         name = _name_of(identifier)
         job = await self._get(namespace, name)
         if (status := status_of(job)) in ENDED:

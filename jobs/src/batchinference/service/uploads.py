@@ -39,7 +39,7 @@ class UploadLimits:
     """Limits of the requests to one replica of the service."""
 
     at_once: int = 8
-    """Maximum number of requests with a file at the same time. Further ones wait."""
+    """Maximum number of requests that store a file at the same time. Further ones wait."""
     grace_seconds: float = 60.0
     """Seconds that a request may always take, even if its client sends very slowly."""
     max_part: int = 64 * 2**20
@@ -66,7 +66,7 @@ class UploadForm:
         self._reader = await self._within_time_limit(self._request.multipart())
         file = await self._next_file()
         if file is None:
-            raise bad_request("file: the form has no file", "file")
+            raise bad_request(f"{self._field}: the form has no file", self._field)
         self._file = file
         return file.filename or ""
 
@@ -86,7 +86,7 @@ class UploadForm:
                 raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, self._field)
             yield chunk
         if await self._next_file() is not None:
-            raise bad_request("file: the form has two files", "file")
+            raise bad_request(f"{self._field}: the form has two files", self._field)
         if self._field == "file" and self._values.get("purpose") != "batch":
             raise bad_request("purpose: expected batch", "purpose")
 

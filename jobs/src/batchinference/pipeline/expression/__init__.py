@@ -93,7 +93,7 @@ class Operand:
         return bool(pa.types.is_null(self.kind))
 
     def cast(self, kind: pa.DataType) -> Operand:
-        """Return the operand cast to another type. Values that the type cannot hold are rounded."""
+        """Return the operand cast to another type. Numbers may be rounded."""
         return Operand(self._before_cast(kind).cast(kind, safe=False), kind)
 
     def exactly_cast(self, kind: pa.DataType) -> Operand:
@@ -129,7 +129,7 @@ def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
     part = part_of(code_of(column), kind, [pa.string()]) or f"str({code_of(column)})"
     raise UnsuitableTypes(
         f"step '{step}': column '{column}' holds {_shown(kind)}, and {reader} needs texts. Add a "
-        f"column with a step addColumns, such as {{value: {part}}}, and name it"
+        f"column with a step addColumns, such as {{value: {part}}}, and use it here"
     )
 
 
@@ -253,7 +253,7 @@ class _Translation:
         operand = self.of(node.operand)
         if isinstance(node.op, ast.Not):
             return self._apply(operator.invert, operand.as_condition())
-        # not pc.negate, which returns the largest integer for the unsigned integer 1
+        # not pc.negate, which returns the smallest integer unchanged
         return self._operation(ast.Sub(), constant(0), operand)
 
     def _comparisons(self, node: ast.Compare) -> Operand:
@@ -605,7 +605,7 @@ def _without_decimal(operand: Operand) -> Operand:
 
 def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
-    InvalidTime if `kind` is a date or time type and a text cannot be converted."""
+    TypeError if there is none, and InvalidTime if a text is no value of the date or time `kind`."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if pa.types.is_integer(kind):

@@ -62,7 +62,7 @@ def resampled(channel: np.ndarray, rate: int, wanted: int) -> np.ndarray:
 
 def decode_audio(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
     """Return the samples (float32) and the sample rate in Hz. The shape is (samples,) with `mono`,
-    else (channels, samples). Raises ValueError if decoding fails or exceeds `max_bytes`."""
+    else (channels, samples). Raises ValueError or FFmpegError on failure or above `max_bytes`."""
     import soundfile  # imported here because videos do not need it
 
     from batchinference.pipeline.media.libsndfile import read_sound
@@ -105,7 +105,7 @@ def _with_ffmpeg_if_longer(
 
 def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[np.ndarray, int]:
     """Return the samples of the first audio track as FFmpeg decodes them (channels x samples,
-    float32), and their rate in Hz. Raises FFmpegError if the file cannot be opened."""
+    float32), and their rate in Hz. Raises FFmpegError or ValueError if it cannot be decoded."""
     from batchinference.pipeline.media.libsndfile import (
         check_size,
         warn_about_range,

@@ -133,7 +133,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageFile:
     """Return an image that is not decoded yet. Raises ValueError if it has more than `max_pixels`
-    pixels, and OSError if the content is not an image."""
+    pixels or needs a missing library, and OSError if the content is not an image."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # Pillow has its own limit per process
     try:
@@ -195,8 +195,8 @@ class ImagePages:
         self.first = current if current in self.numbers else self.numbers[0]
 
     def pixels(self, number: int, *, reduced: bool = False) -> np.ndarray:
-        """Return the pixels of a page: height x width x channels, in the type of its values. With
-        `reduced`, a JPEG decoder may skip details that are not visible in the wanted size."""
+        """Return the pixels of a page, in the shape and type that `decode` returns. With `reduced`,
+        a JPEG decoder may skip details that are not visible in the wanted size."""
         is_cut = self._is_cut
         try:
             page = self._decoded(self._image, number, reduced=reduced)

@@ -30,15 +30,15 @@ _BLOCK, _MAX_READS = 1 << 16, 4096
 """The bytes per read to find the last box or chunk, and the maximum number of reads. In an object
 store, each read is a request. One read suffices for all boxes that begin in its block."""
 STREAMED = 0x7FFFF000
-"""Stated sizes from this number on mean an unknown size: programs that write to a pipe state it."""
+"""Stated sizes from this number on mean an unknown size, for example of a file made by a pipe."""
 _HEAD_BYTES = 4096
 _END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 _FRAME_HEADER = 24
 """The bytes of a frame of an animated WebP file before its first chunk."""
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
-"""The maximum number of missing bytes that zeros replace, and the number of zeros that are added to
-them in WebP files, because zeros may decode to fewer pixels than the missing bytes."""
-ACCEPT = "Restore the file, or set the option truncated to accept to read what is left of it"
+"""The maximum number of missing bytes that zeros replace, and the number of further zeros in WebP
+files, because zeros may decode to fewer pixels than the missing bytes."""
+ACCEPT = "Restore the file, or set truncated: accept to read what is left of it"
 
 
 def truncation_error(source: BinaryIO, size: int) -> EOFError | None:
@@ -148,7 +148,7 @@ def is_truncated_animation(content: bytes) -> bool:
 
 def with_added_end(content: bytes) -> bytes:
     """Return the content of a truncated image with an added end, as some decoders read nothing
-    without an end. Return the content unchanged if its end needs no bytes, or too many bytes."""
+    without an end. Return the content unchanged if it needs no end, or one of too many bytes."""
     if content.startswith(b"\xff\xd8"):
         scan = content.rfind(_SCAN_OF_JPEG)
         begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])

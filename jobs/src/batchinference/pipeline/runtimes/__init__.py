@@ -39,10 +39,10 @@ class Runtime(Protocol):
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
 
-        `inputs` maps the model's input names to arrays of shape rows x the column's own shape. A
-        runtime that detects errors per row returns a list instead. In this list, an exception
-        replaces the result of a failed row. If the call itself raises, the caller splits the batch
-        in halves and calls again, to find the row that causes the error.
+        `inputs` maps the model's input names to arrays of shape rows x the column's own shape, or
+        to lists if `model.uses_texts`. A runtime that detects errors per row returns a list. In
+        this list, an exception replaces the result of a failed row. If the call itself raises an
+        error that may be about a row, the caller splits the batch in halves and calls again.
 
         The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
         columns of `steps.tokenization`. The runtime ignores columns of other tokenizers."""
@@ -130,7 +130,7 @@ def _check_library(model: Model) -> None:
 
 
 def load_runtime(model: Model, device: Device) -> Runtime:
-    """Load a model on a device, and return its runtime. Raises ModelLoad if that is impossible."""
+    """Load a model on a device, and return its runtime. Raises ModelLoad or errors of libraries."""
     _check_library(model)
     make = getattr(_module_of(model), RUNTIMES[model.runtime].name)
     if not isinstance(model, GeneratingModel) or model.answer_schema is None:
@@ -142,7 +142,7 @@ def load_runtime(model: Model, device: Device) -> Runtime:
 
 
 def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
-    """Return the number of tokens of each row's prompt; None if only a loaded model knows them."""
+    """Return the numbers of tokens of prompts without nulls; None if only a loaded model knows."""
     find = getattr(_module_of(model), "prompt_lengths", None)
     return cast(list[int] | None, find(model, rows) if find else None)
 

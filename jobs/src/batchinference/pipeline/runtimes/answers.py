@@ -53,7 +53,7 @@ def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
 
 def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
     """Return the numbers of tokens that a response of the OpenAI API states: of the prompt, of the
-    cached part of the prompt, and of the generated texts. A number is None if it is missing."""
+    cached part of the prompt, and of the generated texts. Missing or implausible ones are None."""
     usage = response.get("usage")
     paths = ("prompt_tokens",), ("prompt_tokens_details", "cached_tokens"), ("completion_tokens",)
     prompt, cached, made = (_token_count(usage, *path) for path in paths)

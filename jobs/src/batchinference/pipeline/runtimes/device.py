@@ -32,7 +32,7 @@ class Device:
     kind: str = "cpu"
     """The torch device type: cpu, cuda, npu..."""
     count: int = 1
-    """Number of devices of this kind. If there are several, a model is distributed over them."""
+    """Number of devices of this kind. Some runtimes distribute a model over several devices."""
     threads: int = 1
     """Number of compute threads on the CPU."""
     share: float = 1.0
@@ -40,8 +40,8 @@ class Device:
 
     @property
     def name(self) -> str:
-        """The torch name of the first device: `cpu` or `cuda:0`. Ray makes only the replica's own
-        devices visible to it, so the first index is always 0."""
+        """The torch name of the first device, such as `cpu` or `cuda:0`. Ray shows a replica only
+        its own devices, so the first index is always 0."""
         return self.kind if self.kind == "cpu" else f"{self.kind}:0"
 
     @property
@@ -113,7 +113,7 @@ def torch_device(device: Device) -> torch.device:
     """Return the torch device of a replica. Also limits the number of threads that torch uses on
     the CPU, or the fraction of memory that it uses on a shared GPU.
 
-    Raises ModelLoad for an unknown kind of device, or if a GPU is missing and not simulated."""
+    Raises ModelLoad if PyTorch cannot use the device, or if a GPU is missing and not simulated."""
     import torch
 
     if device.kind == "cuda" and not _finds_gpu():

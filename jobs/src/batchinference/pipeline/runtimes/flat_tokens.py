@@ -1,5 +1,5 @@
 """Tokenizes texts into flat arrays: one array has the tokens of all texts, and another one the
-offsets at which the texts begin. Only fast tokenizers of the transformers library can do so.
+offsets at which the texts begin. Only fast tokenizers can do so.
 
 Such arrays pass between processes without a conversion, because no row is a Python object.
 """
@@ -55,7 +55,10 @@ class FlatTokens:
     @classmethod
     def from_columns(cls, columns: Mapping[str, pa.ChunkedArray]) -> FlatTokens:
         """Return the tokens in columns of lists. Columns with one chunk are not copied."""
-        lists = {name: column.combine_chunks() for name, column in columns.items()}
+        lists = {
+            name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            for name, column in columns.items()
+        }
         offsets = lists[IDS].offsets.to_numpy().astype(np.int64)
         features = {name: array.flatten().to_numpy() for name, array in lists.items()}
         return cls(features, offsets - offsets[0])
@@ -142,7 +145,7 @@ class TokenizerFile:
 
 
 class FlatTokenizer:
-    """Tokenizes texts, each with a `prefix`, or pairs of texts. Nothing is cut or padded."""
+    """Tokenizes texts, each with a `prefix`, or pairs of texts. A call cuts and pads nothing."""
 
     def __init__(
         self, tokenizer: Any, options: Mapping[str, Any] | None = None, prefix: str = ""
@@ -167,8 +170,8 @@ class FlatTokenizer:
         return self._wants(MASK)
 
     def __call__(self, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts. A second list holds the second text of each pair. The types
-        of tokens are left out if all are 0."""
+        """Return the tokens of texts. A second list holds the second text of each pair. Without
+        it, the types of tokens are left out if those of a sample text are 0."""
         self._reset()
         singles = [self._prefix + text for text in texts[0]] if self._prefix else texts[0]
         rows = singles if len(texts) == 1 else list(zip(*texts, strict=True))
@@ -182,8 +185,8 @@ class FlatTokenizer:
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts, with the features that a call of the library's tokenizer
-        returns. If an equal tokenizer has prepared all texts, return the tokens in `prepared`.
+        """Return the tokens of texts: ids, and the types if a call of the library's tokenizer
+        returns them. If an equal tokenizer has prepared all texts, return the tokens in `prepared`.
         Tokens of other tokenizers are refused."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
@@ -205,8 +208,8 @@ class FlatTokenizer:
 
     def cut(self, tokens: FlatTokens, limit: int) -> FlatTokens | None:
         """Return the tokens of single texts, cut to `limit` on the side on which the library would
-        cut them. Return None if a sample text does not show where special tokens are, if special
-        tokens are within a text, or if they leave no room for the text."""
+        cut them. Return None if a sample text does not show where special tokens are, if they are
+        within the sample, or if they leave no room for a text."""
         self._reset()
         plain, full = (self._sample(special=added) for added in (False, self._adds_special))
         size, added = len(plain.ids), len(full.ids) - len(plain.ids)
@@ -221,7 +224,7 @@ class FlatTokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that differs between tokenizers that may return different tokens."""
+        """A hash. Tokenizers with the same hash return the same tokens."""
         self._reset()
         settings = self.tokenizer.split_special_tokens, self._adds_special, self._prefix
         content = f"{settings!r} {self._backend.to_str()}"
@@ -255,7 +258,8 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return `FlatTokens.padded` (rows x `width`, int64) with the padding of the library."""
+    """Return `FlatTokens.padded` (rows x `width`, int64), padded with the padding tokens of
+    `tokenizer` and on its side; without the mask if not `has_mask`."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,

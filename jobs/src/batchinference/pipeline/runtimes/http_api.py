@@ -96,7 +96,7 @@ class OpenAiApi:
         return answer.value
 
     def _embedding(self, value: Any) -> np.ndarray:
-        """Return an embedding. Raises BadAnswer if it is not as long as the first one."""
+        """Return an embedding. Raises BadAnswer for another length than that of the first one."""
         numbers = _numbers(value)
         if self._width is None:
             self._width = len(numbers)
@@ -105,8 +105,8 @@ class OpenAiApi:
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
-        """Return whether the endpoint may have cut the text: it read as many tokens as the model
-        takes. Raises RequestFailed if this is unknown, or if a cut is possible but not allowed."""
+        """Return whether the endpoint may have cut the text: `tokens`, the number that it read, is
+        the limit or more. Raises RequestFailed if it is unknown, or if `tooLong` forbids a cut."""
         limit = self._model.max_input_tokens
         if limit is None:
             return False

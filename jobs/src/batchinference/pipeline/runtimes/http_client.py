@@ -78,15 +78,13 @@ class Endpoint:
 
     @property
     def has_answered(self) -> bool:
-        """Whether the endpoint has answered a row."""
+        """Whether the endpoint has answered a row without rejecting it."""
         return self._retries.answers > 0
 
     async def ask(self, body: bytes, url: str = "") -> Any:
-        """Send JSON to the endpoint, or to `url` if given, and return the answer that the adapter
-        reads in the response. Retries failed requests.
-
-        Raises RequestFailed if the row gets no response, ConnectionError if the endpoint is down,
-        and JobFailure if the endpoint would reject every row."""
+        """Send JSON to the endpoint, or to `url` if given, and return the answer for the method
+        `result` of the adapter. Retries failed requests. Raises RequestFailed if only a row fails,
+        ConnectionError if the endpoint is down, and JobFailure if it would reject every row."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:
@@ -125,8 +123,8 @@ class Endpoint:
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
             if wait is not None and wait > LONGEST_PAUSE:
                 raise JobFailure(
-                    f"the endpoint asks to wait {wait:g} seconds: its quota is used up; run the "
-                    "job again when it is not"
+                    f"the endpoint asks to wait {wait:g} seconds: its quota is used up. Run the "
+                    "job again later"
                 )
             raise RateLimited(message, wait or 0.0)
         if status in _OVERLOADED:
@@ -222,9 +220,7 @@ class HttpRuntime:
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
         """Return one result per row, with an exception in place of the result of a failed row.
-
-        Raises ConnectionError if the endpoint is down, and JobFailure if it would reject every row.
-        """
+        Raises ConnectionError if the endpoint is down, JobFailure if it would reject every row."""
         rows = list(rows_of(inputs))
         answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.expect(len(rows))))
         result = self._shared.adapter.result

@@ -6,8 +6,8 @@ from collections import deque
 FIRST = 16
 """The initial limit, in requests."""
 MIN_REJECTED = 3
-"""How many requests of a round must be rejected before this counts as overload. An endpoint may
-reject fewer at any load, for example if one of its twenty servers is defective."""
+"""Number of rejected requests in a round that count as overload. An endpoint may reject fewer at
+any load, for example if one of its twenty servers is defective."""
 PATIENCE, MAX_PATIENCE = 16, 256
 """Number of rounds at the ceiling before the limit exceeds it: the first and the highest value."""
 
@@ -16,10 +16,10 @@ class ConcurrencyLimit:
     """The allowed number of requests in flight, from 1 to `maximum`. Times are seconds of a clock.
 
     A round ends when as many requests are answered as the limit allows in flight. At first, each
-    round doubles the limit. An overload halves the limit, and sets the ceiling just below the limit
-    that was too high. Each round then halves the distance to the ceiling. At the ceiling, the limit
-    grows by one after `_patience` rounds. If that causes an overload, `_patience` doubles, else it
-    is halved. Example: 16, 32, 64 (overload: ceiling 63), 32, 48, 56, 60, 62, 63."""
+    round doubles the limit. An overload halves the limit, and sets the ceiling just below the old
+    limit, or to its half if answers are late. Each round then halves the distance to the ceiling.
+    At the ceiling, the limit grows by one after `_patience` rounds. `_patience` doubles if that
+    causes an overload, else it falls. Example: 16, 32, 64 (ceiling 63), 32, 48, 56, 60, 62, 63."""
 
     def __init__(self, maximum: int) -> None:
         self.value = min(maximum, FIRST)
@@ -31,8 +31,8 @@ class ConcurrencyLimit:
         self._halved = float("-inf")
         """When the limit was last halved."""
         self._has_round = True
-        """Whether a round has ended since the limit was last halved. If not, the endpoint answers
-        nobody, and another overload does not mean that the limit is too high."""
+        """Whether a round has ended since the limit was last halved. If not, the endpoint may be
+        down, and another overload does not mean that the limit is too high."""
 
     def record_answer(self, began: float) -> None:
         """Record the answer to a request that began at `began`."""

@@ -9,7 +9,7 @@ from batchinference.pipeline.storage import retry
 from batchinference.pipeline.storage.retry import TransientError
 
 DOWN_AFTER = 10
-"""Number of consecutive failed rows after which the endpoint is considered down."""
+"""Number of consecutive failed rows at which BadAnswer means that the endpoint is down."""
 CHANCE = 1e-6
 """A row fails if the probability that all its rejections happen by chance is lower than this."""
 Answer = TypeVar("Answer")
@@ -29,11 +29,11 @@ class EndpointDown(ConnectionError):
 
 
 class NoResponse(TransientError):
-    """No response, or only that of a gateway in front of the endpoint. Not caused by the row."""
+    """No response, or one that says nothing about the row, such as that of a gateway."""
 
 
 class Overloaded(NoResponse):
-    """No response in time, or status 503 or 504: the endpoint has too much to do."""
+    """No response in time, or status 503 or 504 without a time to wait."""
 
 
 class RequestTimeout(Overloaded):
@@ -45,8 +45,7 @@ class BadAnswer(TransientError):
 
 
 class RateLimited(TransientError):
-    """The endpoint asked for fewer requests (rate limit), and to wait `wait` seconds (0: it named
-    no time). Not caused by the row."""
+    """The endpoint asked for fewer requests. `wait` is 0 if it named no time to wait."""
 
 
 class RateLimiter:
@@ -93,11 +92,9 @@ class Retries:
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make a request when it is its turn, and return its result. Retries while the request
-        raises TransientError and attempts are left. A rate-limited request counts as an attempt
-        only if the endpoint has answered no row since this row began to wait for its turn.
-
-        Raises RequestFailed if only this row gets no response, and EndpointDown if the endpoint is
-        down."""
+        raises TransientError and attempts are left. Rate-limited requests count as attempts only
+        while the endpoint answers no row. Raises RequestFailed if only this row fails, EndpointDown
+        if the endpoint is down, and other errors of the request."""
         attempts, sent, rejections, rejected_attempts = 0, float("inf"), 0, 0
         before = self.answers, self._rejections
         while True:
@@ -136,9 +133,9 @@ class Retries:
         return answer
 
     def _rejects_only_this_row(self, rejections: int, answers: int, all_rejections: int) -> bool:
-        """Return whether the endpoint rate-limits a row much more often than other rows, such as
-        because the row alone exceeds the limit. `rejections` is the number for this row. `answers`
-        and `all_rejections` are the numbers for all rows before the first request of this row."""
+        """Return whether the endpoint rate-limits a row much more often than others, for example
+        as the row alone exceeds the limit. `rejections` is the number for this row. `answers` and
+        `all_rejections` are the numbers for all rows before the first request of this row."""
         if rejections <= self._retries:
             return False
         answered = self.answers - answers

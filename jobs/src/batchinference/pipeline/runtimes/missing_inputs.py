@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -67,9 +67,10 @@ def missing_inputs(model: Model, table: pa.Table) -> MissingInputs:
     for row in [] if model.null_input == "compute" else np.flatnonzero(null).tolist():
         names = ", ".join(name for name, mask in is_null.items() if mask[row])
         _add(missing, row, WarningName.NULL_INPUT, model.null_input, f"null in {names}")
-    empty = None if model.empty_input == "compute" else _empty_rows(columns.values())
-    for row in [] if empty is None else np.flatnonzero(empty & ~null).tolist():
-        problem = f"empty in {', '.join(columns)}"
+    empty = {} if model.empty_input == "compute" else _empty_values(columns)
+    rows = reduce(np.logical_and, empty.values(), ~null)
+    for row in np.flatnonzero(rows).tolist() if empty else []:
+        problem = f"empty in {', '.join(empty)}"
         _add(missing, row, WarningName.EMPTY_INPUT, model.empty_input, problem)
     return missing
 
@@ -99,14 +100,10 @@ def _add(
         missing.skipped[row] = name
 
 
-def _empty_rows(columns: Iterable[pa.ChunkedArray]) -> np.ndarray | None:
-    """Return a mask (bool) of the rows in which all columns that can be empty are empty; None if
-    there is no such row."""
-    masks = [mask for column in columns if (mask := _is_empty(column)) is not None]
-    if not masks:
-        return None
-    empty = reduce(np.logical_and, masks)
-    return empty if empty.any() else None
+def _empty_values(columns: Mapping[str, pa.ChunkedArray]) -> dict[str, np.ndarray]:
+    """Return a mask (bool) of the empty values of each column whose values can be empty."""
+    masks = {name: _is_empty(column) for name, column in columns.items()}
+    return {name: mask for name, mask in masks.items() if mask is not None}
 
 
 def _is_empty(column: pa.ChunkedArray) -> np.ndarray | None:

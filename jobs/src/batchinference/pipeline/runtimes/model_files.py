@@ -1,7 +1,7 @@
 """Locates model files, downloads them from object stores, and checks local folders of models.
 
-A model is a local path, an s3:// prefix, or a model id of the Hugging Face Hub. The library of the
-Hub is imported when it is needed, so that jobs with other models start quickly."""
+A model is a local path, a path in an object store, or a model id of the Hugging Face Hub. The
+library of the Hub is imported when it is needed, so that jobs with other models start quickly."""
 
 import functools
 import hashlib
@@ -58,9 +58,8 @@ def is_path(source: str) -> bool:
 
 
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
-    """Return the local path of a model, or its id if it is a model of the Hub.
-
-    Raises ModelLoad if `revision` is given for a source that is not a model id of the Hub."""
+    """Return the local path of a model, or its id if it is a model of the Hub. Raises ModelLoad if
+    another source does not exist, or if `revision` is given for it."""
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
@@ -152,13 +151,13 @@ def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) 
         if cached := _cached_file(model_id, file, revision):
             return Path(cached).parts[-1 - len(Path(file).parts)]
     raise ModelLoad(
-        f"the commit of model '{model_id}' is unknown, which `cache` needs. Use source: ./folder"
+        f"`cache` needs the commit of model '{model_id}', which is unknown. Use source: ./folder"
     )
 
 
 def _problem_of_hub(model_id: str, file: str, revision: str | None) -> Exception | None:
-    """Return why the Hub does not provide a file; None if the Hub provides it. The error is an
-    OSError or ValueError if the Hub has answered. Asks twice if the Hub is busy or silent."""
+    """Return why the Hub does not provide a file; None if the Hub provides the file. The error is
+    an OSError or ValueError if the Hub has answered. Asks twice if the Hub is busy or silent."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     problem: Exception | None = None
@@ -283,8 +282,8 @@ def local_part(source: str, revision: str | None, kind: str) -> Any:
 
 
 def files_without_weights(model: VllmModel | TransformersModel | SentenceTransformersModel) -> str:
-    """Return a local folder with the files of a model except its weights. A model id of the Hub
-    without a revision is returned unchanged."""
+    """Return a local folder with the files of a model, without a download of its weights. A model
+    id of the Hub without a revision is returned unchanged."""
     if not is_local(model.source):
         return fetch_source(model.source, model.storage, without=WEIGHTS)
     if model.revision is None or is_path(model.source):
@@ -326,8 +325,8 @@ _TASKS_OF_HEADS = {
 
 
 def check_folder(model: Model) -> None:
-    """Raise ModelLoad if the source of a model is a local folder without a model, or with a model
-    that is not for the task. Other sources are not checked."""
+    """Raise ModelLoad if a local source has no model of transformers or sentence-transformers, or
+    a model that is not for the task. Other models and sources are not checked."""
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
         return
     if not is_path(model.source):
@@ -356,7 +355,7 @@ def _folder_problem(folder: Path) -> str:
     for file in weights:
         with file.open("rb") as opened:
             if opened.read(len(_LFS)) == _LFS:
-                return f"has only a pointer of Git LFS as {file.name}. Run 'git lfs pull' in it"
+                return f"has only a pointer of Git LFS as {file.name}. Run 'git lfs pull' there"
     return ""
 
 
@@ -376,7 +375,7 @@ def _task_problem(folder: Path, task: str) -> str:
     takes_text = task == "text-generation" or INPUTS.get(task, ())[:1] == ("text",)
     if takes_text and not any(next(folder.glob(name), None) for name in _TOKENIZERS):
         is_image = (folder / "preprocessor_config.json").exists()
-        fix = "Set task to one of images" if is_image else "Copy its tokenizer to this folder"
+        fix = "Set task to one for images" if is_image else "Copy its tokenizer to this folder"
         if is_image and task == "feature-extraction":
             fix = "Set task to image-feature-extraction"
         return f"has no tokenizer, which the task {task} needs. {fix}"

@@ -8,7 +8,7 @@ import numpy as np
 from batchinference.pipeline.errors import ModelLoad
 
 Batch = dict[str, np.ndarray]
-"""The values of each input of a model, by its name."""
+"""The values of each input of a model, by the name of the input."""
 
 
 def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
@@ -73,8 +73,10 @@ def select_output(output: Any, name: str | None) -> Any:
 
 def select_output_name(outputs: Iterable[str], wanted: str | None) -> str:
     """Return `wanted`; if it is None, the name of the only output. Raises ModelLoad if the model
-    has no output `wanted`, or if `wanted` is None and there are several outputs."""
+    has no output `wanted`, or if `wanted` is None and there is not exactly one output."""
     names = list(outputs)
+    if not names:
+        raise ModelLoad("the model has no outputs. Return at least one tensor")
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or wanted not in names:

@@ -49,7 +49,7 @@ class OnnxRuntime:
 
 
 def _check_version(version: str) -> None:
-    """Raise ModelLoad if this version of ONNX Runtime lets models read any files."""
+    """Raise ModelLoad if this version of ONNX Runtime lets models read files of other folders."""
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < MIN_VERSION:
         raise ModelLoad(
             f"ONNX Runtime {version} lets models read other files. Install onnxruntime "
@@ -94,7 +94,7 @@ def _provider(device: Device) -> str:
 
 
 def _output(session: Any, wanted: str | None) -> str:
-    """Return the name of the output. Raises ModelLoad if there is none, or if it is no tensor."""
+    """Return the name of the output. Raises ModelLoad if it is missing, ambiguous or no tensor."""
     outputs = {node.name: node.type for node in session.get_outputs()}
     name = select_output_name(outputs, wanted)
     if not outputs[name].startswith("tensor("):
@@ -103,7 +103,7 @@ def _output(session: Any, wanted: str | None) -> str:
 
 
 def _fixed_rows(session: Any) -> int | None:
-    """Return the batch size that the model was exported for; None if it accepts any batch size."""
+    """Return the batch size that the model was exported for; None if there is no single one."""
     sizes = {node.shape[0] for node in session.get_inputs() if node.shape}
     fixed = {size for size in sizes if isinstance(size, int)}
     return fixed.pop() if len(fixed) == 1 == len(sizes) else None

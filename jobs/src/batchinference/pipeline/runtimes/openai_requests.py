@@ -67,11 +67,11 @@ def path_of_row(model: RequestModel, row: Mapping[str, Any], default: str) -> st
 
 
 def json_bytes(body: dict[str, Any]) -> bytes:
-    """Return a request as JSON. Raises ValueError if it holds NaN or infinity."""
+    """Return a request or response as JSON. Raises ValueError if it holds NaN or infinity."""
     try:
         return json.dumps(body, allow_nan=False).encode()
     except ValueError:
         raise ValueError(
-            "the request holds NaN or infinity, which JSON has no number for. Replace it in a step "
-            "before the model"
+            "the request or response holds NaN or infinity, which JSON has no number for. Replace "
+            "it in a step before the model"
         ) from None

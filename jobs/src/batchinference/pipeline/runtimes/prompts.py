@@ -42,7 +42,7 @@ def rows_of(inputs: Mapping[str, Sequence[Any] | np.ndarray]) -> Iterator[dict[s
 
 
 def fill_template(template: str, row: Mapping[str, Any]) -> str:
-    """Return the template with its placeholders filled from a row. Raises ValueError for nulls."""
+    """Return a template filled by a row. Raises ValueError for nulls, TypeError for bad fields."""
     text = ""
     for literal, field, _, _ in string.Formatter().parse(template):
         value = "" if field is None else json_compatible(placeholder_value(row, field))

@@ -117,7 +117,7 @@ def _refuse(constant: str) -> None:
 
 
 def _unfenced(text: str) -> str:
-    """Return an answer without the Markdown code fence around it, if there is one."""
+    """Return an answer without white space and a Markdown code fence of JSON around it."""
     text = text.strip()
     if text.startswith(_FENCE) and text.endswith(_FENCE):
         opening, _, rest = text.removesuffix(_FENCE).partition("\n")

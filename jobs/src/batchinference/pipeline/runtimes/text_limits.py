@@ -3,7 +3,7 @@ fail, or are divided into windows, and the results of the windows are combined. 
 rows, the longest first, so that prompts fit into the context of a language model. The text of
 templates remains, because the model needs the instructions.
 
-Numbers of tokens include special tokens, such as those at the beginning and the end of a text.
+Limits include special tokens, such as those at the beginning and the end of a text.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -198,13 +198,13 @@ class TextLimit:
         return Splitter(tokens_of(self.tokenizer), size, overlap)
 
     def check_windows(self, source: str) -> None:
-        """Raise ModelLoad if the policy is windows, and texts cannot be divided into windows."""
+        """Raise ModelLoad if the policy is windows, and the tokenizer or `overlap` forbids them."""
         if not self.divides:
             return
         if not self.tokenizer.is_fast:
             raise ModelLoad(
                 f"tooLong: the tokenizer of '{source}' does not say where a token begins, so that "
-                "there are no windows. Use truncate, or a step chunk with unit words"
+                "there are no windows. Use truncate, or a step chunk with unit: words"
             )
         if self.overlap is not None and 2 * self.overlap > (self.tokens or 0):
             raise ModelLoad(
@@ -216,9 +216,8 @@ class TextLimit:
 def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
-    """Set the side on which a model's tokenizer cuts texts, and return the limit of these texts:
-    `tokens` tokens. `policy` applies if the job does not set `tooLong`. Raises ModelLoad if the
-    policy is windows, and texts cannot be divided into windows."""
+    """Set the side on which a tokenizer cuts texts, and return their limit: `tokens` tokens.
+    `policy` applies if the job does not set `tooLong`. Raises ModelLoad like `check_windows`."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):
         tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
@@ -257,7 +256,7 @@ class PromptLimit:
         """Return a row, cut so that its prompt fits, with this prompt and the number of cut tokens.
 
         `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
-        tokens to it. Raises TextTooLong if the prompt is too long even without texts of the row."""
+        tokens to it. Raises TextTooLong if the cuts do not suffice."""
         prompt = render(row)
         if surely_fits(prompt, self.tokens):
             return row, prompt, 0

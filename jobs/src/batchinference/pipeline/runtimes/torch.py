@@ -135,7 +135,7 @@ class _Program(torch.nn.Module):
 
 
 def _fixed_rows(program: torch.export.ExportedProgram) -> int | None:
-    """Return the batch size that a program was exported for; None if it accepts any batch size."""
+    """Return the batch size that a program was exported for; None if there is no single one."""
     inputs = set(program.graph_signature.user_inputs)
     values = [node.meta["val"] for node in program.graph.nodes if node.name in inputs]
     sizes = [value.shape[0] for value in values if getattr(value, "ndim", 0)]

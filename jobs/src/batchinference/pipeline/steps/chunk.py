@@ -127,7 +127,7 @@ def _units(step: str, chunk: Chunk) -> Units:
         ) from error
     if not tokenizer.is_fast:
         raise ModelLoad(
-            f"chunk.tokenizer: '{source}' does not say where its tokens begin. Use unit words, or "
+            f"chunk.tokenizer: '{source}' does not say where its tokens begin. Use unit: words, or "
             "a model with a file tokenizer.json"
         )
     return tokens_of(tokenizer)

@@ -29,7 +29,7 @@ from batchinference.version import __version__
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
-"""Large files are slow to read: only SAMPLES parts of SAMPLE_BYTES each and the end are hashed."""
+"""Large files are slow to read: `code_of` hashes SAMPLES parts of SAMPLE_BYTES each and the end."""
 READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = (
 
 def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
     """Return the hash of each module and model file that the steps use, and the version of each
-    installed package. A key is such as `steps[0].python: module own.py`."""
+    installed package. Example of a key: `steps[0].python: module own.py`."""
     hashes: dict[str, str] = {}
     for index, step in enumerate(spec.steps):
         where = f"steps[{index}].{to_alias(step.kind)}"
@@ -89,7 +89,7 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
 
 def hashes_of_module(path: str) -> dict[str, str]:
     """Return the hashes, by name, of the module in `module:name` and of all modules that it imports
-    from its own directory, directly or indirectly. Modules are not run.
+    from the directory of its top-level module, directly or indirectly. Modules are not run.
 
     For an installed package, return its version instead. If the version is unknown, return the
     hashes of only those modules that are in the package."""

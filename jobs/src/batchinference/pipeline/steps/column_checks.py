@@ -74,7 +74,7 @@ def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[
 
 
 def _module_of(step: Step) -> ast.Module | None:
-    """Return the source of the module of a python step; None if it is unknown or invalid."""
+    """Return the syntax tree of the module of a python step; None if unknown or invalid."""
     with suppress(ModelLoad):  # `check_step` reports it
         return check_callable(step.name, step.python.callable) if step.python else None
     return None

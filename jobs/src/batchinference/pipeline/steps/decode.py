@@ -1,4 +1,4 @@
-"""The decode step: decodes a column of bytes as images, audio, text or JSON."""
+"""The decode step: decodes a column as images, audio, text or JSON."""
 
 from collections.abc import Callable
 from typing import Any

@@ -83,7 +83,7 @@ class Dedupe(Transform):
         return mask
 
     def take_notes(self) -> list[str]:
-        """Return the numbers of reused results and of cache errors since the last call, as JSON."""
+        """Return the numbers of reused and cached results and of cache errors, as JSON."""
         with self._lock:
             counts, self._counts = self._counts, Counter()
         if self._cache is not None:

@@ -59,7 +59,7 @@ class ExplodeList(Transform):
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
                 "needs lists"
             )
-        array = column.combine_chunks()
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         # a null list may refer to elements, but flattening skips them: its length counts as 0
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)

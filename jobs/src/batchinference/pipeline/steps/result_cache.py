@@ -33,9 +33,9 @@ MEMORY_BYTES, ROW_BYTES = 128 << 20, 300
 """Approximate maximum bytes of the results that a process keeps in memory for a step, and the bytes
 that each row needs in addition to the table of its results."""
 FILE_BYTES, FILE_SECONDS = 4 << 20, 30.0
-"""Results are written when they have FILE_BYTES bytes or are FILE_SECONDS old."""
+"""`add` writes results that have FILE_BYTES bytes or are FILE_SECONDS old."""
 REFRESH_SECONDS = 60.0
-"""Seconds between two searches for new files."""
+"""Minimum seconds between two searches for new files."""
 READ_THREADS, PREFIX_BYTES = 16, 8
 _FILE = re.compile(r"([0-9a-f]{64})-([1-9][0-9]{0,8})\.results")
 """The name of a file: its hash, and its number of rows."""

@@ -71,7 +71,7 @@ class ResultColumns:
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
         """Return the columns without the rows that do not fit, and the errors of these rows. If no
         row fits, there are no columns. Values that equal the values in `inputs` are not converted.
-        Raises JobFailure if user code has returned a single value instead of one per row."""
+        Raises JobFailure if user code has returned a column that is not one value per row."""
         columns = {
             name: self._column(name, column_values, (inputs or {}).get(name))
             for name, column_values in values.items()

@@ -1,4 +1,4 @@
-"""Infers the columns after steps without rows: before a job, or if all rows are filtered."""
+"""Infers the columns after steps if there are no rows: before a job, or if all are filtered."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class UserCode(Transform):
 
 
 class MapBatches(UserCode):
-    """Calls the user's code on each batch. Columns returned unchanged are not converted back."""
+    """Calls the user's code on each batch. Arrays that it returns unchanged are not converted."""
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         inputs = to_batch(batch)
@@ -279,7 +279,7 @@ def _callable(name: str, target: Any) -> Callable[..., Any]:
 
 def columns_of(step: str, result: Any) -> dict[str, Any]:
     """Return the values of each column of a batch that the code has returned. Raises JobFailure if
-    `result` is not a batch, or if the names of its columns are not unique texts."""
+    `result` is no batch or has pickled values, or if its column names are not unique texts."""
     columns = _columns_of(result)
     if not columns:
         got = type(result).__name__ if columns is None else f"an empty {type(result).__name__}"

@@ -1,7 +1,7 @@
 """Runs models of the transformers library.
 
-Embedding and classification tasks call the model itself. Generation tasks call its `generate`. All
-other tasks use the library's pipeline for the task.
+The tasks in `encoders.MODELS` call the model itself. Generation tasks call its `generate`. Other
+tasks use the library's pipeline for the task.
 """
 
 from batchinference.pipeline.runtimes import Runtime
@@ -35,8 +35,8 @@ def load_transformers(model: TransformersModel, device: Device) -> Runtime:
 
 
 def check_model(model: TransformersModel) -> None:
-    """Raise ModelLoad if the chat template does not accept the messages of the job. Models whose
-    tokenizer is not on this machine are checked when they are loaded."""
+    """Raise ModelLoad if the messages of the job need a chat template that is missing or does not
+    accept them. If the tokenizer is not on this machine, the replicas check this."""
     if model.task not in GENERATION or not (model.system or model.messages or model.prompt):
         return
     if model.task == "text-generation":

@@ -39,7 +39,7 @@ MODELS = {
 _SIGLIP_TOKENS = {"padding": "max_length", "max_length": 64}
 """SigLIP was trained on texts padded to this length, and has no attention mask."""
 _WINDOWS_AT_ONCE = 1024
-"""Number of windows of long texts whose tokens are in memory at the same time."""
+"""With `maxTokensPerBatch`, the number of windows whose tokens are in memory at the same time."""
 Prepare = Callable[[Batch, Prepared | None], Iterator[tuple[np.ndarray, Any]]]
 
 
@@ -83,7 +83,7 @@ class EncoderRuntime:
     def _results(
         self, inputs: Batch, windows: Windows | None, prepared: Prepared | None
     ) -> np.ndarray:
-        """Return the results of all rows, or with `windows` of all windows (float32)."""
+        """Return the results of all rows; if there are `windows`, of all windows (float32)."""
         count = len(next(iter(inputs.values())))
         if windows is None:
             return self._results_of(inputs, prepared)
@@ -167,8 +167,9 @@ def _scores(logits: torch.Tensor, config: Any) -> torch.Tensor:
 
 
 def _tower(loaded: Any, model: TransformersModel) -> Callable[..., Any] | None:
-    """Return the text or image half of a model such as CLIP, which embeds both in the same space;
-    None for other models and tasks. Raises ModelLoad if there is no such half, or for `pooling`."""
+    """Return the method with which a model such as CLIP embeds texts or images in one space. Return
+    None for other tasks, and for models without `get_text_features`. Raises ModelLoad if the model
+    has no such method for images, or if the job sets `pooling`."""
     if model.task not in EMBEDDING or not hasattr(loaded, "get_text_features"):
         return None
     kind = "text" if model.task == "feature-extraction" else "image"

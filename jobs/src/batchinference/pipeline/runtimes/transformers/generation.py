@@ -214,8 +214,7 @@ class Sampling:
 
 def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None) -> Sampling:
     """Return the parameters in the files of a model, overridden by the parameters of the user.
-
-    Raises ModelLoad for a parameter that the library does not know or does not accept."""
+    Raises ModelLoad for an unknown, invalid or unsupported parameter."""
     config = copy.deepcopy(model.generation_config)
     if not model.config.is_encoder_decoder:
         _remove_padded_limits(config, requested)

@@ -85,7 +85,7 @@ class ModelLoader:
         return (loaded if self.device_map else loaded.to(self.device)).eval()
 
     def load_pipeline_model(self) -> Any:
-        """Return the model for the library's pipeline. The pipeline moves it to the device."""
+        """Return the model for the library's pipeline, which moves it if there is no device map."""
         config = self.load_processor(transformers.AutoConfig, _from_pipeline=self._spec.task)
         _, task, _ = check_task(self._spec.task)
         where = {"model_classes": task["pt"], "config": config, "task": self._spec.task}
@@ -136,7 +136,7 @@ def device_map_of(model: TransformersModel, device: Device) -> Any:
 
 
 def to_model(tensors: Any, model: Any) -> Any:
-    """Return tensors on the model's device; those of a BatchFeature also in the model's dtype."""
+    """Return tensors on the model's device; floats of a BatchFeature also in the model's dtype."""
     if isinstance(tensors, BatchFeature):
         return tensors.to(model.device, dtype=model.dtype)
     return tensors.to(model.device)

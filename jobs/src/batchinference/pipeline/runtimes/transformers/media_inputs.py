@@ -150,7 +150,7 @@ def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
 
 def crop_reproducibly(extractor: Any) -> None:
     """Make an extractor that crops recordings at random positions use the same random numbers in
-    each call, so that the result for a recording does not depend on the batch or the run."""
+    each call, so that the results of a batch do not depend on the run or on earlier batches."""
     if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
         return
     kind: Any = type(extractor)
@@ -199,11 +199,11 @@ def _decoded(content: bytes) -> Iterator[Any]:
 
 
 class ImageInput:
-    """Converts images (height x width x channels, uint8).
+    """Converts images (height x width x channels).
 
-    If the model is on a GPU, this GPU converts them, because it is much faster than the CPU. The
-    CPU converts the images of a batch if they have more than `max_gpu_bytes`, or if the GPU fails,
-    for example because a row is bad or PyTorch does not support a resize factor on GPUs."""
+    If `preparing_device` is a GPU, this GPU converts them, because it is much faster than the CPU.
+    The CPU converts the images of a batch if they have more than `max_gpu_bytes`, or if the GPU
+    fails, for example for a bad row or a resize factor that PyTorch does not support on GPUs."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, max_gpu_bytes: int = MAX_GPU_BYTES

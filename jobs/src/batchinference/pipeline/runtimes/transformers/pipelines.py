@@ -85,7 +85,7 @@ def ranked_columns(result: Any) -> Any:
 
 
 def entities(result: Any) -> Any:
-    """Return the tokens with labels, or if `aggregation_strategy` is set, words with labels."""
+    """Return tokens with labels, or groups of tokens if `aggregation_strategy` is set."""
     return [{**one, "label": one.get("entity_group", one.get("entity"))} for one in result]
 
 
@@ -124,7 +124,7 @@ def timed_transcript(result: Any) -> Any:
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
     """Return the entities of all windows, with their positions in the text. In an overlap of two
-    windows, entities of the first half are from the first window, the rest from the second."""
+    windows, those that begin in its first half are from the first window, others from the next."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
@@ -178,8 +178,8 @@ class PipelineTexts:
 
     def windows(self, rows: Sequence[Any]) -> Windows | None:
         """Divide the texts of a batch into windows. For other policies, return None, and report a
-        warning for each text that the pipeline is going to cut. Raises TextTooLong for a text that
-        is too long and must not be cut."""
+        warning for each text that the pipeline is going to cut. Raises TextTooLong if such a text
+        must not be cut, or if there is no room for windows."""
         if self._limit.divides:
             return self._limit.windows(rows, [self._reserved] * len(rows))
         self._limit.warn_of_cuts(rows, reserved=self._others)

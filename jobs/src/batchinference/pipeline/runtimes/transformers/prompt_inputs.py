@@ -50,8 +50,8 @@ def prompt_of(
 ) -> str | list[Message]:
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
 
-    If the model has neither a `prompt` template nor images, its input is the prompt: a text, which
-    the model continues, or a list of messages, which needs a chat template."""
+    But if the model has neither a `prompt` template nor images, its input is the prompt: a text,
+    which the model continues, or a list of messages, which needs a chat template."""
     if not chat or (model.prompt is None and not model.images):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
@@ -120,8 +120,8 @@ class TextPrompts:
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """If the job sets `tooLong`, limit prompts so that the model can generate `new_tokens`
-        tokens. Raises ModelLoad if no room is left for a prompt."""
+        """If the job sets `tooLong`, limit prompts to `max_length` of `options` or, without it, so
+        that the model can generate `new_tokens` tokens. Raises ModelLoad if no room is left."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:

@@ -1,4 +1,4 @@
-"""Converts texts to tensors. Texts of similar length are computed together, to reduce padding.
+"""Converts texts to tensors. With `maxTokensPerBatch`, similarly long texts are computed together.
 
 No result depends on the other texts of a batch, because padding is masked, or only texts of equal
 length are computed together.
@@ -68,8 +68,7 @@ def _of_equal_length(rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
 
 
 def match_tokenizer(tokenizer: Any, network: Any, source: str) -> None:
-    """Make a tokenizer and its model use the same padding token and the same maximum length.
-
+    """Give a tokenizer and its model missing padding tokens. Limit the tokenizer like its model.
     Raises ModelLoad if the tokenizer lacks most of the model's vocabulary. The library creates such
     a tokenizer if the folder of a model has no tokenizer files."""
     config = network.config.get_text_config()
@@ -159,7 +158,7 @@ class BatchTokenizer:
     def _groups(
         self, tokens: FlatTokens, *, has_mask: bool
     ) -> Iterator[tuple[np.ndarray, BatchEncoding]]:
-        """Yield groups of texts, padded to the longest text of the group."""
+        """Yield groups of texts, padded to the longest text of the group or to the limit."""
         lengths = tokens.lengths
         if self._pad_to_max and self.limit.tokens:
             lengths = np.full_like(lengths, self.limit.tokens)
@@ -242,7 +241,7 @@ class TextInput:
 
     def divide(self, inputs: Batch) -> tuple[Batch, Windows | None]:
         """Return inputs with a row for each window, and the windows. Of each pair, the longer text
-        is divided. If the policy is not windows, return `inputs` and None."""
+        is divided. If the limit does not divide texts, return `inputs` and None."""
         limit = self._tokens.limit
         if not limit.divides:
             return inputs, None

@@ -13,7 +13,7 @@ ADAPTER_FILE = "adapter_config.json"
 
 
 class NoAdapter(Exception):
-    """The adapter that a row names does not exist."""
+    """A row names no adapter that it may use."""
 
 
 class Adapters:
@@ -50,7 +50,7 @@ class Adapters:
             ) from error
 
     def _fetch(self, name: str) -> str:
-        """Return the local folder of an adapter. Raises NoAdapter if it does not exist."""
+        """Return the folder of an adapter. Raises NoAdapter if it is missing or may not be used."""
         folder, allowed = self._model.lora_path, self._model.lora_adapters
         if name not in allowed and (allowed or folder is None):
             raise NoAdapter(f"the adapter '{name}' is not in 'loraAdapters'")

@@ -34,7 +34,7 @@ from batchinference.pipeline.storage.url_fetcher import THREADS
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import VllmModel
 
-NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and here are none for it)"
+NO_DEVICES = " (vLLM needs GPUs unless it was built for CPUs, and this replica has none)"
 _NO_BASE_ROWS = (
     "the adapter is null, and vLLM's build for CPUs gives such a row the adapter of another row. "
     "Compute these rows in a job without 'adapter'"
@@ -95,7 +95,7 @@ class Engine:
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self.tokenizer_lock = threading.Lock()
-        """Held by the thread that prepares the prompts of a batch, because a tokenizer is not
+        """Held by the thread that prepares a batch of prompts without images, as a tokenizer is not
         thread-safe, and more threads would keep the GIL from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()
@@ -122,7 +122,7 @@ class Engine:
             self._check_constraint(model)
 
     def _check_constraint(self, model: VllmModel) -> None:
-        """Raise ModelLoad if the engine cannot compile the constraint of all answers."""
+        """Raise ModelLoad if the engine cannot compile the constraint that all answers share."""
         parameters = self.parameters.clone()
         parameters.max_tokens, parameters.min_tokens = 1, 0
         if parameters.structured_outputs is None:
@@ -223,8 +223,8 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder for a query and a document, and the prompt's
-        parameters. They say where the document begins."""
+        """Return the prompt of a cross-encoder for a query and a document, and parameters that tell
+        some models where the document begins."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})
@@ -244,7 +244,7 @@ class Engine:
 
     def adapter(self, name: Any) -> Any:
         """Return vLLM's request for an adapter; None, for the base model, if `name` is None. Raises
-        NoAdapter if the adapter does not exist, or if `name` is None in a build for CPUs."""
+        errors of `request_for`, and NoAdapter if `name` is None in a build for CPUs."""
         if name is not None:
             return self._adapters.request_for(name)
         if _is_built_for_cpus():

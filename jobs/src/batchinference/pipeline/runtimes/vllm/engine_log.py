@@ -1,4 +1,4 @@
-"""Reads in the standard error why vLLM's engine died.
+"""Finds out from the standard error why vLLM's engine died.
 
 The error of a dead engine does not say why. The processes of the engine write the reason to the
 standard error, which they share with this process. In Ray's processes, standard error is a file.

@@ -33,7 +33,7 @@ from batchinference.spec.models import VllmModel
 
 def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
     """Return `texts`, the inputs of a row's prompt, cut so that the prompt fits the model, and the
-    number of cut tokens. Raises TextTooLong if the template alone is too long."""
+    number of cut tokens. Raises TextTooLong, ValueError or ModelLoad if the prompt cannot fit."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return texts, 0
     limit = _limit_of_row(model, row)

@@ -42,7 +42,7 @@ _TEXTS = ("prompt", "input")
 
 
 class RequestRefused(ValueError):
-    """vLLM does not answer a request."""
+    """vLLM gives no valid answer to a request."""
 
 
 class RequestRuntime:
@@ -57,7 +57,7 @@ class RequestRuntime:
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
         """Return for each row the body of the response as JSON text, or the error of the row.
-        Raises EngineDied if the engine has died."""
+        Raises errors that are not about a row, such as EngineDied."""
         requests = list(self._engine.threads.map(self._request_or_error, rows_of(inputs)))
         asked = [request for request in requests if isinstance(request, tuple)]
         answers = iter(self._engine.answer_requests(asked))

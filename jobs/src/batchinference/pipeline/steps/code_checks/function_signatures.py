@@ -1,7 +1,7 @@
 """Checks whether the callable of a step takes the step's arguments, by reading its source code.
 
-Only reports code that always fails. Definitions that are decorated or conditional, and classes with
-a base class of another module, are not checked.
+Only reports code that always fails. Conditional definitions, definitions with a decorator other
+than dataclass, and classes with a base class of another module are not checked.
 """
 
 import ast
@@ -32,7 +32,7 @@ _CALLED = ("__init__", "__call__", "predict_batch")
 _CONSTRUCTION = ("__new__", "__init_subclass__", "__getattribute__", "__getattr__")
 """Methods that change the arguments or the methods of a class."""
 _UNKNOWN = "unknown"
-"""Stands for a method that is decorated or replaced."""
+"""Stands for a method that is decorated or replaced, or for an unusual constructor."""
 _Method: TypeAlias = Function | str | None
 _Definition: TypeAlias = Function | ast.ClassDef | ast.Assign | None
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -288,8 +288,8 @@ def _arguments_problem(
 
 
 def _definition(module: ast.Module, name: str) -> _Definition:
-    """Return the only definition of a name in a module. Return None if code may change or replace
-    the definition, or if it has a decorator other than dataclass."""
+    """Return the only definition of a name in a module; None if there is none at the top level, if
+    code may change or replace it, or if it has a decorator other than dataclass."""
     nodes = list(ast.walk(module))
     if any(map(_may_change_definitions, nodes)):
         return None

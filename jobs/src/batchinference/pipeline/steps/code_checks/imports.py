@@ -21,7 +21,7 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def check_callable(step: str, path: str) -> ast.Module | None:
-    """Return the syntax tree of the module in `module:name`; None if the module is no user file.
+    """Return the syntax tree of the module in `module:name`; None if it is no .py file of the user.
 
     Raises ModelLoad if the module or the name does not exist, if the file is not valid Python, or
     if it imports a missing package. The module is only parsed, because an import may take long."""

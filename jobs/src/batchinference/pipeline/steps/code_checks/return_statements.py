@@ -161,7 +161,7 @@ def _problem_of_return(node: ast.Return, method: str, function: Function, batch:
 
 
 def _as_dict(value: ast.expr, batch: str) -> str:
-    """Return the code of the dict that was probably meant, as `{'a': x}` for `{'a', x}`; or ""."""
+    """Return the code of the dict that was probably meant: `{'a': x}` for `{'a', x}`; else ""."""
     match value:
         case ast.Tuple(elts) if batch in map(ast.unparse, elts):
             return batch

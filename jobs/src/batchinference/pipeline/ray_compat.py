@@ -134,7 +134,7 @@ def accelerator_of_machine() -> tuple[str, int]:
 
 
 def retries_of_this_task() -> int:
-    """Return how often the running task was retried because its process died; 0 outside of Ray."""
+    """Return how often Ray has retried the running task; 0 outside of Ray."""
     if not global_worker.connected:
         return 0
     core_worker = global_worker.core_worker  # type: ignore[attr-defined]
@@ -352,7 +352,7 @@ class TimedBundling(RebundlingStrategy):
 
 
 def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> None:
-    """Make an operator bundle blocks up to `rows` rows, or until one has waited `seconds`."""
+    """Make an operator bundle blocks until they have `rows` rows, or one has waited `seconds`."""
     if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
         operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
 

@@ -112,7 +112,7 @@ class JobPass:
         return start.with_commits(self.manifests())
 
     def counts(self) -> Counts:
-        """Return the counts of the rows committed so far, from the names of the manifests. If a
+        """Return the counts of the rows that this pass has committed, from names of manifests. If a
         task ran twice, only the first manifest (by name) of each of its commits is used."""
         commits = sorted(self._commits(), reverse=True)
         return Counts.sum({commit: counts for _, commit, counts in commits}.values())
@@ -209,7 +209,7 @@ class JobPass:
     ) -> None:
         """Commit all rows to a table at once. Before the commit, the final snapshot and the report
         are written, so that both exist even if the driver dies right after the commit. Raises
-        BadOutput if another run has taken over the output."""
+        BadOutput if another run has taken over the output, or if the table refuses the rows."""
         self._write_final_state(final, report)
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():

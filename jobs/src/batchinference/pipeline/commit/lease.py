@@ -134,7 +134,7 @@ def read_lease(layout: Layout) -> Lease | None:
 
 
 def read_lease_file(file: Location) -> Lease | None:
-    """Return the lease in a file; None if the file does not exist."""
+    """Return the lease in a file; None if there is no file. Raises BadOutput if it is damaged."""
     return _parse_lease(file, file.read_if_exists())  # one request, because each commit does this
 
 
@@ -223,9 +223,8 @@ def _start_time(pid: int) -> str:
 
 
 def identity_of(job: BatchInference) -> str:
-    """Return the identity of a job. It differs from that of any other job with the same write.path.
-    All attempts of a BatchInference object have the identity "namespace/name (uid)". All runs of a
-    job file on one machine have the identity "name on host"."""
+    """Return the identity of a job: "namespace/name (uid)" for all attempts of a BatchInference
+    object, and "name on host" for all runs of job files with this name on one machine."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:
@@ -240,5 +239,5 @@ def without_uid(identity: str) -> str:
 
 def is_cluster_job(identity: str) -> bool:
     """Return whether the identity is of a BatchInference object. Such a job runs once, in one or
-    more passes. A job file on a machine can be run any number of times."""
+    more attempts. A job file on a machine can be run any number of times."""
     return identity.endswith(")")

@@ -1,8 +1,8 @@
 """Manifests. Each manifest describes one commit of a task.
 
-Files that no manifest names are no part of the output. The name of a manifest contains the task,
-the number of the commit in the task, and the row counts, so that a listing shows the progress. The
-name ends in a random suffix, so that no manifest overwrites another."""
+Files that no manifest entry names are no part of the output. The name of a manifest contains the
+task, the number of the commit in the task, and the row counts, so that a listing shows the
+progress. The name ends in a random suffix, so that no manifest overwrites another."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True)
 class _NoteFields:
-    """The fields of a note that the report uses."""
+    """The fields of a note whose values are checked."""
 
     peak_bytes: Natural = 0
     retries: Natural = 0

@@ -1,8 +1,8 @@
 """Snapshots: files that list the valid manifest entries of an output at one moment.
 
 A pass begins with a snapshot. Commits that are neither in this snapshot nor made by the pass
-are invalid, even if a delayed task makes them later. A complete output has a final snapshot. If
-somebody has deleted or changed the files of an entry, the next pass computes its rows again."""
+are invalid, even if a delayed task makes them later. A complete output has a final snapshot. If a
+file of an entry is gone or has another size, the next pass computes the rows of the entry again."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Hashes rows, such that only equal rows have the same hash.
 
 Rows are equal if their columns have the same names and types, and their values the same bits: 0
-differs from -0, 1 from 1.0, null from an empty text, and a text from its Unicode normalization. The
-hash does not depend on how Arrow stores the rows: chunks, slices, dictionaries, 64-bit offsets, and
-lists of fixed size. The length of each value is hashed before the value, so that (`ab`, `c`)
-differs from (`a`, `bc`)."""
+differs from -0, 1 from 1.0, and null from an empty text. The hash does not depend on how Arrow
+stores the rows: chunks, slices, dictionaries, 64-bit offsets, and lists of fixed size. The length
+of each value is hashed before the value, so that (`ab`, `c`) differs from (`a`, `bc`)."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class ChunkCommits:
 def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
     """Yield the rows that no earlier commit of the task contains. A commit has all or none of the
     rows that a task made from an input row. So if a commit has some rows of an input row, it has
-    all rows that this task can make from it."""
+    all that this task can make of that input row. Raises Incomplete if the input is shorter now."""
     if not earlier:
         yield from read
         return

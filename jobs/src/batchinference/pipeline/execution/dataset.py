@@ -86,8 +86,8 @@ MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 class DatasetExecution:
     """The operators of one pass. `blocks` is the number of blocks into which the input is cut.
 
-    Steps before the first pool run in the read tasks, and steps after the last pool in the tasks
-    that commit. If `reads_run_steps` is False, the read tasks are too few to run steps."""
+    Stages before the first pool that need TASK_CPUS run in the read tasks, unless these are too few
+    (`reads_run_steps` is False). A last stage without a pool runs in the tasks that commit."""
 
     plan: Plan
     tasks: list[ReadRows]
@@ -232,9 +232,9 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the batch size for Ray Data: a window if the step pads texts, and otherwise all
-        rows of a call. In that case, a call has at least the rows of a batch, or of a window if the
-        step skips rows, and exactly one block if the stage batches itself."""
+        """Return the batch size for Ray Data: a window if the step pads texts, otherwise all rows
+        of a call. Such a call has one block if the stage batches itself or has no batch size, and
+        otherwise at least the rows of a batch, or of a window if the step skips rows."""
         if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
@@ -421,7 +421,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
 
 def load_in_pool(segment: Segment) -> None:
-    """Load the stages of an actor, and make them note how busy the actor is. Raises ModelLoad."""
+    """Load the stages of an actor, and make them note how busy it is. Raises JobFailure."""
     outputs_within(OCCUPANCY.passing_on)
     segment.load()[0].note_occupancy()
 

@@ -89,7 +89,7 @@ class Executor:
 
     @property
     def has_rows(self) -> bool:
-        """Return whether rows are missing."""
+        """Whether rows are missing."""
         return self._prepared.missing != {}
 
     def run(self) -> None:
@@ -236,7 +236,7 @@ class Executor:
         """Rewrite the files of a finished output, and return the new snapshot.
 
         An output without rows gets a file with its columns. Otherwise, schemas are unified and, if
-        `_merges` is true, small files of this run are merged."""
+        `_merges` is true, small files of this pass are merged."""
         write, job_pass = self._spec.write, self._prepared.job_pass
         end = self._without_removed(end)
         if not end.has_rows:
@@ -310,7 +310,7 @@ class Executor:
         self.control.drain()
 
     def give_up(self) -> None:
-        """Make `run` cancel its tasks and raise an error in its thread."""
+        """Make `run` raise an error soon in its thread."""
         self.control.given_up = True
 
 

@@ -19,7 +19,7 @@ GAIN = 1.1
 
 @dataclass
 class ReplicaSearch:
-    """The search of one run. Steps are measured one after another."""
+    """The search of a run at one output. Steps are measured one after another."""
 
     _undecided: dict[str, int]
     """The maximum number of replicas of each step that is not decided yet."""

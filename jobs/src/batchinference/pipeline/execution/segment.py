@@ -65,7 +65,7 @@ class Segment:
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
-    """The columns that the first model reads."""
+    """Rows are sorted by the length of the texts in these columns."""
     has_stages: bool = True
     concurrent: bool = False
     """Whether several threads run the segment. They share the models, but not the measurements."""
@@ -100,7 +100,7 @@ class Segment:
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
 
     def load(self) -> list[StageRunner]:
-        """Return the stages of this process. The first call loads them. Raises ModelLoad."""
+        """Return the stages of this process. The first call loads them. Raises JobFailure."""
         return _LOADED.stages(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
@@ -144,7 +144,7 @@ class Segment:
         return isolation
 
     def replaces_process(self) -> bool:
-        """Return whether this process replaces a dead one, so that its rows are suspects."""
+        """Return whether this process replaces a dead one, so that it may die as well."""
         return bool(self.run_id) and replaces_dead_process()
 
     def _noted(self, *, always: bool = False) -> AbstractContextManager[None]:

@@ -109,7 +109,7 @@ class Segment:
         return self._of_batches(read, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a block like `of_read`, each result in the order of the block."""
+        """Yield the results of a block like `of_read`. Without suspects, each is in block order."""
         return self._of_batches(iter([batch]), stopping, self._of_blocks)
 
     def _of_batches(
@@ -138,8 +138,8 @@ class Segment:
             isolation = isolation.after(predecessor_deaths(self.run_id))
         if isolation.is_systemic:
             raise JobFailure(
-                f"{CRASHED}. This happened to adjacent rows, so their values are not the cause: it "
-                "is for example a broken device, or the code of a step"
+                f"{CRASHED}. This happened to adjacent rows, so the cause is not their values but, "
+                "for example, a broken device or the code of a step"
             )
         return isolation
 

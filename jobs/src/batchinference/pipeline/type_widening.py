@@ -294,10 +294,8 @@ def shared_types(
     schemas: Mapping[str, pa.Schema], fix: str = "read them in two jobs"
 ) -> dict[str, pa.DataType]:
     """Return the type of each column for file formats with a schema. If files differ, the type is
-    widened.
-
-    `schemas` maps file names to schemas. Raises BadInput if two types have no common type. The
-    message ends with `fix`, or with advice about a missing time zone."""
+    widened. `schemas` maps file names to schemas. Raises BadInput if two types have no common type.
+    The message ends with `fix`, or with advice about a missing time zone."""
     shared: dict[str, pa.DataType] = {}
     where: dict[str, str] = {}
     for file, schema in schemas.items():

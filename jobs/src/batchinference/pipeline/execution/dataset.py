@@ -77,7 +77,7 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 it fuses read tasks and task stages with each other, but not with an actor pool or a write task,
 which lack this argument and would run them sequentially. The value is Ray's default for tasks."""
 ROWS_PER_ACTOR = 4096
-"""Number of rows in the concurrent calls of an actor, if the rows take very different times."""
+"""Number of rows in the concurrent calls of an actor, if an engine or endpoint batches them."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 """Maximum rows and bytes of the blocks of read tasks."""
 
@@ -351,8 +351,8 @@ class CommitDatasink(Datasink[None]):
         return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Raise JobFailure if the columns of the rows cannot be written. Ray calls this on the
-        driver with the schema of the first available rows."""
+        """Raise JobFailure if no step follows and the columns of the rows cannot be written. Ray
+        calls this on the driver with the schema of the first available rows."""
         columns = schema.names if isinstance(schema, pa.Schema) else []
         if not self._segment.has_stages:
             names = [name for name in columns if name not in OWN_COLUMNS]
@@ -384,10 +384,8 @@ class CommitDatasink(Datasink[None]):
 
 
 def _actor(stage: Stage, segment: Segment) -> type:
-    """Return a class for an actor pool.
-
-    The segment is part of the class. A constructor argument would be in Ray's object store, and if
-    it was lost there, Ray could not restart the actor."""
+    """Return a class for an actor pool. The segment is part of the class. A constructor argument
+    would be in Ray's object store, and if it was lost there, Ray could not restart the actor."""
 
     class SegmentActor:
         def __init__(self) -> None:

@@ -1,7 +1,5 @@
-"""Runs one pass of a job on Ray.
-
-A pass runs as a single segment if the plan, the input and the output allow it, and otherwise as
-several segments with Ray Data."""
+"""Runs one pass of a job on Ray. A pass runs as a single segment if the plan, the input and the
+output allow it, and otherwise as several segments with Ray Data."""
 
 from __future__ import annotations
 
@@ -93,7 +91,7 @@ class Executor:
         return self._prepared.missing != {}
 
     def run(self) -> None:
-        """Run the pass until all rows are committed.
+        """Run the pass to its end.
 
         A pass without actor pools is a single segment, unless rows must move between tasks: because
         few tasks can read but all CPUs should compute, or because tasks share output files."""

@@ -519,10 +519,8 @@ def bisect_failures(
 ) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
     result covers only the first rows, the next part begins after these rows. `failing` are the
-    names of warnings that make their rows failed rows.
-
-    Makes up to 2 x log2(rows) additional calls for each failed row. Raises errors that are not
-    about a row (see `is_about_the_row`)."""
+    names of warnings that make their rows failed rows. Makes up to 2 x log2(rows) additional calls
+    for each failed row. Raises errors that are not about a row (see `is_about_the_row`)."""
     stop = start + batch.num_rows
     while True:
         result, warnings = _try(apply, batch, failing)

@@ -127,7 +127,7 @@ def _with_changes(plan: PassPlan, source: JobInput, kind: str) -> PassPlan:
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
-    """Complete an output whose table is committed. The driver that had `lease` died after that."""
+    """Complete an output whose table is committed. The driver with `lease` died afterwards."""
     with storage_errors_as_bad_output(spec.write):
         end = Snapshot.read(layout.final_snapshot, layout.key)
         JobPass(layout, lease).mark_complete(end, finished_report(layout, end))

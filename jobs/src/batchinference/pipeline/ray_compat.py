@@ -194,8 +194,8 @@ def notes_below(prefix: str) -> dict[str, str]:
 
 
 def owner_of_this_process() -> str:
-    """Return the ID of the running actor, or else of the running task; empty outside of Ray. A
-    process that replaces a dead one has the same owner."""
+    """Return the ID of the running actor; without an actor, of the running task; empty outside of
+    Ray. A process that replaces a dead one has the same owner."""
     if not global_worker.connected:
         return ""
     context = get_runtime_context()

@@ -203,7 +203,7 @@ class RowBatch:
         return replace(self, table=self.table.take(pa.array(order)), ids=self.ids[order])
 
     def select_inputs(self, ids: np.ndarray) -> RowBatch:
-        """Return what belongs to the input rows with these IDs (int64), and all ends and notes."""
+        """Return what belongs to input rows with these IDs (int64), and all `ends` and `notes`."""
         rows, source = np.isin(self.ids, ids), np.isin(self.input_ids, ids)
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
         warned = np.isin(self.warnings.column("id").to_numpy(), ids)

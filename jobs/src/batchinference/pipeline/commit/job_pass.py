@@ -185,8 +185,8 @@ class JobPass:
     ) -> None:
         """Delete the data and error files of this work that no manifest entry in `entries` names.
         `files` is a listing of the output, or None to list it here. Raises BadOutput if another run
-        has taken over the output. The lease is checked after the listing, so that files that
-        another run writes later are never deleted."""
+        has taken over the output. The lease is checked after the listing, so that later files of
+        another run are never deleted."""
         files, layout = files or ListedFiles.of(self.layout), self.layout
         committed = {file.name for entry in entries for file in entry.files}
         orphans = [

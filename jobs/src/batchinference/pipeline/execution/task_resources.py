@@ -47,7 +47,7 @@ def all_cpus(plan: Plan) -> float:
 
 
 def capacity_of(plan: Plan) -> Capacity | None:
-    """Return the resources that Ray has now for a plan; None if Ray does not run or answer."""
+    """Return Ray's CPUs and GPUs now, and the maximum of writers; None if Ray does not answer."""
     if not ray.is_initialized():
         return None
     try:

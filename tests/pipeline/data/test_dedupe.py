@@ -105,8 +105,7 @@ def tokens_of(batch: RowBatch) -> list[tuple[int, str, int]]:
 
 def counts(*batches: RowBatch) -> tuple[int | None, int | None]:
     """Return the reported numbers of reused rows, and of rows from the cache."""
-    notes = [note for batch in batches for note in batch.notes]
-    times = collect_notes(notes).steps["ask"]
+    times = collect_notes(note for batch in batches for note in batch.notes).steps["ask"]
     return times.reused, times.cached
 
 
@@ -231,8 +230,7 @@ def test_cache_that_cannot_be_used_costs_no_rows(tmp_path: Path) -> None:
 
 
 def test_without_dedupe_each_row_is_computed() -> None:
-    job = Job(dedupe=False)
-    assert answers_of(job.of("a", "a")) == ["a 1", "a 2"]
+    assert answers_of(Job(dedupe=False).of("a", "a")) == ["a 1", "a 2"]
 
 
 def test_rows_equal_to_a_failed_row_are_computed() -> None:

@@ -195,7 +195,7 @@ _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True)
 class _NoteFields:
-    """The fields of a note whose values are checked."""
+    """The fields of a note that the report uses."""
 
     peak_bytes: Natural = 0
     retries: Natural = 0
@@ -212,6 +212,10 @@ class _NoteFields:
     reused: Natural = 0
     cached: Natural = 0
     cache_errors: Natural = 0
+    replicas_per_device: Natural = 0
+    input_tokens: Annotated[Natural, Field(alias=TokenKind.INPUT)] = 0
+    cached_tokens: Annotated[Natural, Field(alias=TokenKind.CACHED)] = 0
+    output_tokens: Annotated[Natural, Field(alias=TokenKind.OUTPUT)] = 0
 
 
 _NOTE = TypeAdapter(_NoteFields)

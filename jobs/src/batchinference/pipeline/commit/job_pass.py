@@ -34,7 +34,7 @@ FETCH_THREADS = 16
 
 @dataclass(frozen=True)
 class JobPass:
-    """One pass at an output. Each write task gets a copy of this object."""
+    """One pass at an output. Each task that commits gets a copy of this object."""
 
     layout: Layout
     lease: Lease

@@ -41,7 +41,7 @@ class Lease:
     """The hash of the job's output definition (see `output_paths.work_key`)."""
     pass_number: _PassNumber
     run: RunId
-    """A random ID. `pass_number` is not unique: it restarts at 1 if a user deletes the state."""
+    """A random ID of the pass. `pass_number` restarts at 1 if a user deletes the state."""
     begun: _Flag = True
     """False from the claim of the output until the pass begins. Meanwhile, no rows are valid."""
     job: _Text = ""
@@ -63,7 +63,7 @@ class Lease:
         job: str = "",
         series: str = "",
     ) -> Lease:
-        """Return a lease of this process, with a new random ID of the run. Does not store it."""
+        """Return a lease of this process, with a new random ID of the pass. Does not store it."""
         run = uuid.uuid4().hex
         errors = layout.errors.uri
         return cls(layout.key, pass_number, run, begun, job, errors, series, this_process())
@@ -99,7 +99,7 @@ class Lease:
         layout.lease_file.update(replace_lease)
 
     def write_success_marker(self, layout: Layout) -> None:
-        """Write the completion marker, which contains the ID of this run."""
+        """Write the completion marker, which contains the ID of this pass."""
         layout.success.write(self.run.encode())
 
     def has_completed(self, layout: Layout) -> bool:
@@ -108,7 +108,7 @@ class Lease:
         return self.is_success_marker(layout.success.read_if_exists())
 
     def is_success_marker(self, content: bytes | None) -> bool:
-        """Return whether this is the content of the completion marker of this run."""
+        """Return whether this is the content of the completion marker of this pass."""
         return content == self.run.encode()
 
     def deletable_errors(self, output: Location, job_errors: Location) -> Location | None:

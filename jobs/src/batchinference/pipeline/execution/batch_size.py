@@ -39,7 +39,7 @@ WINDOW_BATCHES = 30
 
 @dataclass
 class BatchSize:
-    """The batch size of one step in one replica."""
+    """The batch size of one step in one process."""
 
     step: str
     size: int

@@ -49,13 +49,13 @@ def _process() -> str:
 
 
 def _prefix(run: str, owner: str = "") -> str:
-    """Return the prefix of the names of all notes of a run, or only of the notes of one owner."""
+    """Return the prefix of the names of all notes of a pass (`Lease.run`) or of one owner in it."""
     return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
 
 
 @contextmanager
 def noted(run: str) -> Iterator[None]:
-    """While the block runs, `noted_rows` stores notes for this run."""
+    """While the block runs, `noted_rows` stores notes for the pass with this ID."""
     before = _call.note
     _call.note = f"{_prefix(run, owner_of_this_process())}{_process()}/{get_ident()}"
     try:
@@ -121,7 +121,7 @@ def predecessor_deaths(run: str) -> list[Death]:
 
 
 def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps of a run, or with `reading` the deaths while rows were read. A
+    """Return the deaths in steps of a pass, or with `reading` the deaths while rows were read. A
     process that still computes counts as dead. Empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _deaths(_prefix(run), _process(), reading=reading)
@@ -129,7 +129,7 @@ def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return the deaths in steps of a run, and remove their notes. No process may be computing."""
+    """Return the deaths in steps of a pass, and remove their notes. No process may be computing."""
     deaths = deaths_of(run)
     with suppress(Exception):
         for name, text in notes_below(_prefix(run)).items():

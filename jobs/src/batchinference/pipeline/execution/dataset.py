@@ -153,7 +153,7 @@ class DatasetExecution:
 
     @property
     def run_id(self) -> str:
-        """The ID of the run that has the lease."""
+        """The ID of the pass."""
         return self.committer.job_pass.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:

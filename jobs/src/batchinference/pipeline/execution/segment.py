@@ -61,7 +61,7 @@ class Segment:
     pickled: bytes
     """The stages and the ErrorHandling."""
     run_id: str = ""
-    """The ID of the run, because a process may serve several runs."""
+    """The ID of the pass (`Lease.run`), because a process may serve several passes."""
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
@@ -282,8 +282,8 @@ def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
 
 
 class LoadedStages:
-    """The stages that this process has loaded for the segments of one run. Stages of an earlier run
-    are dropped when the next run loads a segment, because models are large."""
+    """The stages that this process has loaded for the segments of one pass. Stages of an earlier
+    pass are dropped when the next pass loads a segment, because models are large."""
 
     def __init__(self) -> None:
         self._run = ""

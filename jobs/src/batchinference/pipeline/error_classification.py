@@ -143,7 +143,7 @@ def is_device_fault(error: BaseException) -> bool:
 
 def device_fault_in(log: str) -> RuntimeError | None:
     """Return the first error about a device in a log if it is a device failure, otherwise None.
-    Later errors are ignored as possible consequences. Source lines of tracebacks are skipped."""
+    Later errors are ignored as possible consequences, and so are lines of tracebacks that raise."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
     line = next(filter(_DEVICE_ERROR.search, lines), "")
     match = _DEVICE_ERROR.search(line)

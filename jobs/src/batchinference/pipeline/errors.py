@@ -72,7 +72,7 @@ def user_line(error: BaseException) -> str:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a Python file is the user's: not of a package, Python or this program."""
+    """Return whether a file exists and is not of an installed package, Python or this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
     return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)

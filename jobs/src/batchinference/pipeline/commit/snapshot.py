@@ -64,7 +64,7 @@ class Snapshot:
     findings: str = ""
     """A text about the first rows, which are computed before all others (see `first_rows`)."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
-    """For each step with a cascade, the score from which on the step skips rows."""
+    """For each step with a cascade, the score from which on it skips rows; None to skip none."""
     gate: str = ""
     """The gate (`spec.gate`) that the first rows have passed, as JSON."""
     recomputed: list[Natural] = field(default_factory=list)

@@ -131,6 +131,8 @@ def test_invalid_manifest_is_ignored(content: bytes) -> None:
         {"peak_bytes": 1.5},
         {"peak_bytes": None},
         {"peak_bytes": 10**30},
+        {"inputTokens": "7"},
+        {"replicas_per_device": "7"},
     ],
     ids=repr,
 )

@@ -292,7 +292,7 @@ def test_wrong_report_is_found(layout: Layout) -> None:
     layout.report.write(json.dumps(report).encode())
     done = verified(layout.output.path)
     assert (done.exit_code, done.counts) == (1, {"report": 2})
-    assert "it says 19 failed, and it is 20" in invoke(layout.output.path).stdout
+    assert "it says 19 failed instead of 20" in invoke(layout.output.path).stdout
 
 
 @pytest.mark.parametrize(

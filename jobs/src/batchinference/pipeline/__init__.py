@@ -1,4 +1,4 @@
-"""Runs a plan on Ray.
+"""Runs, previews and verifies jobs.
 
 Importing this package removes the environment variables that begin with RAY_DATA_AUTOLOAD_. They
 make Ray unpickle types and values in Arrow and Parquet files, and so run code from these files. No

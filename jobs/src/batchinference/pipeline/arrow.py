@@ -180,8 +180,8 @@ def to_column(values: Any) -> pa.ChunkedArray:
     """Return values as a column. Arrow data is returned unchanged.
 
     Ray changes NumPy texts and bytes, and Python times, so these are converted without Ray. Raises
-    TypeError for objects that Ray Data could only pickle, and if the common type would change a
-    value, such as a datetime among dates."""
+    TypeError for objects that Ray Data could only pickle, for masked values in several dimensions,
+    and if the common type would change a value, such as a datetime among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
@@ -415,7 +415,7 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 
 
 def _is_readable(array: pa.Array) -> bool:
-    """Return True if Python can represent all values, and False if that is unknown."""
+    """Return whether it is certain that Python can represent all values."""
     kind = array.type
     if kinds.is_primitive(kind) and not kinds.is_temporal(kind):
         return True
@@ -447,7 +447,7 @@ def _is_valid(text: pa.Array) -> bool:
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether all values are dates or timestamps of years 1 to 9999 in all time zones."""
+    """Return whether all values are dates or timestamps that Python has in any time zone."""
     if kinds.is_date(kind):
         day = 1 if kinds.is_date32(kind) else _DAY * 1000
     elif kinds.is_timestamp(kind) and _has_known_zone(kind):

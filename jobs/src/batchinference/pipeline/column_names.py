@@ -12,7 +12,7 @@ SHOWN_NAMES = 20
 
 def check_names(names: Sequence[str], field: str, fix: str = "Rename one of them") -> None:
     """Raise BadInput for duplicate column names and for names with the reserved prefix. `field`
-    describes the file, and the message about duplicate names ends with `fix`."""
+    names the file or field, and the message about duplicate names ends with `fix`."""
     earlier: set[str] = set()
     for name in names:
         if name.startswith(OWN_PREFIX):

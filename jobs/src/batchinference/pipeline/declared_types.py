@@ -191,7 +191,7 @@ def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
 
 
 def json_problem(text: str, declared: ColumnType) -> str:
-    """Return why a JSON text does not fit a list or struct; empty for other types and bad JSON."""
+    """Return why a JSON text does not fit a list or struct; empty if it fits or this is unknown."""
     try:
         if not isinstance(declared, str):
             _value_in(text, declared)
@@ -204,7 +204,7 @@ def json_problem(text: str, declared: ColumnType) -> str:
 
 def parse_declared(document: bytes | str, kind: ColumnType, *, any_as_json: bool = False) -> Any:
     """Return a parsed JSON document, prepared for `fitting`. With `any_as_json`, values of type
-    `string` that are no texts become their JSON text. Raises ValueError for invalid JSON."""
+    `string`, except texts, become their JSON text. Raises ValueError for invalid JSON."""
     if any_as_json or has_json(kind):
         document = with_texts(as_text(document), kind, any_as_json=any_as_json)
     return load_exact(document)
@@ -212,8 +212,8 @@ def parse_declared(document: bytes | str, kind: ColumnType, *, any_as_json: bool
 
 def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool = False) -> Any:
     """Return a value from `load_exact` in the form in which Arrow accepts it for a declared type,
-    without undeclared fields. With `any_as_json`, a `string` accepts any value. Raises TypeError
-    for a value of another type, and ValueError for a value that would be changed."""
+    without undeclared fields. With `any_as_json`, values for `string` and `json` are not checked.
+    Raises TypeError for a value of another type, and ValueError if a value would be changed."""
     if value is None or (any_as_json and kind in ("string", "json")):
         return value
     if isinstance(kind, dict) and isinstance(value, dict):

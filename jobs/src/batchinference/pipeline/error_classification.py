@@ -30,7 +30,7 @@ _DEVICE_ERROR = re.compile(
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
     r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
-"""Matches library messages about a device. Later calls in the process may then fail as well."""
+"""Matches library messages about a device. After one, later calls in the process may fail too."""
 _BEGINS_WITH_DEVICE_ERROR = re.compile(
     rf"(?m)(?:^|[:\])] ) *(?:[\w.]+ )?(?:{_DEVICE_ERROR.pattern})"
 )
@@ -95,8 +95,8 @@ def is_network_error(error: BaseException) -> bool:
 def is_about_the_row(error: BaseException) -> bool:
     """Return whether the row may be the cause of an error.
 
-    The row is not the cause of a JobFailure, nor of errors of storage, network, memory or a device:
-    after these, a retry of the same row may succeed."""
+    The row is not the cause of a JobFailure, nor if storage, network, memory or a device failed:
+    after such an error, a retry of the same row may succeed."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
@@ -143,7 +143,7 @@ def is_device_fault(error: BaseException) -> bool:
 
 def device_fault_in(log: str) -> RuntimeError | None:
     """Return the first error about a device in a log if it is a device failure, otherwise None.
-    Later errors are ignored as possible consequences. Source lines of tracebacks are skipped."""
+    Later errors are ignored as possible consequences, and so are lines of tracebacks that raise."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
     line = next(filter(_DEVICE_ERROR.search, lines), "")
     match = _DEVICE_ERROR.search(line)
@@ -155,8 +155,8 @@ def device_fault_in(log: str) -> RuntimeError | None:
 def is_about_the_file(error: BaseException) -> bool:
     """Return whether a single file may be the cause of an error in reading or decoding.
 
-    In addition to `is_about_the_row`, this includes MemoryError, because a damaged file may declare
-    a size that does not fit into memory."""
+    Like `is_about_the_row`, but without ImportError and with MemoryError, because a damaged file
+    may declare a size that does not fit into memory."""
     if isinstance(error, ImportError):
         return False  # a missing library is not about the file
     return isinstance(error, MemoryError) or is_about_the_row(error)
@@ -201,7 +201,7 @@ def is_transient_status(status: int) -> bool:
 def root_cause(error: BaseException) -> JobFailure:
     """Return the failure behind an exception. Unknown errors get the reason Application.
 
-    Transient storage errors and full disks are recognized by the message, because errors from
+    Transient storage errors and full disks are also recognized by the message, because errors from
     another process have lost their cause. TooManyErrors is exempt: it quotes errors of rows."""
     chain = _chain(error)
     failure = _failure_in(chain)
@@ -228,7 +228,7 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:
     """Return the failure if an error reports a dead process or a lost node, else None. Its message
-    is short, because Ray's own message has a page with several possible causes."""
+    is short, because the error of Ray has a page with several possible causes."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if kinds & _LOST_NODE_ERRORS:

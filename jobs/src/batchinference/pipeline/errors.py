@@ -72,7 +72,7 @@ def user_line(error: BaseException) -> str:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a Python file is the user's: not of a package, Python or this program."""
+    """Return whether a file exists and is not of an installed package, Python or this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
     return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)
@@ -85,7 +85,7 @@ _NON_USER_DIRECTORIES = tuple(
 
 
 class JobFailure(Exception):
-    """A failure that ends the job. `reason` is a word for programs: the direct subclass's name."""
+    """A failure of the job. `reason` is a word for programs: the direct subclass's name."""
 
     reason = "Application"
 
@@ -100,11 +100,11 @@ class JobFailure(Exception):
 
 
 class BadInput(JobFailure):
-    """The input is missing, empty or unreadable as a whole."""
+    """The input is missing, empty or unreadable as a whole, or the job cannot use it."""
 
 
 class BadOutput(JobFailure):
-    """The output path cannot be used."""
+    """The job cannot or must not write to its output."""
 
 
 class UnwritableValue(BadOutput):
@@ -112,11 +112,11 @@ class UnwritableValue(BadOutput):
 
 
 class ModelLoad(JobFailure):
-    """A model cannot be found or loaded."""
+    """A model or the code of a step cannot be found, loaded or used with these settings."""
 
 
 class TooManyErrors(JobFailure):
-    """More rows have failed than the job allows."""
+    """More rows have failed, or have a warning, than the job allows."""
 
 
 class LimitExceeded(JobFailure):
@@ -124,7 +124,7 @@ class LimitExceeded(JobFailure):
 
 
 class GateFailed(JobFailure):
-    """The results of the first rows do not meet the expectation of the gate."""
+    """The expectation of the gate is not met by the first rows, or cannot be computed."""
 
 
 class Interrupted(JobFailure):
@@ -132,7 +132,7 @@ class Interrupted(JobFailure):
 
 
 class Incomplete(JobFailure):
-    """The output lacks input rows or has input rows twice, because of a defect or a lost file."""
+    """The output lacks input rows, because tasks, files or rows of the input were lost."""
 
 
 class StorageUnavailable(JobFailure):
@@ -148,7 +148,7 @@ class OutOfDisk(JobFailure):
 
 
 class WorkerCrashed(JobFailure):
-    """A process died more often than Ray may restart it, and no step raised an error."""
+    """A process died repeatedly, and no step raised an error."""
 
 
 class EngineDied(WorkerCrashed):

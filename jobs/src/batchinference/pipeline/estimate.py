@@ -22,7 +22,7 @@ Range = tuple[float, float]
 @dataclass(frozen=True)
 class Estimate:
     """What a model step needs for all rows, if they are like the first rows. Ranges of tokens are
-    the expected number plus or minus two standard errors. None means unknown: `note` says why."""
+    the expected number plus or minus two standard errors. None means unknown."""
 
     step: str
     rows: int
@@ -42,9 +42,9 @@ class Estimate:
 
 
 def estimates(preview: Preview) -> Iterator[Estimate]:
-    """Run the steps over the first rows, and yield the estimate of each model step. Ends at a model
-    that cannot be loaded here, because later steps need its results. Raises JobFailure, and errors
-    of storage and libraries."""
+    """Run the steps over the first rows, and yield the estimate of each model step that gets rows.
+    Ends at a model step that fails, such as one whose model cannot be loaded here, because later
+    steps need its results. Raises JobFailure, and errors of storage and libraries."""
     sample = preview.read().rows
     count = open_input(preview.spec.read).count()
     scale = count.rows / sample if count and sample else 1.0
@@ -88,8 +88,8 @@ def _measured(
 def _of_prompts(
     preview: Preview, step: Step, known: Estimate, sample: int, scale: float, failure: JobFailure
 ) -> Estimate:
-    """Return the estimate for a model that cannot be loaded here: only its prompt tokens, and only
-    if its tokenizer can be loaded."""
+    """Return the estimate for a model step that has failed: only its prompt tokens, and only if the
+    tokenizer can be loaded."""
     known = replace(known, note=f"only its prompts and no later steps: {failure.message}")
     table = preview.batch.table
     if step.when is not None:
@@ -100,7 +100,7 @@ def _of_prompts(
 
 def _range(tokens: np.ndarray, sample: int, scale: float) -> Range | None:
     """Return the expected lowest and highest number of tokens of all rows. `tokens` has those of
-    each computed row. Rows of the sample that were not computed count as rows with 0 tokens."""
+    each computed row (if none, return None). Other rows of the sample count as 0 tokens."""
     if not len(tokens):
         return None
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))

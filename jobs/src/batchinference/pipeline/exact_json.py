@@ -1,7 +1,7 @@
 """Parses JSON without changing numbers, and keeps the JSON text of values whose type asks for it.
 
-The type `json` is the JSON text of any value. A `string` is a text as it is, or the JSON text of
-any other value. Because parsers do not return the JSON text of a value, values that become JSON
+The type `json` is the JSON text of any value. With `any_as_json`, a `string` is a text as it is, or
+the JSON text of another value. Because parsers do not return JSON texts, values that become JSON
 text are quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def has_json(kind: ColumnType) -> bool:
 
 def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> str:
     """Return JSON documents of type `kind`, with quotes around each value that is kept as JSON
-    text. Null stays null. With `any_as_json`, values of type `string` that are no texts are kept as
-    JSON text, too. Raises ValueError for invalid JSON."""
+    text. Null stays null. With `any_as_json`, values of type `string`, except texts, are kept as
+    JSON text, too. Raises ValueError for invalid JSON, but accepts a comma after the last item."""
     scanner = _Scanner(document, any_as_json)
     at = scanner.skip(0)
     with _valid():
@@ -104,7 +104,7 @@ class _Scanner:
 
 def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
     """Return the value of a document as one line. With `elements`, return an array as a line for
-    each of its elements. Raises ValueError for invalid JSON."""
+    each of its elements. Raises ValueError for invalid JSON, except a comma after the elements."""
     text = as_text(document)
     scanner = _Scanner(text, any_as_json=True)
     spans: list[tuple[int, int]] = []

@@ -54,11 +54,11 @@ RayContext = Callable[[], AbstractContextManager[Plan]]
 
 @dataclass
 class JobRun:
-    """A run of a job. `publish` is called with a report after every change.
+    """A run of a job. `publish` is called with each new report.
 
-    `ray` is entered after the checks of the job and before the first pass, so a job with nothing
-    to do starts no Ray. With `own_only`, only output of this job may be replaced. `prices` are the
-    prices of the pods, if the platform states them. `say` is called with lines for the user."""
+    `ray` is entered after the checks of the job and before the first pass runs, so a job with
+    nothing to do starts no Ray. With `own_only`, only output of this job may be replaced. `prices`
+    are those of the pods, if the platform states them. `say` is called with lines for the user."""
 
     job: BatchInference
     ray: RayContext
@@ -89,7 +89,7 @@ class JobRun:
 
     @cached_property
     def _layout(self) -> Layout:
-        """The layout of the job's main output. The pass in progress may have another layout."""
+        """The layout in the spec of the job. The pass in progress may have another layout."""
         return Layout.of(self.job.spec)
 
     def run(self) -> Report:
@@ -138,7 +138,7 @@ class JobRun:
 
     def _run_passes(self, run: PreparedPass, plan: Plan) -> Report:
         """Run passes until no rows are missing, finalize the output, and return its report. Raises
-        Incomplete if rows are missing after the last pass."""
+        JobFailure if rows are missing after the last pass."""
         passes, search = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
         while True:
             plan = search.with_replicas(with_thresholds(plan, run.start.thresholds))
@@ -251,7 +251,7 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, total)
 
     def _fail(self, failure: JobFailure) -> Report:
-        """Publish and return the report of a failure. If a pass is open, write it to the output."""
+        """Publish and return the report of a failure, and store it if a pass has begun."""
         run = self._pass
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # the failure may be that storage is unavailable
@@ -277,7 +277,7 @@ class JobRun:
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:
         """Return the failure. If a process died, the message also names the step and the rows that
-        the process was computing."""
+        the process was computing, if they are known."""
         if self._pass is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
         job_pass = self._pass.job_pass

@@ -18,8 +18,8 @@ from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise ModelLoad or BadInput if the model or code of a step does not exist, and BadOutput if
-    the job must not write to its output paths. Nothing is loaded."""
+    """Raise ModelLoad if a step cannot be loaded, as far as that is known without loading it, and
+    BadOutput if the job must not write to its output paths."""
     for step in spec.steps:
         check_step(step)
     check_errors_path(layout)
@@ -86,8 +86,8 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
-    BadInput if a step reads a missing or unsuitable column, if the job computes its first rows in
-    advance although each read may return other rows, or if the job accepts no ignored files."""
+    BadInput if a column is missing or unsuitable, if the job computes its first rows in advance
+    although each read may return other rows, or if more files are ignored than the job accepts."""
     targets = (("write", layout.output), ("errors", layout.errors))
     for field, target in targets if spec.write.mode != "addColumn" else ():
         if (inside := source.path_inside(target)) is not None:

@@ -1,7 +1,7 @@
 """Lets the threads of a process take turns with its model, and measures how busy the model is.
 
 While one thread computes a batch with the model, another thread prepares the next batch, and
-further threads pass on results. So the model waits only if no rows are available."""
+further threads pass on results. So the model rarely waits, except for rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Turns:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Wait until no other thread prepares a batch, and let none prepare during the block."""
+        """Wait until no other thread prepares. In the block, others prepare only in `computing`."""
         self._acquire(self._preparing)
         self._thread.prepares = True
         try:
@@ -73,7 +73,7 @@ class Turns:
 
 class Occupancy:
     """Divides the time since the model first computed into three parts: computing, waiting for
-    rows, and blocked (waiting until something accepts the results)."""
+    rows, and blocked: waiting until the results are accepted."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

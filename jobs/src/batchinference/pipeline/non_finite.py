@@ -35,7 +35,7 @@ def non_finite_values(table: pa.Table) -> dict[int, int]:
 
 
 def _counts(array: pa.Array) -> np.ndarray | None:
-    """Return the number of non-finite values of each row, or None if all values are finite."""
+    """Return the number of non-finite values of each row, except in maps; None if none has any."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _counts(array.storage)

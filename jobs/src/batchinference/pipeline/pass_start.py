@@ -1,6 +1,5 @@
 """Checks a job, and begins its first pass at an output unless there is nothing to do. A pass
-computes the rows that are not committed. A job that cannot succeed is refused before its output is
-changed and before rows are read."""
+computes the rows that are not committed. All checks come before it reads rows."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ from batchinference.spec.job import BatchInferenceSpec
 @dataclass(frozen=True)
 class NothingToDo:
     """There is nothing to do, because the output with the layout `complete` is complete. `remark`
-    says which changes of the input are not in the output. If the job appends new files, and there
-    are none, `parts` are the layouts of all complete outputs of the job."""
+    says that no input files are new, or which changes of the input are not in the output. If the
+    job appends new files, and there are none, `parts` are the layouts of its complete outputs."""
 
     complete: Layout
     remark: str = ""
@@ -57,9 +56,9 @@ class NothingToDo:
 def prepare_pass(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> PreparedPass | NothingToDo:
-    """Check the job and begin its first pass at an output, and return the pass. `job` is the
-    identity of the job. With `own_only`, only output of this job may be replaced. Raises BadOutput
-    if the job must not change the output."""
+    """Check the job, begin its first pass at an output, and return the pass, or NothingToDo. `job`
+    is the identity of the job. With `own_only`, only output of this job may be replaced. Raises
+    ModelLoad, BadInput or BadOutput if a check fails."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
     request = replace(request, recompute=target.recompute)
@@ -128,7 +127,7 @@ def _with_changes(plan: PassPlan, source: JobInput, kind: str) -> PassPlan:
 
 
 def _complete(spec: BatchInferenceSpec, layout: Layout, lease: Lease) -> None:
-    """Complete an output whose table is committed. The driver that had `lease` died after that."""
+    """Complete an output whose table is committed. The driver with `lease` died afterwards."""
     with storage_errors_as_bad_output(spec.write):
         end = Snapshot.read(layout.final_snapshot, layout.key)
         JobPass(layout, lease).mark_complete(end, finished_report(layout, end))
@@ -171,7 +170,7 @@ def _missing_rows(source: JobInput, start: Snapshot | None) -> MissingRows | Non
 
 
 def _first_file_number(spec: BatchInferenceSpec, target: OutputTarget) -> int:
-    """Return the number of input files of earlier appends. New row numbers follow theirs."""
+    """Return the number of input files of earlier appends; 0 if rows get no row numbers."""
     if spec.write.number_column is None:
         return 0
     return sum(read_table(pa.BufferReader(file.read())).num_rows for file in target.earlier)

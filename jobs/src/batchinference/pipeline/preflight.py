@@ -1,6 +1,6 @@
 """Checks the input, columns, models, code and output of a job before it runs, for `validate`.
 
-Nothing is written, no user code runs, and no model is loaded."""
+The output is not changed, no user code runs, and no model is loaded."""
 
 from __future__ import annotations
 

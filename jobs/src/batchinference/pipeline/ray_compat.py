@@ -91,7 +91,7 @@ def accelerator_of_machine() -> tuple[str, int]:
 
 
 def retries_of_this_task() -> int:
-    """Return how often the running task was retried because its process died; 0 outside of Ray."""
+    """Return how often Ray has retried the running task; 0 outside of Ray."""
     if not global_worker.connected:
         return 0
     core_worker = global_worker.core_worker  # type: ignore[attr-defined]
@@ -151,8 +151,8 @@ def notes_below(prefix: str) -> dict[str, str]:
 
 
 def owner_of_this_process() -> str:
-    """Return the ID of the running actor, or else of the running task; empty outside of Ray. A
-    process that replaces a dead one has the same owner."""
+    """Return the ID of the running actor; without an actor, of the running task; empty outside of
+    Ray. A process that replaces a dead one has the same owner."""
     if not global_worker.connected:
         return ""
     context = get_runtime_context()

@@ -171,7 +171,7 @@ class TimedBundling(RebundlingStrategy):
 
 
 def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> None:
-    """Make an operator bundle blocks up to `rows` rows, or until one has waited `seconds`."""
+    """Make an operator bundle blocks until they have `rows` rows, or one has waited `seconds`."""
     if isinstance(operator, MapOperator) and operator._block_ref_bundler is not None:
         operator._block_ref_bundler._strategy = TimedBundling(rows, seconds)
 

@@ -1,4 +1,4 @@
-"""Imports Ray when it is needed, so that commits and commands that only read start without it."""
+"""Imports Ray when it is needed. Commits, and commands that only read, start without it."""
 
 from types import ModuleType
 

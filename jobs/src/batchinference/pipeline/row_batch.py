@@ -139,8 +139,8 @@ class RowBatch:
 
     def split_at(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
         """Return the first `rows` rows, and the rest of the batch, which has all errors, filtered
-        rows and notes. If the batch has at most `rows` rows, return the batch and None. No input
-        row may have several rows, or a row and an error."""
+        rows, `ends` and `notes`. If the batch has at most `rows` rows, return the batch and None.
+        No input row may have several rows, a share, or a row and an error."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
@@ -166,14 +166,14 @@ class RowBatch:
         return bool((ids[1:] > ids[:-1]).all()) or len(np.unique(ids)) == len(ids)
 
     def split_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Divide the batch after `rows` rows, or later if an input row would be in both parts.
-        Return the first part, and the rest with everything else (None if no rows are left)."""
+        """Return the first `rows` rows with all that belongs to their input rows, and the rest of
+        the batch. If the rest would have no rows, return the batch and None."""
         first, rest = self.split_with_outcomes(rows)
         return (first, rest) if len(rest.ids) else (self, None)
 
     def split_with_outcomes(self, rows: int) -> tuple[RowBatch, RowBatch]:
         """Return the part for the input rows of the first `rows` rows, with all their outcomes, and
-        the rest of the batch, which keeps the ends and notes."""
+        the rest of the batch, which keeps `ends` and `notes`."""
         ids = np.unique(self.ids[:rows])
         first = replace(self.select_inputs(ids), ends=(), notes=())
         return first, self.select_inputs(np.setdiff1d(self.all_ids(), ids))
@@ -203,7 +203,7 @@ class RowBatch:
         return replace(self, table=self.table.take(pa.array(order)), ids=self.ids[order])
 
     def select_inputs(self, ids: np.ndarray) -> RowBatch:
-        """Return the part of the batch that belongs to the input rows with these IDs (int64)."""
+        """Return what belongs to input rows with these IDs (int64), and all `ends` and `notes`."""
         rows, source = np.isin(self.ids, ids), np.isin(self.input_ids, ids)
         failed = np.isin(self.errors.column("id").to_numpy(), ids)
         warned = np.isin(self.warnings.column("id").to_numpy(), ids)
@@ -228,7 +228,7 @@ def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:
-    """Return several batches as one batch. Batches with shares must have no input row in common."""
+    """Return several batches, which must have no input row in common, as one batch."""
     batches = list(batches)
     if len(batches) == 1:
         return batches[0]
@@ -256,8 +256,8 @@ def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
 
 
 def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the first table that has columns, without its rows. Unlike a slice, the result does
-    not keep the rows in memory."""
+    """Return the first table that has columns, without its rows; NO_ROWS if none has columns.
+    Unlike a slice, the result does not keep the rows in memory."""
     schemas = (table.schema for table in tables if table.num_columns)
     return next((schema.empty_table() for schema in schemas), NO_ROWS)
 

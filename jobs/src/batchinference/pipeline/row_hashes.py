@@ -1,9 +1,9 @@
 """Hashes rows, such that only equal rows have the same hash.
 
 Rows are equal if their columns have the same names and types, and their values the same bits: 0
-differs from -0, 1 from 1.0, null from an empty text, and a text from its Unicode normalization. The
-hash does not depend on the Arrow representation (chunks, slices, dictionaries, 64-bit offsets). The
-length of each value is hashed before the value, so that (`ab`, `c`) differs from (`a`, `bc`)."""
+differs from -0, 1 from 1.0, and null from an empty text. The hash does not depend on how Arrow
+stores the rows: chunks, slices, dictionaries, 64-bit offsets, and lists of fixed size. The length
+of each value is hashed before the value, so that (`ab`, `c`) differs from (`a`, `bc`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types as kinds
 
 from batchinference.pipeline.arrow import decoded, values_of
-from batchinference.pipeline.type_widening import is_tensor, map_types
+from batchinference.pipeline.type_widening import is_list, is_tensor, map_types
 
 HASH_BYTES = 32
 _NAMES = {
@@ -49,7 +50,18 @@ def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _name_of(kind: pa.DataType) -> str:
-    return "tensor" if is_tensor(kind) else _NAMES.get(str(kind), str(kind))
+    """Return the name of a type, which does not depend on how Arrow stores its values."""
+    if is_tensor(kind):
+        return "tensor"
+    if kinds.is_dictionary(kind):
+        return _name_of(kind.value_type)
+    if kinds.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {_name_of(field.type)}' for field in kind)}>"
+    if kinds.is_map(kind):
+        return f"map<{_name_of(kind.key_type)}, {_name_of(kind.item_type)}>"
+    if is_list(kind):
+        return f"list<item: {_name_of(kind.value_type)}>"
+    return _NAMES.get(str(kind), str(kind))
 
 
 def _joined(values: Iterable[Any]) -> bytes:

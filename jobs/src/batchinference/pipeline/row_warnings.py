@@ -87,7 +87,7 @@ def collect_warnings() -> Iterator[list[RowWarning]]:
 
 @contextmanager
 def warnings_of_row(row: int) -> Iterator[None]:
-    """While the block runs, report all warnings as warnings about this row."""
+    """Report the warnings of the block as warnings about this row, unless the block raises."""
     with collect_warnings() as warnings:
         yield
     for warning in warnings:

@@ -14,8 +14,8 @@ from typing import TypeVar
 from batchinference.spec.progress import TokenKind
 
 SHARE, MIN_SECONDS = 0.1, 0.1
-"""A note is due when the time after the last note is at least MIN_SECONDS and SHARE of the time in
-all earlier notes. So a long job has few notes, and at most SHARE of its time is not noted yet."""
+"""The first note is due at once, and a later note when the time after the last one is at least
+MIN_SECONDS and SHARE of the time in all earlier notes. So a long job has few notes."""
 MIN_LOAD_SECONDS = 0.01
 """Shorter loading times are left out of notes."""
 COUNTS = {"reused", "cached", "cache_errors", *TokenKind}
@@ -75,7 +75,7 @@ class StepTime:
 
     @contextmanager
     def measured(self, rows: Callable[[], int]) -> Iterator[None]:
-        """Measure the context. `rows()` returns the processed rows, and is called at the end."""
+        """Measure the block unless it raises. At its end, `rows()` returns the processed rows."""
         clock = _CLOCKS[self._step]
         began = clock.begin()
         try:
@@ -117,7 +117,7 @@ class StepTime:
         return self.take_rest() if self._seconds >= due else []
 
     def take_rest(self) -> list[tuple[str, str]]:
-        """Return a note (JSON) of the measurements since the last note, if there are any."""
+        """Return a note (JSON) of the measurements since the last note, if they have rows."""
         if not self._rows:
             return []
         note = {"rows": self._rows, "seconds": self._seconds}

@@ -27,7 +27,7 @@ _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
 _UNIT_LENGTH = 6.0
 """First guess of the characters per unit. If the guess is too low, more of the text is read."""
 _MARGIN = 1.25
-"""Units may have this many times the characters of the last span's units before more is read."""
+"""The guess for the next span is this many times the characters per unit of the last span."""
 
 
 class Span(NamedTuple):
@@ -63,8 +63,8 @@ def _tokens(tokenizer: Any, text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits texts into spans of at most `size` units. Each span repeats up to `overlap` units from
-    the end of the previous span."""
+    """Splits texts into spans of at most `size` units (more if one character has more units). Each
+    span repeats up to `overlap` units from the end of the previous span."""
 
     units: Units
     size: int

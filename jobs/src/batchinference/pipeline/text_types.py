@@ -1,7 +1,7 @@
 """Infers the type of texts, such as the values of a CSV column.
 
-Texts stay text unless one type of numbers, dates, timestamps or booleans keeps all texts as they
-are written. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
+Texts stay text unless one type of numbers, dates, timestamps or booleans keeps the digits of all
+texts. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.declared_types import arrow_type
 
 _LOSSY = ("bool", "int64", "uint64", "float64")
-"""Types that accept some texts but would print them differently, such as `007` and `1e400`."""
+"""Types that accept texts of which they lose something, such as `007` and `1e400`."""
 _TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
 _NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
 """Matches integers, and texts such as `12E3`, which are no floats: programs write a float with a
@@ -24,13 +24,13 @@ SAFE_DIGITS = 15
 MAX_DIGITS = 800
 """No float64 has more significant digits."""
 FIRST_VALUES = 64
-"""Number of values of a sample that are cast first: a cast of all values that fails takes long."""
+"""Number of values of a sample that are cast first, because a failing cast of all takes long."""
 CHECKED_NUMBERS = 10_000
 """Maximum number of long numbers in a sample whose printed digits are compared."""
 
 
 def typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts and nulls in the type that keeps all texts as they are written."""
+    """Return texts and nulls in their inferred type, or as texts if the type would alter one."""
     present = texts.drop_null()
     kind = inferred_type(present, present)
     values = texts.cast(arrow_type(kind))
@@ -69,7 +69,7 @@ def _fits(texts: pa.ChunkedArray, kind: str) -> bool:
 
 
 def altered(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | None) -> np.ndarray:
-    """Return a mask (bool) of the texts that an inferred type would print differently."""
+    """Return a mask (bool) of the texts of which an inferred type would lose something."""
     if inferred not in _LOSSY:
         return np.zeros(len(texts), bool)
     array = texts.combine_chunks()
@@ -96,7 +96,7 @@ def buffers_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _have_leading_zeros(characters: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Return a mask (bool) of texts that begin, after a sign, with a zero and a digit or `x`."""
+    """Return a mask (bool) of texts that begin, after any sign, with a zero and a digit or `x`."""
     starts = limits[:-1]
     first = characters.take(starts, mode="clip")
     zero = starts + ((first == ord("-")) | (first == ord("+")))

@@ -4,7 +4,7 @@ An integer and a float become float64. An integer and a decimal become a decimal
 for any integer. Timestamps of two time zones become UTC. Ray widens tensors, and Arrow widens other
 types. The result does not depend on the order of the types, except for the order of struct fields.
 Some wider types cannot hold all values, such as the type for int64 and uint64; `exact_cast`
-therefore keeps every value or raises ArrowInvalid."""
+therefore raises ArrowInvalid for the other values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTENSION_NAME = b"ARROW:extension:name"
 
 
 class TypeMismatch(TypeError):
-    """A column has two types that have no common type, or a value does not fit a type."""
+    """A column has two different types, or a value does not fit the type of its column."""
 
     def __init__(
         self, column: str, one: pa.DataType, other: pa.DataType, error: object = ""
@@ -100,7 +100,7 @@ def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns and types of `schema`, followed by its other columns.
+    """Return the table with the columns and types of `schema`, and then its further columns.
     Missing columns become null. Raises TypeMismatch if values do not fit the types."""
     columns = {field.name: _cast(table, field) for field in schema}
     others = [field for field in table.schema if field.name not in columns]
@@ -176,7 +176,7 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the timestamp type with the finer unit, in UTC if the time zones differ."""
+    """Return the type with the finer unit, in UTC if zones differ; None if one lacks a zone."""
     if (one.tz is None) != (other.tz is None):
         return None
     unit = max(one.unit, other.unit, key=("s", "ms", "us", "ns").index)
@@ -294,10 +294,8 @@ def shared_types(
     schemas: Mapping[str, pa.Schema], fix: str = "read them in two jobs"
 ) -> dict[str, pa.DataType]:
     """Return the type of each column for file formats with a schema. If files differ, the type is
-    widened.
-
-    `schemas` maps file names to schemas. Raises BadInput if two types have no common type. The
-    message ends with `fix`, or with advice about a missing time zone."""
+    widened. `schemas` maps file names to schemas. Raises BadInput if two types have no common type.
+    The message ends with `fix`, or with advice about a missing time zone."""
     shared: dict[str, pa.DataType] = {}
     where: dict[str, str] = {}
     for file, schema in schemas.items():
@@ -385,7 +383,7 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error if a cast would turn numbers into times, or add or drop a time zone."""
+    """Raise an Arrow error if a cast is between numbers and times, or adds or drops a zone."""
     both = (source, target)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")

@@ -1,8 +1,8 @@
 """Removes rows from the snapshot of an output if their input files have changed or are gone.
 
-Manifest entries record which of their rows come from which input file (`Origin`). For this reason,
-rows of other input files in the same data files need not be computed again. When the output is
-completed, these data files are rewritten without the removed rows."""
+If manifest entries record which of their rows come from which input file (`Origin`), rows of other
+input files in the same data files need not be computed again. When the output is completed, these
+data files are rewritten without the removed rows."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def parse_code(content: bytes) -> dict[str, str]:
 
 
 def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
-    """Return how the stored hashes in `file` differ from `code`, as text; empty if they do not.
-    Raises BadOutput if the file is damaged."""
+    """Return how the stored hashes in `file` differ from `code`, as text; empty if they do not, or
+    if there is no file. Raises BadOutput if the file is damaged."""
     try:
         stored = parse_code(file.read())
     except FileNotFoundError:  # the run died before it stored hashes
@@ -63,8 +63,8 @@ def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
 
 
 def describe_spec_change(file: Location, work: Mapping[str, Any]) -> str:
-    """Return, as text, the fields in which the spec in `file` differs from `work` (`work_of`), each
-    with both values. Arguments of code are not stored or shown. Empty if `file` is unreadable."""
+    """Return a text about up to MAX_CHANGES fields in which the spec in `file` differs from `work`
+    (`work_of`). Arguments of code are not stored or shown. Empty if `file` is unreadable."""
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.secrets import without_arguments
 

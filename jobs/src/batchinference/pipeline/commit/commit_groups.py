@@ -41,8 +41,8 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def counts_of_group(group: RowBatch) -> Counts:
-    """Return the number of input rows that are not split, the number of rows per outcome, and the
-    tokens that models used for all rows."""
+    """Return the number of input rows that are not split, the numbers of rows per outcome and of
+    warnings, and the tokens that models used for all rows."""
     files = np.unique(group.warnings.column("id").to_numpy() >> ROW_BITS)
     tokens = {kind: sum(sums) for kind, sums in _token_sums(files, group).items()}
     return Counts(

@@ -76,13 +76,12 @@ class Committer:
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit a batch as commit `number` of a task. Raises BadOutput if the pass
-        accepts no more commits. If the call fails, it removes the files that it has written. Only
-        if the write of the manifest fails, the files stay: the manifest may exist nevertheless, and
-        must not name a removed file.
+        accepts no more commits. If the call fails, it removes the files that it has written, unless
+        the write of the manifest fails: the manifest may exist nevertheless.
 
-        At the end, the driver closes the pass, lists all files, and deletes orphan files. If a task
-        writes files later, it fails in `check_can_commit`, and removes its files itself. It leaves
-        orphan files only if its process dies or the storage is unavailable."""
+        At the end, the driver closes the pass, lists all files, and deletes orphan files. A task
+        that writes files later fails in `check_can_commit`, and removes its files itself, unless
+        its process dies or the storage is unavailable."""
         with _deleted_on_error() as written:
             write_time = StepTime(WRITE_STEP)
             with write_time.measured(lambda: len(batch.ids)):

@@ -1,7 +1,7 @@
 """Writes the heartbeat of a run, and waits for the heartbeat of another run.
 
 A run that finds an unfinished output of another run waits for a new heartbeat of that run. If none
-is written, it takes over the output. Clocks of machines are not compared."""
+is written, the waiting run takes over the output. Clocks of machines are not compared."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def heartbeat_file(layout: Layout, lease: Lease) -> Location:
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
     """Raise BadOutput if the run with this lease, another run, is writing to the output. Wait for
-    its heartbeat unless that run is known to have ended. Return whether the function has waited:
-    the other run may have completed the output during this time."""
+    its heartbeat unless that run has ended, or has completed the output. Return whether the
+    function has waited: the other run may have completed the output during this time."""
     if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
@@ -70,8 +70,8 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
 
 
 def _has_ended(lease: Lease, identity: str) -> bool:
-    """Return whether the run with this lease is known to have ended. An earlier pass of the same
-    BatchInference object always has: the operator stops each pass before it starts the next."""
+    """Return whether the run with this lease is known to have ended. An earlier attempt of the same
+    BatchInference object always has: the operator stops an attempt before it starts the next."""
     is_alone = is_cluster_job(identity) or lease.process == this_process()
     return (lease.job == identity and is_alone) or is_dead(lease.process)
 

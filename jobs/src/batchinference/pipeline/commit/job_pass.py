@@ -34,7 +34,7 @@ FETCH_THREADS = 16
 
 @dataclass(frozen=True)
 class JobPass:
-    """One pass at an output. Each write task gets a copy of this object."""
+    """One pass at an output. Each task that commits gets a copy of this object."""
 
     layout: Layout
     lease: Lease
@@ -112,7 +112,7 @@ class JobPass:
         return start.with_commits(self.manifests())
 
     def counts(self) -> Counts:
-        """Return the counts of the rows committed so far, from the names of the manifests. If a
+        """Return the counts of the rows that this pass has committed, from names of manifests. If a
         task ran twice, only the first manifest (by name) of each of its commits is used."""
         commits = sorted(self._commits(), reverse=True)
         return Counts.sum({commit: counts for _, commit, counts in commits}.values())
@@ -185,8 +185,8 @@ class JobPass:
     ) -> None:
         """Delete the data and error files of this work that no manifest entry in `entries` names.
         `files` is a listing of the output, or None to list it here. Raises BadOutput if another run
-        has taken over the output. The lease is checked after the listing, so that files that
-        another run writes later are never deleted."""
+        has taken over the output. The lease is checked after the listing, so that later files of
+        another run are never deleted."""
         files, layout = files or ListedFiles.of(self.layout), self.layout
         committed = {file.name for entry in entries for file in entry.files}
         orphans = [
@@ -209,7 +209,7 @@ class JobPass:
     ) -> None:
         """Commit all rows to a table at once. Before the commit, the final snapshot and the report
         are written, so that both exist even if the driver dies right after the commit. Raises
-        BadOutput if another run has taken over the output."""
+        BadOutput if another run has taken over the output, or if the table refuses the rows."""
         self._write_final_state(final, report)
         with table_errors_as_bad_output():
             if write.mode == "error" and table.holds_rows():

@@ -41,7 +41,7 @@ class Lease:
     """The hash of the job's output definition (see `output_paths.work_key`)."""
     pass_number: _PassNumber
     run: RunId
-    """A random ID. `pass_number` is not unique: it restarts at 1 if a user deletes the state."""
+    """A random ID of the pass. `pass_number` restarts at 1 if a user deletes the state."""
     begun: _Flag = True
     """False from the claim of the output until the pass begins. Meanwhile, no rows are valid."""
     job: _Text = ""
@@ -63,7 +63,7 @@ class Lease:
         job: str = "",
         series: str = "",
     ) -> Lease:
-        """Return a lease of this process, with a new random ID of the run. Does not store it."""
+        """Return a lease of this process, with a new random ID of the pass. Does not store it."""
         run = uuid.uuid4().hex
         errors = layout.errors.uri
         return cls(layout.key, pass_number, run, begun, job, errors, series, this_process())
@@ -99,7 +99,7 @@ class Lease:
         layout.lease_file.update(replace_lease)
 
     def write_success_marker(self, layout: Layout) -> None:
-        """Write the completion marker, which contains the ID of this run."""
+        """Write the completion marker, which contains the ID of this pass."""
         layout.success.write(self.run.encode())
 
     def has_completed(self, layout: Layout) -> bool:
@@ -108,7 +108,7 @@ class Lease:
         return self.is_success_marker(layout.success.read_if_exists())
 
     def is_success_marker(self, content: bytes | None) -> bool:
-        """Return whether this is the content of the completion marker of this run."""
+        """Return whether this is the content of the completion marker of this pass."""
         return content == self.run.encode()
 
     def deletable_errors(self, output: Location, job_errors: Location) -> Location | None:
@@ -134,7 +134,7 @@ def read_lease(layout: Layout) -> Lease | None:
 
 
 def read_lease_file(file: Location) -> Lease | None:
-    """Return the lease in a file; None if the file does not exist."""
+    """Return the lease in a file; None if there is no file. Raises BadOutput if it is damaged."""
     return _parse_lease(file, file.read_if_exists())  # one request, because each commit does this
 
 
@@ -223,9 +223,8 @@ def _start_time(pid: int) -> str:
 
 
 def identity_of(job: BatchInference) -> str:
-    """Return the identity of a job. It differs from that of any other job with the same write.path.
-    All attempts of a BatchInference object have the identity "namespace/name (uid)". All runs of a
-    job file on one machine have the identity "name on host"."""
+    """Return the identity of a job: "namespace/name (uid)" for all attempts of a BatchInference
+    object, and "name on host" for all runs of job files with this name on one machine."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:
@@ -240,5 +239,5 @@ def without_uid(identity: str) -> str:
 
 def is_cluster_job(identity: str) -> bool:
     """Return whether the identity is of a BatchInference object. Such a job runs once, in one or
-    more passes. A job file on a machine can be run any number of times."""
+    more attempts. A job file on a machine can be run any number of times."""
     return identity.endswith(")")

@@ -1,8 +1,8 @@
 """Manifests. Each manifest describes one commit of a task.
 
-Files that no manifest names are no part of the output. The name of a manifest contains the task,
-the number of the commit in the task, and the row counts, so that a listing shows the progress. The
-name ends in a random suffix, so that no manifest overwrites another."""
+Files that no manifest entry names are no part of the output. The name of a manifest contains the
+task, the number of the commit in the task, and the row counts, so that a listing shows the
+progress. The name ends in a random suffix, so that no manifest overwrites another."""
 
 from __future__ import annotations
 
@@ -212,6 +212,10 @@ class _NoteFields:
     reused: Natural = 0
     cached: Natural = 0
     cache_errors: Natural = 0
+    replicas_per_device: Natural = 0
+    input_tokens: Annotated[Natural, Field(alias=TokenKind.INPUT)] = 0
+    cached_tokens: Annotated[Natural, Field(alias=TokenKind.CACHED)] = 0
+    output_tokens: Annotated[Natural, Field(alias=TokenKind.OUTPUT)] = 0
 
 
 _NOTE = TypeAdapter(_NoteFields)

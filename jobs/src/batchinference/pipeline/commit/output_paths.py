@@ -1,8 +1,8 @@
 """Locations of all files below the output path. docs/contributing/protocol.md lists the files.
 
 The *work* of a job is its output definition: the fields of the spec that determine its rows. The
-hash of the work is its *key*. Names of data and error files begin with a prefix of the key, so jobs
-can share a directory. Readers of data sets skip names that begin with an underscore."""
+hash of the work is its *key*. Names of data and error files contain the beginning of the key, so
+jobs can share a directory. Readers of data sets skip names that begin with an underscore."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
-    """Return the key of a spec. Two job files that define the same rows have the same key."""
+    """Return the key of a spec. Job files that define the same rows alike have the same key."""
     return hashlib.sha256(json.dumps(work_of(spec), sort_keys=True).encode()).hexdigest()
 
 
@@ -88,8 +88,8 @@ class Layout:
     """Whether the rows are written to a table, in one commit at the end."""
 
     def __post_init__(self) -> None:
-        """Refuse symbolic links below the output, because other users may plant them. The path of
-        the output itself may contain links."""
+        """Refuse symbolic links below the output and the error records, because other users may
+        plant them. The paths of these directories themselves may contain links."""
         errors_root = self.output if self.output.contains(self.errors) else self.errors
         roots = {"output": self.output, "state": self.output, "errors": errors_root}
         for name, root in roots.items():
@@ -108,7 +108,7 @@ class Layout:
         return main.append_layout if spec.write.adds else main
 
     def _with_state(self, state: Location) -> Layout:
-        """Return the layout with another state directory; `errors` moves along if it is inside."""
+        """Return the layout with another state directory, to which default `errors` move, too."""
         inside = self.errors == self.state / "errors"
         return replace(self, state=state, errors=state / "errors" if inside else self.errors)
 
@@ -119,7 +119,7 @@ class Layout:
 
     @property
     def append_layout(self) -> Layout:
-        """The layout of the first run with mode append. Later runs use `addition`."""
+        """The layout of the first run with a mode that adds rows. Later runs use `addition`."""
         return self._with_state(self.output / STATE_DIRECTORY / f"{_APPENDED}{self.key[:8]}")
 
     def all_appended(self, directories: Sequence[Location] | None = None) -> list[Layout]:

@@ -49,7 +49,7 @@ class OutputState:
     has_failed_rows: bool = False
     """Whether a complete output has failed rows. Only read for a retry or after a code change."""
     has_foreign_files: bool = False
-    """Whether there are files that no job wrote. Only read if there is no lease."""
+    """Whether there are files that the write mode forbids. Only read if there is no lease."""
     replaced_by: Lease | None = None
     """The lease of a complete replacement that was not swapped in yet."""
     has_appended_rows: bool = False

@@ -109,7 +109,7 @@ def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader
 
 
 def _was_complete(reader: CachedReader, layout: Layout) -> bool:
-    """Return whether an output is complete, or was until a retry of failed rows began to run."""
+    """Return whether an output is complete, or was until a run retried or replaced rows."""
     if not reader.is_of_work(layout):
         return False
     return reader.has_success_marker(layout) or layout.final_snapshot.exists()

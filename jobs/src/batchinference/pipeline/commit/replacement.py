@@ -37,7 +37,7 @@ def delete_old_replacement(layout: Layout) -> None:
 
 def swap_in_replacement(layout: Layout, job: str = "") -> None:
     """Replace an output by its complete replacement. An interrupted call can be repeated. Raises
-    BadOutput if another run is writing to the output."""
+    BadOutput if another run is writing to the output, and Incomplete if files are missing."""
     new, current = read_lease(layout.replacement), read_lease(layout)
     if new is None or new.key != layout.key:
         return  # another run has swapped it in
@@ -62,8 +62,8 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
 
 
 def _check_files(layout: Layout, current: Lease | None) -> None:
-    """Raise Incomplete if files of the replacement are missing or damaged. Before that, delete the
-    completion marker of the replacement, so that the next run computes the missing rows."""
+    """Raise Incomplete if files of the replacement are missing or damaged, after deleting its
+    completion marker and final snapshot, so that the next run computes the missing rows."""
     replacement = layout.replacement
     try:
         final = Snapshot.read(replacement.final_snapshot, replacement.key)

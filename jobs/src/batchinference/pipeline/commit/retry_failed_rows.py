@@ -37,7 +37,7 @@ def without_failed_rows(snapshot: Snapshot, errors: Location) -> Snapshot:
 
 def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids (int64) of the rows in an error file, sorted and without duplicates, and the
-    ids of rows that could not be read. Raises BadOutput if the file is damaged."""
+    ids of rows that could not be read. Raises BadOutput if the file is damaged or unreadable."""
     try:
         table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
         ids = ids_of(table)

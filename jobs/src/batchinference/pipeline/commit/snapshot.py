@@ -1,8 +1,8 @@
 """Snapshots: files that list the valid manifest entries of an output at one moment.
 
 A pass begins with a snapshot. Commits that are neither in this snapshot nor made by the pass
-are invalid, even if a delayed task makes them later. A complete output has a final snapshot. If
-somebody has deleted or changed the files of an entry, the next pass computes its rows again."""
+are invalid, even if a delayed task makes them later. A complete output has a final snapshot. If a
+file of an entry is gone or has another size, the next pass computes the rows of the entry again."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Snapshot:
     findings: str = ""
     """A text about the first rows, which are computed before all others (see `first_rows`)."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
-    """For each step with a cascade, the score from which on the step skips rows."""
+    """For each step with a cascade, the score from which on it skips rows; None to skip none."""
     gate: str = ""
     """The gate (`spec.gate`) that the first rows have passed, as JSON."""
     recomputed: list[Natural] = field(default_factory=list)

@@ -93,8 +93,8 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
 
 
 def _action_after_code_change(state: OutputState, request: Request, action: Action) -> Action:
-    """Return the action, or START_IN_SERIES if the code has changed before any row was
-    committed. Raises BadOutput if the action would mix rows of the old and of the new code."""
+    """Return the action, or START_IN_SERIES if the code has changed before any row was committed.
+    Raises BadOutput if the action would keep rows of the old code, except for a retry."""
     # a retry of failed rows is not refused, because users normally correct the code before it
     keeps_rows = action in (Action.RESUME, Action.ALREADY_COMPLETE)
     if not state.code_change or request.retry or not keeps_rows:
@@ -137,7 +137,7 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
 
 
 def restart_advice(setting: str = "", *, command: bool) -> str:
-    """Return the advice to compute all rows again: by a command, or else by a setting."""
+    """Return the advice to compute all rows again, by a `command`, otherwise by `setting`."""
     how = f"Run `{RESTART}`" if command else f"Set {setting or 'write.mode to overwrite'}"
     return f"{how} to compute all rows again"
 

@@ -67,8 +67,8 @@ class Claim:
     def _delete_files(self, layout: Layout, old: Lease, current: Lease) -> None:
         """Delete the data files of the work of the lease `old`, and its error files if that is
         allowed (see `Lease.deletable_errors`). Raises BadOutput if the output has another lease
-        than `current`. This is checked after the listing of the files, so that files that another
-        run writes later are never deleted."""
+        than `current`. This is checked after the listing of the files, so that later files of
+        another run are never deleted."""
         errors = old.deletable_errors(layout.output, self.layout.errors)
         directories = [errors, layout.data] if errors is not None else [layout.data]
         listed = (work_files_in(directory, old.key) for directory in directories if old.key)

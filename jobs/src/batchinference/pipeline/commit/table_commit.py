@@ -1,8 +1,6 @@
-"""Commits the rows of a job to a table, at most once.
-
-A table stores two marks with each commit. The mark of the pass proves the commit if its driver
-dies right afterwards. The mark of the series (all passes for the same rows) keeps delayed drivers
-from committing the same rows again."""
+"""Commits the rows of a job to a table, at most once. A table stores two marks with each commit.
+The mark of the pass proves the commit if its driver dies right afterwards. The mark of the series
+(all passes for the same rows) keeps delayed drivers from committing the same rows again."""
 
 from __future__ import annotations
 

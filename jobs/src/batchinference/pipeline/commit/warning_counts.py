@@ -24,8 +24,8 @@ class WarningTracker:
     _warned: int = field(default=0, init=False)
 
     def update(self, warned: int) -> list[WarningCount]:
-        """Return the warnings so far. `warned` is the number of warnings that the names of all
-        manifests state. Fetches at most MAX_FETCHED new manifests, and more in later calls."""
+        """Return the warnings so far. `warned` is the current number of warnings, with those
+        `before`. Fetches at most MAX_FETCHED new manifests, and more in later calls."""
         if warned != self._warned:
             self._by_commit |= {
                 commit: [warning for entry in manifest.entries for warning in entry.warnings]

@@ -1,6 +1,6 @@
 """Determines the batch size of a step, and the batches of a segment (adjacent steps of a process).
 
-The batch size of a step is as configured or, with `auto`, the fastest that memory allows."""
+The batch size of a step is configured or a default or, with `auto`, the fastest that fits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WINDOW_BATCHES = 30
 
 @dataclass
 class BatchSize:
-    """The batch size of one step in one replica."""
+    """The batch size of one step in one process."""
 
     step: str
     size: int
@@ -63,7 +63,7 @@ class BatchSize:
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
-        """Return the initial batch size of a step: UNLIMITED for user code without a batch size."""
+        """Return the initial batch size of a step; UNLIMITED without a batch size and a model."""
         if step.batch_size == "auto":
             return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
         default = step.model.default_batch_size if step.model else UNLIMITED
@@ -148,9 +148,9 @@ class BatchRows:
         return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
 
     def cut(self, window: RowBatch) -> Iterator[tuple[RowBatch, int]]:
-        """Yield the rows of a window in batches of about `next` input rows, and the number of input
-        rows of each batch. All rows of an input row, and its errors, are in the same batch.
-        `record_batch` may change `next` between batches."""
+        """Yield the rows of a window in batches of about `next` input rows, and the approximate
+        number of input rows of each. All rows of an input row, and its errors, are in the same
+        batch. `record_batch` may change `next` between batches."""
         rows, inputs = max(1, len(window.ids)), len(window.input_ids)
         units = max(1, inputs) * self._unit
         simple = window.has_unique_ids and not window.errors.num_rows

@@ -30,9 +30,9 @@ task began. So a long task makes few small commits."""
 @dataclass(frozen=True)
 class CommitRules:
     """When a task commits a chunk. A chunk with at least `rows` input rows, which are enough for a
-    file, is committed after `commit_seconds`, and a smaller chunk after `small_commit_seconds`. A
-    chunk of `file_bytes` is committed at once, but a chunk with fewer than `rows_per_file` rows (0
-    if not configured) only at MAX_FILE_SIZE times `file_bytes`."""
+    file, is committed after `commit_seconds`, a smaller chunk after `small_commit_seconds` or later
+    (SMALL_COMMIT_SHARE), and a chunk of `file_bytes` at once. A chunk with fewer than
+    `rows_per_file` rows (0 if not configured) may grow to MAX_FILE_SIZE times `file_bytes`."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
@@ -43,11 +43,9 @@ class CommitRules:
 
 class ChunkCommits:
     """Collects the rows of a task and commits them in chunks. A thread commits a chunk while the
-    next rows are computed.
-
-    `task` is the number of the task. `notes` returns the notes of the process for the report, since
-    the last chunk. If the `with` block raises an error, the rows that were added before are still
-    committed, unless another run has taken over the output."""
+    next rows are computed. `task` is the number of the task. `notes` returns the notes of the
+    process for the report, since the last chunk. If the `with` block raises an error, the rows that
+    were added before are still committed, unless another run has taken over the output."""
 
     def __init__(
         self,
@@ -143,7 +141,7 @@ class ChunkCommits:
 def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
     """Yield the rows that no earlier commit of the task contains. A commit has all or none of the
     rows that a task made from an input row. So if a commit has some rows of an input row, it has
-    all rows that this task can make from it."""
+    all that this task can make of that input row. Raises Incomplete if the input is shorter now."""
     if not earlier:
         yield from read
         return

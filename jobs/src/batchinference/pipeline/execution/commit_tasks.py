@@ -1,8 +1,6 @@
 """Runs a job without actor pools as one segment: each Ray task reads, computes and commits a part
-of the input.
-
-Rows stay in the process that reads them. Ray runs as many worker processes as tasks fit on its
-CPUs, and each process loads the models once."""
+of the input. Rows stay in the process that reads them. Ray runs as many worker processes as tasks
+fit on its CPUs, and each process loads the models once."""
 
 from __future__ import annotations
 

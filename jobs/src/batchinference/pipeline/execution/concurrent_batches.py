@@ -30,7 +30,7 @@ Run = Callable[[pa.Table], Iterator[pa.Table]]
 _Cut = Callable[[], pa.Table]
 """Cuts one batch out of a block."""
 _Batch = Future[list[pa.Table]]
-"""The future results of a batch. `result()` raises _Failed."""
+"""The future results of a batch. `result()` raises _Failed if a step fails."""
 MODEL_CALLS = 3
 """Concurrent calls of an actor: one computes, one prepares its batch, and one passes on results."""
 MIN_CALLS, MAX_CALLS = 16, 64
@@ -39,7 +39,7 @@ MAX_BATCHES = 1024
 """Maximum concurrent batches of an actor, each in a thread."""
 SUSPECTED_BATCHES = 64
 """Maximum concurrent batches in a process that replaces a dead one. If this process dies as well,
-the rows of all these batches are computed one by one."""
+the rows of all these batches become suspects (see `crash_isolation`)."""
 PART_SECONDS = 4.0
 """A call passes on finished batches in parts, each after this many seconds. When a job stops, the
 call ends within twice this time, which leaves time to commit the last part."""
@@ -146,7 +146,7 @@ class ConcurrentBatches:
                 results.set_exception(error)
 
     def _run(self, batch: pa.Table) -> list[pa.Table]:
-        """Return the results of a batch. Raises _Failed."""
+        """Return the results of a batch. Raises _Failed if a step fails."""
         if self._stopping.is_set():
             return []
         with self._lock:

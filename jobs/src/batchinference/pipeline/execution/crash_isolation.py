@@ -1,9 +1,9 @@
 """Finds rows that kill their process, so that they become failed rows.
 
-A process that replaces a dead one stores a note before a step computes rows, and removes the note
-afterwards (see `crash_notes`). A remaining note names the rows on which a process died. From then
-on these rows are suspects: they are computed apart from other rows, in parts that become smaller
-with each death.
+A process that replaces a dead one, or computes suspects, stores a note before a step computes rows,
+and removes the note afterwards (see `crash_notes`). A remaining note names the rows on which a
+process died. From then on these rows are suspects: they are computed apart from other rows, in
+parts that become smaller with each death.
 
     a process dies on 1,024 rows -> they are computed in 32 parts of 32 rows
     a process dies on 32 rows    -> they are computed one by one
@@ -121,7 +121,8 @@ class Isolation:
     @property
     def is_systemic(self) -> bool:
         """Whether ADJACENT_ROWS adjacent rows have crashed, so that their values are not the cause.
-        The first row of a file is adjacent to all rows of the previous file, which may be short."""
+        The first row of a file also counts as adjacent to any row of the previous file, so that
+        crashes in a series of very short files are detected."""
         rows = np.sort(np.array([*self.crashed], np.int64))
         if len(rows) < ADJACENT_ROWS:
             return False
@@ -131,8 +132,8 @@ class Isolation:
         return bool(pairs.all(axis=1).any())
 
     def divided(self, batch: RowBatch) -> tuple[list[RowBatch], RowBatch]:
-        """Return small parts with the suspects of a batch, and the rest of the batch, which keeps
-        its ends and notes. All rows of an input row are in the same part."""
+        """Return the suspects of a batch in small parts, and the rest of the batch, which keeps
+        `ends` and `notes`. All rows that steps made from one input row are in the same part."""
         parts: list[RowBatch] = []
         for note in self.suspects:
             ids = np.unique(batch.ids)

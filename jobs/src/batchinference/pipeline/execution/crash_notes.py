@@ -1,7 +1,7 @@
 """Stores notes in the control store of the Ray cluster: which rows each process is computing.
 
 A note that was not removed shows on which rows its process died (see `crash_isolation`). Only
-processes that replace a dead one store notes, because a note costs two requests per batch."""
+processes that replace a dead one or compute suspects store notes: each costs two requests."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def _process() -> str:
 
 
 def _prefix(run: str, owner: str = "") -> str:
-    """Return the prefix of the names of all notes of a run, or only of the notes of one owner."""
+    """Return the prefix of the names of all notes of a pass (`Lease.run`) or of one owner in it."""
     return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
 
 
 @contextmanager
 def noted(run: str) -> Iterator[None]:
-    """While the block runs, `noted_rows` stores notes for this run."""
+    """While the block runs, `noted_rows` stores notes for the pass with this ID."""
     before = _call.note
     _call.note = f"{_prefix(run, owner_of_this_process())}{_process()}/{get_ident()}"
     try:
@@ -87,8 +87,8 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ReadNotes:
-    """Keeps a note while a process that replaces a dead one reads rows. The note only adds the
-    location of a crash to a message. The rows are not isolated, because their number is unknown."""
+    """Keeps a note, and sets AFTER_CRASH, while a process that replaces a dead one reads rows. The
+    note only adds a location to a message: the number of rows is unknown, so none are isolated."""
 
     run: str
 
@@ -121,15 +121,15 @@ def predecessor_deaths(run: str) -> list[Death]:
 
 
 def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps of a run, or with `reading` the deaths while rows were read. No
-    process of the run may be computing. The result is empty if the head of Ray does not answer."""
+    """Return the deaths in steps of a pass, or with `reading` the deaths while rows were read. A
+    process that still computes counts as dead. Empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _deaths(_prefix(run), _process(), reading=reading)
     return []
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return the deaths in steps of a run, and remove their notes. No process may be computing."""
+    """Return the deaths in steps of a pass, and remove their notes. No process may be computing."""
     deaths = deaths_of(run)
     with suppress(Exception):
         for name, text in notes_below(_prefix(run)).items():

@@ -75,7 +75,7 @@ _UNFUSED: dict[str, Any] = {"max_calls": 0}
 it fuses read tasks and task stages with each other, but not with an actor pool or a write task,
 which lack this argument and would run them sequentially. The value is Ray's default for tasks."""
 ROWS_PER_ACTOR = 4096
-"""Number of rows in the concurrent calls of an actor, if the rows take very different times."""
+"""Number of rows in the concurrent calls of an actor, if an engine or endpoint batches them."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 """Maximum rows and bytes of the blocks of read tasks."""
 
@@ -84,8 +84,8 @@ MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 class DatasetExecution:
     """The operators of one pass. `blocks` is the number of blocks into which the input is cut.
 
-    Steps before the first pool run in the read tasks, and steps after the last pool in the tasks
-    that commit. If `reads_run_steps` is False, the read tasks are too few to run steps."""
+    Stages before the first pool that need TASK_CPUS run in the read tasks, unless these are too few
+    (`reads_run_steps` is False). A last stage without a pool runs in the tasks that commit."""
 
     plan: Plan
     tasks: list[ReadRows]
@@ -151,7 +151,7 @@ class DatasetExecution:
 
     @property
     def run_id(self) -> str:
-        """The ID of the run that has the lease."""
+        """The ID of the pass."""
         return self.committer.job_pass.lease.run
 
     def _read(self, stages: list[Stage]) -> Dataset:
@@ -230,9 +230,9 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the batch size for Ray Data: a window if the step pads texts, and otherwise all
-        rows of a call. In that case, a call has at least the rows of a batch, or of a window if the
-        step skips rows, and exactly one block if the stage batches itself."""
+        """Return the batch size for Ray Data: a window if the step pads texts, otherwise all rows
+        of a call. Such a call has one block if the stage batches itself or has no batch size, and
+        otherwise at least the rows of a batch, or of a window if the step skips rows."""
         if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
@@ -362,8 +362,8 @@ class CommitDatasink(Datasink[None]):
         return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Raise JobFailure if the columns of the rows cannot be written. Ray calls this on the
-        driver with the schema of the first available rows."""
+        """Raise JobFailure if no step follows and the columns of the rows cannot be written. Ray
+        calls this on the driver with the schema of the first available rows."""
         columns = schema.names if isinstance(schema, pa.Schema) else []
         if not self._segment.has_stages:
             names = [name for name in columns if name not in OWN_COLUMNS]
@@ -395,10 +395,8 @@ class CommitDatasink(Datasink[None]):
 
 
 def _actor(stage: Stage, segment: Segment) -> type:
-    """Return a class for an actor pool.
-
-    The segment is part of the class. A constructor argument would be in Ray's object store, and if
-    it was lost there, Ray could not restart the actor."""
+    """Return a class for an actor pool. The segment is part of the class. A constructor argument
+    would be in Ray's object store, and if it was lost there, Ray could not restart the actor."""
 
     class SegmentActor:
         def __init__(self) -> None:
@@ -432,7 +430,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
 
 def load_in_pool(segment: Segment) -> None:
-    """Load the stages of an actor, and make them note how busy the actor is. Raises ModelLoad."""
+    """Load the stages of an actor, and make them note how busy it is. Raises JobFailure."""
     outputs_within(OCCUPANCY.passing_on)
     segment.load()[0].note_occupancy()
 

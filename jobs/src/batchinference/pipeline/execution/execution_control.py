@@ -35,7 +35,7 @@ class Failure(NamedTuple):
 
 @dataclass
 class ExecutionControl:
-    """Controls the execution of one pass, from another thread."""
+    """Controls the execution of one pass, also from another thread."""
 
     recovers: bool = True
     """Whether the next pass can compute the rows of lost tasks."""

@@ -1,7 +1,5 @@
-"""Runs one pass of a job on Ray.
-
-A pass runs as a single segment if the plan, the input and the output allow it, and otherwise as
-several segments with Ray Data."""
+"""Runs one pass of a job on Ray. A pass runs as a single segment if the plan, the input and the
+output allow it, and otherwise as several segments with Ray Data."""
 
 from __future__ import annotations
 
@@ -89,11 +87,11 @@ class Executor:
 
     @property
     def has_rows(self) -> bool:
-        """Return whether rows are missing."""
+        """Whether rows are missing."""
         return self._prepared.missing != {}
 
     def run(self) -> None:
-        """Run the pass until all rows are committed.
+        """Run the pass to its end.
 
         A pass without actor pools is a single segment, unless rows must move between tasks: because
         few tasks can read but all CPUs should compute, or because tasks share output files."""
@@ -238,7 +236,7 @@ class Executor:
         """Rewrite the files of a finished output, and return the new snapshot.
 
         An output without rows gets a file with its columns. Otherwise, schemas are unified and, if
-        `_merges` is true, small files of this run are merged."""
+        `_merges` is true, small files of this pass are merged."""
         write, job_pass = self._spec.write, self._prepared.job_pass
         end = self._without_removed(end)
         if not end.has_rows:
@@ -312,7 +310,7 @@ class Executor:
         self.control.drain()
 
     def give_up(self) -> None:
-        """Make `run` cancel its tasks and raise an error in its thread."""
+        """Make `run` raise an error soon in its thread."""
         self.control.given_up = True
 
 

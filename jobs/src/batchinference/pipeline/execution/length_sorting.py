@@ -64,7 +64,7 @@ def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
     """Return the length of each row (int64): its number of tokens if a prepared column lists the
-    tokens, or else the total length of its texts. None if the columns have no texts."""
+    tokens, otherwise the bytes of its texts. None if the columns have no texts."""
     texts = text_columns(table, columns)
     if not texts:
         return None

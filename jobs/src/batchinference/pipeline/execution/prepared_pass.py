@@ -119,9 +119,8 @@ class PreparedPass:
 
 @dataclass
 class Passes:
-    """Counts the passes of a run at one output.
-
-    One pass is enough unless a node is lost, a device fails, or a row kills its process."""
+    """Counts the passes of a run at one output. Further passes follow a sample, a measurement, a
+    lost node, a device that fails, or a row that kills its process."""
 
     number: int = 0
     stalled: int = 0

@@ -282,7 +282,7 @@ def _connect(
         if "InvalidAuthToken" not in failure.message:
             raise
         raise JobFailure(
-            f"--address: the Ray cluster at {address} rejects the token, or has got none. Set "
+            f"--address: the Ray cluster at {address} rejects the token, or no token was sent. Set "
             "RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_MODE=token to send the one in "
             "~/.ray/auth_token"
         ) from None

@@ -2,7 +2,7 @@
 
 The first pass has one replica per device and stops soon after the first results, the next pass has
 two, and so on. All passes commit their rows. The search ends when one more replica gains less than
-the factor GAIN, does not fit into the memory of the device, or has no CPUs."""
+the factor GAIN, does not fit into the memory of the device, or exceeds the maximum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAIN = 1.1
 
 @dataclass
 class ReplicaSearch:
-    """The search of one run. Steps are measured one after another."""
+    """The search of a run at one output. Steps are measured one after another."""
 
     _undecided: dict[str, int]
     """The maximum number of replicas of each step that is not decided yet."""

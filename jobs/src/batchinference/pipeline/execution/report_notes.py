@@ -40,7 +40,7 @@ class PeakMemory:
 
 @lru_cache(maxsize=16)
 def peak_memory(_run: str) -> PeakMemory:
-    """Return the PeakMemory of this process that all tasks of a run share."""
+    """Return the PeakMemory of this process that all tasks of a pass share."""
     return PeakMemory()
 
 

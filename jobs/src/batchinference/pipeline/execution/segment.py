@@ -61,11 +61,11 @@ class Segment:
     pickled: bytes
     """The stages and the ErrorHandling."""
     run_id: str = ""
-    """The ID of the run, because a process may serve several runs."""
+    """The ID of the pass (`Lease.run`), because a process may serve several passes."""
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
-    """The columns that the first model reads."""
+    """Rows are sorted by the length of the texts in these columns."""
     has_stages: bool = True
     concurrent: bool = False
     """Whether several threads run the segment. They share the models, but not the measurements."""
@@ -100,7 +100,7 @@ class Segment:
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
 
     def load(self) -> list[StageRunner]:
-        """Return the stages of this process. The first call loads them. Raises ModelLoad."""
+        """Return the stages of this process. The first call loads them. Raises JobFailure."""
         return _LOADED.stages(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
@@ -109,7 +109,7 @@ class Segment:
         return self._of_batches(read, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a block like `of_read`, each result in the order of the block."""
+        """Yield the results of a block like `of_read`. Without suspects, each is in block order."""
         return self._of_batches(iter([batch]), stopping, self._of_blocks)
 
     def _of_batches(
@@ -138,13 +138,13 @@ class Segment:
             isolation = isolation.after(predecessor_deaths(self.run_id))
         if isolation.is_systemic:
             raise JobFailure(
-                f"{CRASHED}. This happened to adjacent rows, so their values are not the cause: it "
-                "is for example a broken device, or the code of a step"
+                f"{CRASHED}. This happened to adjacent rows, so the cause is not their values but, "
+                "for example, a broken device or the code of a step"
             )
         return isolation
 
     def replaces_process(self) -> bool:
-        """Return whether this process replaces a dead one, so that its rows are suspects."""
+        """Return whether this process replaces a dead one, so that it may die as well."""
         return bool(self.run_id) and replaces_dead_process()
 
     def _noted(self, *, always: bool = False) -> AbstractContextManager[None]:
@@ -282,8 +282,8 @@ def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
 
 
 class LoadedStages:
-    """The stages that this process has loaded for the segments of one run. Stages of an earlier run
-    are dropped when the next run loads a segment, because models are large."""
+    """The stages that this process has loaded for the segments of one pass. Stages of an earlier
+    pass are dropped when the next pass loads a segment, because models are large."""
 
     def __init__(self) -> None:
         self._run = ""

@@ -1,6 +1,6 @@
 """Runs the steps of a stage over batches of rows, and isolates rows that fail.
 
-A batch that raises an error is halved until each failing row is alone."""
+A batch that raises an error about a row is halved until each failing row is alone."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class StageRunner:
     """Runs the steps of a stage. Each actor or worker process creates one runner."""
 
     def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
-        """Load the models and user code of the steps. Raises ModelLoad."""
+        """Load the models and user code of the steps. Raises ModelLoad or DeviceFailed."""
         custom, kinds = dict(stage.custom), dict(stage.kinds)
         device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
         load = _prepared if stage.prepares else _loaded
@@ -519,10 +519,8 @@ def bisect_failures(
 ) -> Iterator[Part]:
     """Yield the results of `apply` over a batch, in order. Each failed row is a separate part. If a
     result covers only the first rows, the next part begins after these rows. `failing` are the
-    names of warnings that make their rows failed rows.
-
-    Makes up to 2 x log2(rows) additional calls for each failed row. Raises errors that are not
-    about a row (see `is_about_the_row`)."""
+    names of warnings that make their rows failed rows. Makes up to 2 x log2(rows) additional calls
+    for each failed row. Raises errors that are not about a row (see `is_about_the_row`)."""
     stop = start + batch.num_rows
     while True:
         result, warnings = _try(apply, batch, failing)

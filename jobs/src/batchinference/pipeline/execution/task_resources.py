@@ -47,7 +47,7 @@ def all_cpus(plan: Plan) -> float:
 
 
 def capacity_of(plan: Plan) -> Capacity | None:
-    """Return the resources that Ray has now for a plan; None if Ray does not run or answer."""
+    """Return Ray's CPUs and GPUs now, and the maximum of writers; None if Ray does not answer."""
     if not ray.is_initialized():
         return None
     try:
@@ -111,10 +111,8 @@ def _task_arguments(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
 
 
 def cpus_of(stage: Stage, plan: Plan) -> float:
-    """Return the CPUs of a task or actor.
-
-    Ray rounds the CPUs of a pod up. The replicas of a pod share these CPUs, so that no further
-    replica fits into the remainder.
+    """Return the CPUs of a task or actor. Ray rounds the CPUs of a pod up. The replicas of a pod
+    share these CPUs, so that no further replica fits into the remainder.
 
     On a single machine, two kinds of replicas need 0 CPUs: replicas with a device, because devices
     limit their number and their CPUs are idle while they wait for rows; and replicas of growing

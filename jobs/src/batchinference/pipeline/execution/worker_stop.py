@@ -1,4 +1,4 @@
-"""Requests the processes of a run to stop, through the control store of the Ray cluster."""
+"""Requests the processes of a pass to stop, through the control store of the Ray cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def until_stopped(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowB
 
 @dataclass(frozen=True)
 class StopRequest:
-    """A request to the processes of a run to stop.
+    """A request to the processes of a pass to stop. `run` is the ID of the pass (`Lease.run`).
 
     Tasks are not cancelled with `ray.cancel`, because Ray 2.60 aborts the driver if it cancels a
     task that just starts or ends ("Tried to complete task that was not pending")."""
@@ -48,7 +48,7 @@ class StopRequest:
         return f"batchinference-stop-{self.run}"
 
     def send(self) -> None:
-        """Request the processes of the run to stop. Raises an error if Ray does not answer."""
+        """Request the processes of the pass to stop. Raises an error if Ray does not answer."""
         set_flag(self._name)
 
     def is_sent(self) -> bool:

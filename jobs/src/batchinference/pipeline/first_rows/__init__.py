@@ -39,7 +39,7 @@ def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedPass) -> Prepar
 
 
 def _needs_first_rows(spec: BatchInferenceSpec, start: Snapshot) -> bool:
-    """Return whether the first rows were not checked yet, or were checked for another gate."""
+    """Return whether the job has first rows that were not checked yet, or for another gate."""
     has_new_gate = _has_new_gate(spec.gate, start)
     return bool(spec.first_rows_columns) and (not start.findings or has_new_gate)
 
@@ -64,8 +64,8 @@ def _first_rows(
 
 def with_findings(spec: BatchInferenceSpec, run: PreparedPass, end: PassEnd) -> PassEnd:
     """Return the end of a pass. If the pass completes the first rows, they are checked now, and the
-    findings and thresholds are added to the snapshot. Raises GateFailed if the first rows do not
-    meet the expectation of the gate."""
+    findings and thresholds are added to the snapshot. Raises GateFailed like `check_gate`, and
+    JobFailure like `learn_threshold`."""
     if not _needs_first_rows(spec, run.start):
         return end
     first = _first_rows(spec, run, end.snapshot.ends)
@@ -97,7 +97,7 @@ def _stored_rows(
     spec: BatchInferenceSpec, run: PreparedPass, entries: Iterable[ManifestEntry]
 ) -> Iterator[Row]:
     """Yield the rows in the data files of these entries, with the columns that the gate and the
-    cascades read. Raises BadOutput."""
+    cascades read. Raises BadOutput if a file is damaged."""
     write, columns = spec.write, set().union(*spec.first_rows_columns.values())
     writer = run.table.parquet if run.table else writer_for(write)
     for file in (file for entry in entries for file in entry.data):

@@ -17,8 +17,8 @@ from batchinference.text import counted
 
 
 def check_gate(gate: Gate, rows: Sequence[Row]) -> str:
-    """Return the measured values of the first rows as text. Raises GateFailed if these values do
-    not meet the expectation of the gate."""
+    """Return the measured values of the first rows as text. Raises GateFailed if the expectation of
+    the gate is not met or cannot be computed."""
     expectation = parse_expectation(gate.expect)
     try:
         expressions = {text: measure.expression for text, measure in expectation.measures.items()}

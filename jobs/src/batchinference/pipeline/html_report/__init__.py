@@ -43,7 +43,7 @@ def write_page(
 
 
 def sample_errors(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
-    """Return the first MAX_RECORDS error records of manifest entries, grouped by step and cause."""
+    """Return the first error records of manifest entries as groups of the same step and cause."""
     return group_errors(islice(_records(layout, entries), MAX_RECORDS))[:MAX_GROUPS]
 
 

@@ -2,7 +2,7 @@
 
 All data is untrusted. Jinja escapes every value. Control characters, which could change the order
 of the displayed text, are removed. The page contains no scripts and only links to itself, and
-its content security policy allows no other requests."""
+its content security policy allows no requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 720, 220
 """The size in pixels of the plot of a line chart, without the labels of its axes."""
 TICKS = 4
-"""Number of distances between labels of an axis."""
+"""Number of distances between labels of the row axis. The time axis has up to one more."""
 _STEPS = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
 """The largest value of the row axis is one of these numbers times a power of ten."""
 _GAPS = [number * unit for unit in (1, 60, 3600) for number in (1, 2, 5, 10, 15, 30)]
@@ -80,7 +80,7 @@ def rows_chart(history: RowsOverTime) -> LineChart | None:
 
 
 def _rounded_up(value: float) -> float:
-    """Return the next larger number that gives short labels if it is divided by TICKS."""
+    """Return the smallest number from `value` on that gives short labels if divided by TICKS."""
     unit = 10.0 ** math.floor(math.log10(value))
     return max(TICKS, next(step * unit for step in _STEPS if step * unit >= value))
 

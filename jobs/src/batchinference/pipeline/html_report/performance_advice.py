@@ -1,7 +1,7 @@
-"""Says what limits a job and what to change, from the times that its report has measured.
+"""Says what limits a job and what to change, from the times and counts in its report.
 
-The page gives no advice that the measured times do not prove. Divisors are rounded to microseconds,
-because division by a shorter time may overflow."""
+Advice about times needs measured times that prove it. Divisors are rounded to microseconds, because
+division by a shorter time may overflow."""
 
 import math
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ STARVED = 0.3
 FED = 0.2
 """Replicas can only limit the job if they wait for at most this share of the time."""
 ACTIVE = 0.5
-"""A pool can only limit the job if it computes for at least this share of the running time. In
-short jobs, loading models and waiting for nodes take longer."""
+"""A pool or a server limits the job only if it takes at least this share of the time. In short
+jobs, loading models and waiting for nodes take longer."""
 MEASURED = 0.5
 """The minimum share of rows with measured times. A short job measures only few rows."""
 MIN_SECONDS = 1.0
@@ -138,7 +138,7 @@ def _server_advice(report: Report, spec: BatchInferenceSpec) -> str | None:
 
 
 def measured_load(report: Report, spec: BatchInferenceSpec) -> Load | None:
-    """Return the load of a job; None if reading or a step was not measured."""
+    """Return the load of a job; None if reading, a step or the capacity was not measured."""
     seconds, capacity = report.seconds.get(JobState.RUNNING, 0.0), report.capacity
     loaded = [step for step in spec.steps if step.facts.tunable]
     measured = READ_STEP in report.steps and all(step.name in report.steps for step in loaded)

@@ -53,7 +53,7 @@ class RunNotes:
     """A summary of the notes that the tasks of a run have stored in their manifests."""
 
     batch_sizes: dict[str, int]
-    """For each step, the smallest batch size of its replicas."""
+    """For each step, the smallest batch size of its processes."""
     peak_bytes: int
     """The highest memory use of any single process."""
     notes: list[str]

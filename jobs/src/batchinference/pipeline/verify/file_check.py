@@ -54,7 +54,7 @@ class StoredFiles:
     from_bytes: StreamCounter | None
     """Counts the rows of a file by reading all of its bytes."""
     quick: bool
-    """Whether only the sizes and the headers of files are checked, not their content."""
+    """Whether only the sizes and the footers of files are checked, not their content."""
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:

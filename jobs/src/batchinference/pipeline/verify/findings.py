@@ -114,7 +114,7 @@ class Position:
         return f"rows {first} and on" if last is None else f"rows {first} to {last}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for JSON. Unknown fields are absent."""
+        """Return the fields for JSON. Fields that do not apply are absent."""
         rows = {} if self.rows is None else dict(zip(("first", "last"), self.rows, strict=True))
         return {"file": self.file, **rows, **({"detail": self.detail} if self.detail else {})}
 

@@ -71,7 +71,7 @@ class AccountedRows:
 
     row_set: RowSet
     repeated: list[Range]
-    """The rows that more than one entry has, and split rows with more than a full share."""
+    """The rows that the entries have more than once, also in shares that exceed a full share."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
@@ -156,7 +156,7 @@ class InputRows:
 def input_rows(job: StoredJob, committed: Snapshot, *, quick: bool) -> InputRows:
     """Count the rows of the input again, and return them. With `quick`, count only the rows of
     files that store their number of rows. Raises BadOutput if the state of the input is damaged,
-    and BadInput or JobFailure if the input cannot be read."""
+    and BadInput or another JobFailure if the input cannot be read."""
     job_pass = JobPass(job.layout, job.lease)
     snapshot, _ = read_own_snapshot(job_pass, job.storage_of_input, committed.input)
     return replace(_input_rows(job, committed, snapshot, quick=quick), ignored=snapshot.ignored)

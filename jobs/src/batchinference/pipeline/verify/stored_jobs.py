@@ -63,7 +63,7 @@ class StoredJob:
 
 def stored_layouts(output: Location) -> list[Layout]:
     """Return the layouts of all jobs that have written to an output. Raises BadInput if there are
-    no such jobs. The keys of the layouts are unknown."""
+    no such jobs, or if the output is unreadable. The keys of the layouts are unknown."""
     try:
         if not output.exists():
             raise BadInput(f"'{output.uri}' does not exist")

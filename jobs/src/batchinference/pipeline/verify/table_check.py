@@ -1,4 +1,4 @@
-"""Checks that a table has exactly one commit of a job, and one row for each key that it merged."""
+"""Checks that a table has exactly one commit of a job, and one row for each key of a merge."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def commit_defects(job: StoredJob, write: WriteTable, rows: int) -> Iterator[Def
 
 
 def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
-    """Yield defects if the table lacks keys of a job or has them more than once, or if the number
-    of stored keys is not `rows`."""
+    """Yield defects if the table lacks keys of a job or has them more than once, or if the stored
+    keys are gone or damaged, or their number is not `rows`."""
     existing = table.existing()
     if not isinstance(table, MergingTable) or existing is None:
         return

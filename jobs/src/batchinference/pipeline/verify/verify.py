@@ -121,7 +121,7 @@ def report_defects(file: Location, committed: Counts, rows: int | None) -> Itera
     for name, actual in (committed.model_dump() | {"read": rows}).items():
         reported = getattr(report.counts, name)
         if actual is not None and reported != actual:
-            detail = f"it says {reported} {name}, and it is {actual}"
+            detail = f"it says {reported} {name} instead of {actual}"
             yield Kind.REPORT, Position(file.uri, detail=detail), 1
 
 

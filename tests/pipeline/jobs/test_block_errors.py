@@ -214,7 +214,9 @@ def test_write_task_begins_in_time_although_no_block_arrives(
     now, started = 0.0, list[tuple[float, int | None]]()
     monkeypatch.setattr(ray_data_compat, "time", SimpleNamespace(monotonic=lambda: now))
     draining = {"node": 1}
-    monkeypatch.setattr(ray_data_compat, "get_draining_nodes", lambda: draining if now > 500 else {})
+    monkeypatch.setattr(
+        ray_data_compat, "get_draining_nodes", lambda: draining if now > 500 else {}
+    )
     queue = RebundleQueue(TimedBundling(rows=10, seconds=60.0))
     operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
     operator._try_schedule_task = lambda bundle, strict: started.append((now, bundle.num_rows()))

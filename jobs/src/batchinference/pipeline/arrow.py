@@ -15,7 +15,6 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain
 from types import NoneType
 from typing import Any
 
@@ -111,21 +110,23 @@ def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
 
 def to_batch(table: pa.Table) -> Batch:
     """Return a table as NumPy arrays, like the batches that Ray Data passes in `map_batches`."""
-    return {
-        field.name: _to_numpy(decoded(table.column(index)))
-        for index, field in enumerate(table.schema)
-    }
+    return {name: to_numpy(table.column(name)) for name in table.column_names}
 
 
-def _to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+    """Return a column as in a batch. Tensors with nulls become an array of objects, with None."""
+    column = decoded(column)
     kind, chunks = column.type, column.chunks
     if kinds.is_null(kind):
         return np.full(len(column), np.nan, dtype=np.float32)
     if not isinstance(kind, pa.BaseExtensionType):
         values = chunks[0] if len(chunks) == 1 else column
         return np.asarray(values.to_numpy(zero_copy_only=False))
-    if is_tensor(kind) and column.null_count:
-        return _to_object_array(column)
+    if is_tensor(kind) and column.null_count:  # Ray Data cannot convert the nulls
+        values = np.empty(len(column), dtype=object)
+        for index, value in enumerate(values_of(column)):
+            values[index] = value
+        return values
     if is_tensor(kind):
         column = pa.chunked_array(map(at_assumed_offsets, chunks), kind)
     block = ray_data_compat().BlockAccessor.for_block(pa.table({"column": column}))
@@ -151,17 +152,6 @@ def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
     return tensors.type.wrap_array(storage.take(pa.array(np.arange(len(tensors)))))
 
 
-def _to_object_array(tensors: pa.ChunkedArray) -> np.ndarray:
-    """Return tensors as an object array with None for nulls. Ray Data cannot convert the nulls."""
-    batch = np.empty(len(tensors), dtype=object)
-    valid = np.flatnonzero(tensors.is_valid().to_numpy())
-    if len(valid):
-        values = to_batch(pa.table({"tensor": tensors.drop_null()}))["tensor"]
-        for index, value in zip(valid, values, strict=True):
-            batch[index] = value
-    return batch
-
-
 def to_table(columns: Mapping[str, Any]) -> pa.Table:
     """Return arrays as a table. Arrays with several dimensions become tensors."""
     return ray_data_compat().BlockAccessor.batch_to_arrow_block(dict(columns))
@@ -169,11 +159,11 @@ def to_table(columns: Mapping[str, Any]) -> pa.Table:
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the form in which Ray Data passes rows to `map` functions."""
-    if not any(isinstance(kind, pa.BaseExtensionType) for kind in table.schema.types):
-        batches = table.to_batches(max_chunksize=_ROWS_AT_ONCE)
-        return chain.from_iterable(batch.to_pylist() for batch in batches)
-    accessor = ray_data_compat().BlockAccessor.for_block(table)
-    return iter(accessor.iter_rows(public_row_format=True))
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        part = table.slice(start, _ROWS_AT_ONCE)
+        columns = {name: values_of(part.column(name)) for name in part.column_names}
+        for index in range(part.num_rows):
+            yield {name: values[index] for name, values in columns.items()}
 
 
 def to_column(values: Any) -> pa.ChunkedArray:

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.arrow import require_columns, to_batch, to_column
+from batchinference.pipeline.arrow import require_columns, to_column, values_of
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
@@ -86,7 +86,7 @@ def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray, max_by
 
 def _of_tensors(column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
     """Return the elements of tensors along their first axis, and the row index (int64) of each."""
-    tensors = list(to_batch(pa.table({"tensor": column}))["tensor"])
+    tensors = values_of(column)
     lengths = [0 if tensor is None else len(tensor) for tensor in tensors]
     parts = [part for tensor in tensors if tensor is not None for part in tensor]
     elements = to_column(np.array(parts)) if parts else pa.nulls(0)

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import Batch, require_columns, rows_of, to_batch, values_of
+from batchinference.pipeline.arrow import (
+    Batch,
+    require_columns,
+    rows_of,
+    to_batch,
+    to_numpy,
+    values_of,
+)
 from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
@@ -123,7 +130,7 @@ class MapBatches(UserCode):
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: copied(returned[name]) for name in returned if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
-        columns, misfits = self.result_columns.fitting(changed, input_columns(replaced, _as_array))
+        columns, misfits = self.result_columns.fitting(changed, input_columns(replaced, to_numpy))
         fitting = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
         if fitting is not None and len(fitting) == 0:
             return TransformResult(pa.table({}), fitting, misfits)  # no rows, so no types
@@ -206,8 +213,7 @@ class PredictBatchTransform(UserCode):
 
     def __call__(self, batch: pa.Table) -> pa.Table | TransformResult:
         require_columns(self._name, [self._columns.input], batch)
-        values = to_batch(batch.select([self._columns.input]))[self._columns.input]
-        inputs = [_with_pillow(value) for value in values]
+        inputs = [_with_pillow(value) for value in to_numpy(batch.column(self._columns.input))]
         results = copied(self._function(inputs, **self._arguments))
         if len(results) != batch.num_rows:
             raise JobFailure(
@@ -216,10 +222,6 @@ class PredictBatchTransform(UserCode):
                 "must return one for each"
             )
         return self.result_columns.added(batch, {self._columns.output: results}, failed={})
-
-
-def _as_array(column: pa.ChunkedArray) -> np.ndarray:
-    return to_batch(pa.table({"column": column}))["column"]
 
 
 def _with_pillow(value: Any) -> Any:

@@ -28,7 +28,7 @@ PACKAGES = frozenset(
 
 
 def shadowing(directories: Iterable[str]) -> list[str]:
-    """Return a message for each file in these directories that shadows a module."""
+    """Return a message for each file or package in these directories that shadows a module."""
     return [
         f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start. Rename {entry}"
         for directory in directories
@@ -46,7 +46,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the names in a directory; empty for a directory of Python or of installed packages."""
+    """Return the names in a directory; empty if it is unreadable, or has Python or its packages."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []
@@ -70,7 +70,7 @@ _HERE = os.path.realpath(__file__)
 
 
 def _module_of(directory: str, entry: str) -> str | None:
-    """Return the name by which Python imports a file or directory; None if it cannot import it."""
+    """Return the name of a module in a source or library file, or of a package; otherwise None."""
     if entry.endswith((".py", ".so", ".pyd")):
         return entry.partition(".")[0]
     package = os.path.join(directory, entry, "__init__.py")

@@ -130,7 +130,7 @@ class Choice(SpecModel):
     """The profile in `cluster.fallback.capacityTypes`."""
     device_hour: Money | None = None
     """The price of a device per hour; for several types, the mean at the maximum number of devices
-    of each type. Absent if a profile has no price."""
+    of each type. Absent if a device has no price."""
     after: Duration | None = None
     """The time without capacity after which the next attempt tries the next choice. Absent for the
     last choice."""
@@ -234,9 +234,9 @@ class BatchInferenceStatus(SpecModel):
     observed_generation: int
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], *keyed("type", 8)]
-    """Ready (also of a suspended job), Complete, Failed and Suspended are always present.
-    Reconciling and Stalled are present while they are true, and Notified once the notifications of
-    the job were sent or given up."""
+    """Ready, Complete, Failed and Suspended are always present. Ready is also true for a suspended
+    job. Reconciling and Stalled are present while they are true, and Notified once the
+    notifications of the job were sent or given up."""
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None

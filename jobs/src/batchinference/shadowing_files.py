@@ -3,15 +3,16 @@
 Python searches the job's directory and PYTHONPATH first. If one of these directories contains a
 `random.py`, every Ray process fails at startup with an error that does not name the file.
 
-`start` imports this module first. No file may shadow an import of this module, so it imports only
-modules that Python itself has already loaded at startup.
+`start` imports this module first. No file may shadow an import of this module or of the package, so
+both import only modules that Python itself has already loaded at startup.
 """
-
-from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _HARMLESS = {"antigravity", "chunk", "idlelib", "lib2to3", "mailbox", "sched", "test", "this"}
 _HARMLESS |= {"turtle", "turtledemo"}
@@ -27,7 +28,7 @@ PACKAGES = frozenset(
 """Packages that Ray or this program imports. Packages that only models need are not listed."""
 
 
-def shadowing(directories: Iterable[str]) -> list[str]:
+def shadowing(directories: "Iterable[str]") -> list[str]:
     """Return a message for each file or package in these directories that shadows a module."""
     return [
         f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start. Rename {entry}"

@@ -274,3 +274,5 @@ def test_sampling_rate_of_an_earlier_step_is_not_replaced(messages: Messages) ->
     for columns in (["a", "b"], None):
         messages.check(problems(first, second, columns=columns))
         assert problems(first, rename, second, columns=columns) == []
+    selection = select_step("a", "sample_rate", name="s")
+    assert problems(selection, first, columns=["a", "sample_rate"]) == []

@@ -62,7 +62,9 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
             yield from _missing_columns(path, step, columns, fields, selection)
         else:
             selection = dict.fromkeys(step.facts.selects or (), path)
-        columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
+        after, chosen = step.facts.columns_after(made) or [], step.facts.selects
+        made = [name for name in after if chosen is None or name in made]
+        columns = step.facts.columns_after(columns)
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:

@@ -201,9 +201,10 @@ def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
     """Return the types of the columns after all steps, without columns of unknown type."""
     types: dict[str, ColumnType] = {}
     for facts in (step.facts for step in steps):
-        changed = {*facts.columns_added, *facts.renames}
+        changed = {*facts.columns_added, *facts.renames, *facts.drops}
+        chosen = {*types} if facts.selects is None else {*facts.selects}
         renamed = {new: types[old] for old, new in facts.renames.items() if old in types}
-        kept = {name: kind for name, kind in types.items() if name not in changed}
+        kept = {name: types[name] for name in types if name in chosen - changed}
         made = {name: kind for name, kind in facts.adds.items() if kind is not None}
         types = {} if facts.user_code else kept | renamed | made
     return types

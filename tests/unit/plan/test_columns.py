@@ -81,6 +81,7 @@ def test_steps_with_wrong_columns_are_refused(case: str, messages: Messages) -> 
         "my > 1",
         "a.b > 1",
         "nn > 1",
+        "n > today",
         "len(web) > 1",
         "col('x y') > 1",
     ],

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import (
     CLOCKS,
+    PARAMETER_FIX,
     code_of,
     columns_read_by,
     is_part_of_column,
@@ -294,7 +295,8 @@ def _fix_of_expression(
     an expression may be a constant."""
     reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
-        return f". There is no clock. Write {translated(reader)}, and declare the parameter 'since'"
+        written = f"Write {translated(reader)}, and declare the parameter 'since'"
+        return f". There is no clock. {written if 'params.since' in written else PARAMETER_FIX}"
     if column == "params":
         return ". Write " + re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
     for name in columns:

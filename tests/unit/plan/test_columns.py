@@ -74,18 +74,9 @@ def test_steps_with_wrong_columns_are_refused(case: str, messages: Messages) -> 
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        "web",
-        "n == web",
-        "n == true",
-        "my > 1",
-        "a.b > 1",
-        "nn > 1",
-        "n > today",
-        "len(web) > 1",
-        "col('x y') > 1",
-    ],
-)
+    ["web", "n == web", "n == true", "my > 1", "a.b > 1", "nn > 1", "n > today", "len(web) > 1",
+     "col('x y') > 1"],
+)  # fmt: skip
 def test_fix_of_a_name_that_is_no_column(expression: str, messages: Messages) -> None:
     (message,) = problems(
         {"name": "s", "addColumns": {"x": expression}}, columns=["n", "my col", "a.b"]
@@ -141,11 +132,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
 @pytest.mark.parametrize(
     ("steps", "column", "parts"),
     [
-        (
-            [CLASSIFIER],
-            "o",
-            ["a struct of label and score", "addColumns, such as {value: o.label}"],
-        ),
+        ([CLASSIFIER], "o", ["a struct of label and score", "such as {value: o.label}"]),
         ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
         ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
         ([DECODED], "o", ["a struct of n", "{value: o.n}"]),

@@ -49,8 +49,7 @@ class WorkerGroup:
     per_pod: int = 1
     """Maximum number of replicas in one pod."""
     part: float = 1.0
-    """The fraction of a GPU of one replica, at most 1; 0 if `replicasPerDevice: auto` measures
-    it."""
+    """The fraction of a GPU of one replica, at most 1; 0 with `replicasPerDevice: auto`."""
 
     @property
     def shape(self) -> Shape:

@@ -1,5 +1,4 @@
-"""Checks the profiles, the fallback, the paths, the queue and the group names of a job on a
-cluster."""
+"""Checks the devices, capacity types, paths, queue and group names of a job on a cluster."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath

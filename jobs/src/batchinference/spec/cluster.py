@@ -1,5 +1,4 @@
-"""The section `cluster` of a job: the settings of its pods, such as the image and volumes, and its
-limits."""
+"""The section `cluster` of a job: the settings of its pods, such as the image, and its limits."""
 
 from __future__ import annotations
 
@@ -144,7 +143,7 @@ class Workers(SpecModel):
     """Minimum number of workers, which start with the cluster. 1 by default; with gang scheduling
     or a queue, enough for `replicas.min`. With 0, the first task starts the first worker."""
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """Maximum number of workers. By default, one more than all replicas need."""
+    """Maximum number of workers. By default, one more than all replicas and tasks need."""
 
     def _check(self) -> None:
         if self.min is not None and self.max is not None and self.min > self.max:

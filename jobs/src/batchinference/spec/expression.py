@@ -216,8 +216,7 @@ def _for_other_types(tree: ast.expr, text: str) -> str:
 
 
 def search_in_list(column: str, item: ast.expr) -> str:
-    """Return code for a python step that searches for an item in a column of lists. Expressions
-    cannot search lists."""
+    """Return code for a python step that searches a column of lists, which no expression can."""
     return f"[{ast.unparse(item)} in each for each in batch[{column!r}]]"
 
 

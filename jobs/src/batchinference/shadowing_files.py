@@ -3,7 +3,7 @@
 Python searches the job's directory and PYTHONPATH first. If one of these directories contains a
 `random.py`, every Ray process fails at startup with an error that does not name the file.
 
-`start` imports this module first. No file may shadow an import of this module or of the package, so
+`start` imports this module first. No file may shadow an import of this module or of `__init__`, so
 both import only modules that Python itself has already loaded at startup.
 """
 
@@ -47,7 +47,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the names in a directory; empty if it is unreadable, or has Python or its packages."""
+    """Return the names in a directory; none if it has Python or packages, or cannot be read."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []

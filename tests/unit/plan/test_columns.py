@@ -218,7 +218,7 @@ def test_missing_columns_of_all_steps_are_named() -> None:
 @pytest.mark.parametrize("step", [drop_step("o", name="s"), select_step("text", name="s")])
 def test_fields_of_a_dropped_column_are_not_advised(step: Document) -> None:
     (message,) = problems(DECODED, step, filter_step("f", "n > 0"), columns=["text"])
-    assert message.endswith("but the columns here are text. Use one of them")
+    assert "o.n" not in message
 
 
 def test_unknown_columns_are_not_checked() -> None:

@@ -86,8 +86,8 @@ RAY_START_OPTIONS = (
     *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
     *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
 )
-"""Options of `ray start` that a job may set. Others are refused, because BatchInference or KubeRay
-sets them, or they would let other clients connect to the node."""
+"""Options of `ray start` that a job may set. All others are refused, such as those with which other
+clients could connect to the node."""
 
 
 def _check_start_option(name: str) -> str:

@@ -91,7 +91,7 @@ class _Loader(yaml.SafeLoader):
 
 def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
     """Return the documents of these kinds in a YAML stream, and skip documents of other kinds.
-    Raises SpecError if the text is not valid YAML, a document has no kind, or none is returned."""
+    Raises SpecError if the text is not valid YAML, a document lacks a kind, or none has these."""
     documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
@@ -184,7 +184,7 @@ def parse(document: dict[str, Any], values: ParameterValues | None = None) -> Ba
 
 
 def parse_one(text: str, values: ParameterValues | None = None) -> BatchInference:
-    """Return the only BatchInference of a YAML text. Raises SpecError if there is no valid one."""
+    """Return the BatchInference in a YAML text. Raises SpecError for an invalid or a second one."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))

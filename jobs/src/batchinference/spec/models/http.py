@@ -63,7 +63,7 @@ _NO_KEY = (
     "variable in apiKeyEnv or headersFrom"
 )
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
-_CUT_BY_ENDPOINT = "tooLong: the endpoint itself cuts texts. Use truncate to count them, or fail"
+_CUT_BY_ENDPOINT = "tooLong: only the endpoint can cut texts. Use truncate to count them, or fail"
 _NO_USER = no_credentials_rule("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I

@@ -3,12 +3,12 @@
 `Job`, `run` and `submit` are the Python API. They are imported on first use.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from batchinference.version import __version__
 
+TYPE_CHECKING = False  # not imported, because a file in PYTHONPATH could shadow `typing`
 if TYPE_CHECKING:
+    from typing import Any
+
     from batchinference.api.job import Job
     from batchinference.api.jobs_on_cluster import JobHandle, JobStatus
     from batchinference.api.run import JobFailed, Result, run
@@ -26,9 +26,11 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"{__name__}.api.{_MODULES[name]}"), name)
 
 

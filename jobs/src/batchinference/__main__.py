@@ -1,7 +1,5 @@
 """Entry point of `python -m batchinference`."""
 
-from __future__ import annotations
-
 from batchinference.start import main
 
 if __name__ == "__main__":

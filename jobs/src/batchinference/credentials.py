@@ -71,7 +71,7 @@ _QUERY_NAME_PATTERN = re.compile(rf"(?:{_CREDENTIAL_NAMES}|{_QUERY_NAMES})", re.
 
 
 def add_secrets(values: Iterable[str]) -> None:
-    """Mask these values in all texts of this process from now on."""
+    """Let `without_credentials` mask these values from now on, unless they are too short."""
     _values.update(values)
 
 
@@ -96,7 +96,7 @@ NO_SECRETS = SecretVariables()
 @lru_cache(maxsize=1)
 def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str]) -> tuple[str, ...]:
     """Return the forms (see `_forms`) of `values` and of the environment variables that are named
-    like credentials, longest first."""
+    like credentials, longest first. Values shorter than MIN_VALUE are left out."""
     named = {
         value for name, value in environment if is_credential(name) and name not in _DIRECTORIES
     }
@@ -106,7 +106,7 @@ def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str])
 
 
 def _forms(value: str) -> set[str]:
-    """Return all texts as which a secret may be written in messages, logs, JSON and URLs."""
+    """Return texts as which a secret may be written in messages, logs, JSON and URLs."""
     nested = repr(f"{value}'\"").removesuffix("\\'\"'")[1:]  # in a text with both kinds of quotes
     lines = (line.strip() for line in value.splitlines())
     return {
@@ -146,7 +146,7 @@ class LineMasker:
 
 def _mask_user(word: re.Match[str]) -> str:
     """Return a word with user and password masked in all its URLs. Uses a loop, because a regular
-    expression would scan _MAX_USER characters for each `://`."""
+    expression would be slow for a word with many `://`."""
     text, done, parts = word[0], 0, []
     while (scheme := text.find("://", done)) >= 0:
         start = scheme + len("://")
@@ -159,8 +159,8 @@ def _mask_user(word: re.Match[str]) -> str:
 
 
 def _end_of_user(text: str, start: int) -> int:
-    """Return the index of the @ after `USER:PASSWORD`, or -1 if there is none. The password may
-    contain slashes."""
+    """Return the index of the @ after `USER` or `USER:PASSWORD`; -1 if there is none, or if a
+    container of _CONTAINERS is before the @. The password may contain slashes."""
     slash = text.find("/", start, start + _MAX_USER)
     end = text.rfind("@", start, slash if slash >= 0 else start + _MAX_USER + 1)
     colon = text.find(":", start, start + _MAX_USER + 1)

@@ -1,4 +1,4 @@
-"""Compresses to the gzip format, with the same bytes in every version of Python. The header that
+"""Compresses to the gzip format, with the same header in every version of Python. The header that
 the module `gzip` writes depends on the version."""
 
 from __future__ import annotations

@@ -3,15 +3,16 @@
 Python searches the job's directory and PYTHONPATH first. If one of these directories contains a
 `random.py`, every Ray process fails at startup with an error that does not name the file.
 
-`start` imports this module first. No file may shadow an import of this module, so it imports only
-modules that Python itself has already loaded at startup.
+`start` imports this module first. No file may shadow an import of this module or of `__init__`, so
+both import only modules that Python itself has already loaded at startup.
 """
-
-from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _HARMLESS = {"antigravity", "chunk", "idlelib", "lib2to3", "mailbox", "sched", "test", "this"}
 _HARMLESS |= {"turtle", "turtledemo"}
@@ -27,8 +28,8 @@ PACKAGES = frozenset(
 """Packages that Ray or this program imports. Packages that only models need are not listed."""
 
 
-def shadowing(directories: Iterable[str]) -> list[str]:
-    """Return a message for each file in these directories that shadows a module."""
+def shadowing(directories: "Iterable[str]") -> list[str]:
+    """Return a message for each file or package in these directories that shadows a module."""
     return [
         f"'{os.path.join(directory, entry)}' hides {hidden}, and Ray cannot start. Rename {entry}"
         for directory in directories
@@ -46,7 +47,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the names in a directory; empty for a directory of Python or of installed packages."""
+    """Return the names in a directory; none if it has Python or packages, or cannot be read."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []
@@ -70,7 +71,7 @@ _HERE = os.path.realpath(__file__)
 
 
 def _module_of(directory: str, entry: str) -> str | None:
-    """Return the name by which Python imports a file or directory; None if it cannot import it."""
+    """Return the name of a module in a source or library file, or of a package; otherwise None."""
     if entry.endswith((".py", ".so", ".pyd")):
         return entry.partition(".")[0]
     package = os.path.join(directory, entry, "__init__.py")

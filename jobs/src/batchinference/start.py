@@ -1,7 +1,5 @@
 """Entry point of the program `batchinference`."""
 
-from __future__ import annotations
-
 import os
 
 from batchinference.shadowing_files import check_start

@@ -67,8 +67,8 @@ SAYS = {
     "text == good": "in quotes: 'good'",
     "n > 1)": "Remove the ')'",
     "day > '01.02.2024'": "Write it as '2026-01-31'",
-    "day > now() - 7": "Write day > '{{ params.since }}', and declare since",
-    "day > CURRENT_DATE": "Write day > '{{ params.since }}', and declare since",
+    "day > now() - 7": "Write day > '{{ params.since }}', and declare the parameter 'since'",
+    "day > CURRENT_DATE": "Write day > '{{ params.since }}', and declare the parameter 'since'",
     "text > 3": "Write float(text) > 3 if each is a number, or len(text) > 3",
 }
 """Parts of answers that do not have the whole expression."""

@@ -74,17 +74,9 @@ def test_steps_with_wrong_columns_are_refused(case: str, messages: Messages) -> 
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        "web",
-        "n == web",
-        "n == true",
-        "my > 1",
-        "a.b > 1",
-        "nn > 1",
-        "len(web) > 1",
-        "col('x y') > 1",
-    ],
-)
+    ["web", "n == web", "n == true", "my > 1", "a.b > 1", "nn > 1", "n > today", "len(web) > 1",
+     "col('x y') > 1"],
+)  # fmt: skip
 def test_fix_of_a_name_that_is_no_column(expression: str, messages: Messages) -> None:
     (message,) = problems(
         {"name": "s", "addColumns": {"x": expression}}, columns=["n", "my col", "a.b"]
@@ -140,11 +132,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
 @pytest.mark.parametrize(
     ("steps", "column", "parts"),
     [
-        (
-            [CLASSIFIER],
-            "o",
-            ["a struct of label and score", "addColumns, such as {value: o.label}"],
-        ),
+        ([CLASSIFIER], "o", ["a struct of label and score", "such as {value: o.label}"]),
         ([TOP_LABELS], "o", ["a list", "{value: o[0].label}"]),
         ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
         ([DECODED], "o", ["a struct of n", "{value: o.n}"]),
@@ -227,6 +215,12 @@ def test_missing_columns_of_all_steps_are_named() -> None:
     ]
 
 
+@pytest.mark.parametrize("step", [drop_step("o", name="s"), select_step("text", name="s")])
+def test_fields_of_a_dropped_column_are_not_advised(step: Document) -> None:
+    (message,) = problems(DECODED, step, filter_step("f", "n > 0"), columns=["text"])
+    assert "o.n" not in message
+
+
 def test_unknown_columns_are_not_checked() -> None:
     """The columns are unknown after Python code and for inputs such as Parquet."""
     reads_x = filter_step(expression="x > 0")
@@ -274,3 +268,5 @@ def test_sampling_rate_of_an_earlier_step_is_not_replaced(messages: Messages) ->
     for columns in (["a", "b"], None):
         messages.check(problems(first, second, columns=columns))
         assert problems(first, rename, second, columns=columns) == []
+    selection = select_step("a", "sample_rate", name="s")
+    assert problems(selection, first, columns=["a", "sample_rate"]) == []

@@ -1,4 +1,4 @@
-"""Checks that the columns that steps and the output read exist, with advice for wrong names."""
+"""Checks that every column that a step or the output uses exists. Gives advice for wrong names."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from batchinference.spec.column_types import ColumnType
 from batchinference.spec.expression import (
     CLOCKS,
+    PARAMETER_FIX,
     code_of,
     columns_read_by,
     is_part_of_column,
@@ -24,13 +25,14 @@ from batchinference.spec.write import Write, WriteNumbered
 from batchinference.spec.write.files import WriteDirectories
 
 _UNKNOWN = "but the columns here are"  # marks messages of `_unknown_column`
+_ADD_COLUMN = "Add a column with a step addColumns, such as {{value: {}}}, and use its name here"
 _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use. `columns` are the input
-    columns; None if unknown. If no step reads an input column, and the columns look as if the file
-    was read with wrong options, yield only the problem with these options."""
+    columns; None if unknown. If the first problem is an unknown column of a step, and no step reads
+    an input column, yield only the problem with a wrong option of `read`, if there is one."""
     problems = _column_problems(spec, columns)  # lazy: the caller may need only the first problems
     first = next(problems, None)
     if first is None:
@@ -48,7 +50,7 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     """Yield the problems with the columns that steps and the output use.
 
     After a step with user code, all columns are unknown until a step selects columns. If a later
-    step then reads a missing column, the selecting step may have misspelled its name.
+    step reads a column that was not selected, its name may be misspelled in the selecting step.
     """
     made: list[str] = []
     selection: dict[str, str] = {}
@@ -61,7 +63,9 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
             yield from _missing_columns(path, step, columns, fields, selection)
         else:
             selection = dict.fromkeys(step.facts.selects or (), path)
-        columns, made = step.facts.columns_after(columns), step.facts.columns_after(made) or []
+        after, chosen = step.facts.columns_after(made) or [], step.facts.selects
+        made = [name for name in after if chosen is None or name in made]
+        columns = step.facts.columns_after(columns)
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
@@ -73,8 +77,8 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
 def _missing_columns(
     path: str, step: Step, columns: list[str], fields: Mapping[str, str], chosen: dict[str, str]
 ) -> Iterator[Problem]:
-    """Yield a problem for each missing column that the step at `path` reads. By column, `chosen`
-    has the path of the step that selects the column after user code."""
+    """Yield a problem for each missing column that the step at `path` reads. `chosen` maps a column
+    to the path of the step that selected it while the columns were unknown."""
     for column in sorted({*step.facts.reads} - {*columns}):
         near = closest(column, columns)  # computed once, because it is slow
         if near in chosen and column not in chosen:
@@ -88,8 +92,8 @@ def _missing_columns(
 
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
-    """Yield a note for each result of a step that replaces a column of the input or of an earlier
-    step. `columns` are the input columns. A column that a step reads counts as an input column."""
+    """Yield a message for each result of a step that replaces a column of the input or of an
+    earlier step. `columns` are known input columns. Other columns that steps read count as such."""
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
@@ -156,8 +160,8 @@ def _check_first_rows(spec: BatchInferenceSpec, columns: list[str] | None) -> It
 
 
 def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterator[Problem]:
-    """Yield a problem for each column of `partitionBy` whose values cannot name a directory.
-    `types` are the known types of columns."""
+    """Yield a problem for each column of `partitionBy` whose values cannot name a directory, and
+    for each missing part of a column. `types` are the known types of columns."""
     for column in write.column_fields.get("partitionBy", ()):
         if column not in types and column != root_of(column) and not is_part_of_column(column):
             continue  # a name that contains `.` or `[`, but is no part of a column
@@ -177,9 +181,7 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
                 (inner,) = inner
             if isinstance(inner, dict):
                 value = _scalar_of(code_of(column) if column in types else column, kind)
-                fix = (
-                    f"Add a column with a step addColumns, such as {{value: {value}}}, and name it"
-                )
+                fix = _ADD_COLUMN.format(value)
             message = f"column '{column}' holds {what}, which cannot name directories. {fix}"
             yield Problem("spec.write.partitionBy", message)
 
@@ -200,9 +202,10 @@ def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
     """Return the types of the columns after all steps, without columns of unknown type."""
     types: dict[str, ColumnType] = {}
     for facts in (step.facts for step in steps):
-        changed = {*facts.columns_added, *facts.renames}
+        changed = {*facts.columns_added, *facts.renames, *facts.drops}
+        chosen = {*types} if facts.selects is None else {*facts.selects}
         renamed = {new: types[old] for old, new in facts.renames.items() if old in types}
-        kept = {name: kind for name, kind in types.items() if name not in changed}
+        kept = {name: types[name] for name in types if name in chosen - changed}
         made = {name: kind for name, kind in facts.adds.items() if kind is not None}
         types = {} if facts.user_code else kept | renamed | made
     return types
@@ -288,11 +291,12 @@ def _fix_of_expression(
     column: str, columns: list[str], expressions: list[str], near: str | None, *, has_results: bool
 ) -> str:
     """Return the fix for a name in `expressions` that is no column, or an empty text. `near` is the
-    most similar column. `has_results` says whether the expressions compute new columns: only these
-    may be constants."""
+    most similar column. `has_results` says whether the expressions compute new columns. Only such
+    an expression may be a constant."""
     reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
-        return f". There is no clock. Write {translated(reader)}, and declare since in parameters"
+        written = f"Write {translated(reader)}, and declare the parameter 'since'"
+        return f". There is no clock. {written if 'params.since' in written else PARAMETER_FIX}"
     if column == "params":
         return ". Write " + re.sub(r"\bparams\.(\w+)", r"{{ params.\1 }}", reader)
     for name in columns:
@@ -322,8 +326,8 @@ def _unknown_column(
 ) -> str:
     known = ", ".join(columns) or "none"
     if not fix and is_part_of_column(column) and root_of(column) in columns:
-        fix = f". Add a column with a step addColumns, such as {{value: {column}}}, and name it"
+        fix = f". {_ADD_COLUMN.format(column)}"
     if not fix and re.search(r"[-(%*+/<>=]", column):
-        fix = ". Compute it in a step addColumns, and name the new column"
+        fix = ". Compute it in a step addColumns, and use the name of the new column here"
     other = f"; did you mean '{near}'?" if near else ". Use one of them" if columns else ""
     return f"{what}, {_UNKNOWN} {known}{fix or other}"

@@ -1,8 +1,8 @@
 """Computes the worker groups: the kinds of pods that the stages of a job run on.
 
-All stages that request only CPUs share the group `cpu`. The pods of a pool that requests GPUs,
-memory or custom resources are for exactly one replica, or for `replicasPerPod` replicas. Pools with
-the same resources share a group.
+All stages that request only CPUs share the group `cpu`. A pod of any other pool is for one replica,
+for a part of a replica (`Stage.pods`) or for several replicas (`Stage.per_pod`). Pools with pods of
+the same shape share a group.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GROUP_LABEL = "batchinference.dev/group"
 """Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
-"""Minimum workers of the group `cpu`. Every job needs one, so one starts together with the head.
-With gang scheduling, the minimum covers reading, writing and the minimum replicas together."""
+"""Default minimum of the group `cpu`. Every job needs a worker, so one starts together with the
+head. With `gang`, the default covers reading, writing and the minimum replicas together."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
 """KubeRay puts the group's name into pod names, and truncates pod names to 50 characters."""
@@ -47,10 +47,9 @@ class WorkerGroup:
     pods: int = 1
     """Number of pods that form one replica."""
     per_pod: int = 1
-    """Number of replicas in one pod."""
+    """Maximum number of replicas in one pod."""
     part: float = 1.0
-    """The fraction of a GPU of one replica, at most 1; 0 if `replicasPerDevice: auto` measures
-    it."""
+    """The fraction of a GPU of one replica, at most 1; 0 with `replicasPerDevice: auto`."""
 
     @property
     def shape(self) -> Shape:
@@ -79,8 +78,8 @@ def groups_of(
     With `gang`, the minimum number of replicas of all steps starts together with the head.
     Otherwise, the group of a pool is empty until its step begins.
 
-    Raises SpecError if the group `cpu` is too small for everything that must run at the same time:
-    actors would take all CPUs, and the tasks that feed these actors would never start."""
+    Raises SpecError if `workers` do not fit the stages. For example, if actors would take all CPUs
+    of the group `cpu`, the tasks that feed these actors would never start."""
     shapes: dict[Shape, WorkerGroup] = {}
     for stage in stages:
         if is_cpu_stage(stage) or stage.replicas is None:
@@ -140,7 +139,7 @@ def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
 def _cpu_group(
     stages: list[Stage], workers: Workers, *, single_segment: bool, gang: bool
 ) -> WorkerGroup:
-    """Return the worker group `cpu`. Raises SpecError if it is too small for the stages."""
+    """Return the worker group `cpu`. Raises SpecError if `workers` do not fit the stages."""
     on_cpu = [stage for stage in stages if is_cpu_stage(stage)]
     min_demands = [
         stage.cpus for stage in on_cpu if stage.replicas for _ in range(stage.replicas.min)

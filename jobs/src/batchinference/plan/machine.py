@@ -14,12 +14,12 @@ from batchinference.spec.steps import Replicas, Step
 def fit_to_machine(
     stages: Sequence[Stage], resources: Mapping[str, float]
 ) -> tuple[list[Stage], list[str]]:
-    """Return the stages without the devices and custom resources that the machine lacks, and a note
-    for each affected step. `resources` maps Ray's resource names to the units that the machine has.
+    """Return the stages for a machine, and a note for each removed request. `resources` maps Ray's
+    resource names to the units that the machine has. If a resource is not enough for one replica of
+    each pool, it is removed from all stages.
 
-    A step whose device is missing is planned as if it had not requested the device, so that it may
-    need no pool. Missing resources that are no devices, such as licenses, stay in the step, because
-    its pool limits the number of replicas."""
+    A step whose device is missing is planned without this request, so that it may need no pool.
+    Other missing resources, such as licenses, stay in the step: its pool limits the replicas."""
     notes: list[str] = []
     # on one machine, the accelerator type is ignored
     result = [_with_min_one_replica(replace(stage, accelerator=None)) for stage in stages]

@@ -77,7 +77,7 @@ class Plan:
 
 
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
-    """Return the plan for a cluster. Raises SpecError if the job would never finish."""
+    """Return the plan for a cluster. Raises SpecError for wrong columns or unsuitable workers."""
     stages = _checked_stages(spec)
     single = is_single_segment(stages)
     # with a model, separate tasks may read and write, so pools and writing need their own CPUs
@@ -120,8 +120,8 @@ def ray_cpus(plan: Plan, machine: int) -> int:
 
 
 def _part_of_cpu(plan: Plan) -> float:
-    """Return the fractional part of the CPUs of all pools, so that a replica that needs a fraction
-    of a CPU does not take a whole CPU from the tasks that feed it."""
+    """Return the fractional part of the CPUs of all pools that use only CPUs, so that a replica
+    that needs a fraction of a CPU does not take a whole CPU from the tasks that feed it."""
     pools = sum(
         stage.cpus * stage.replicas.max
         for stage in plan.stages

@@ -18,8 +18,8 @@ def serialize_plan(plan: Plan) -> str:
 
 
 def parse_plan(text: str) -> Plan:
-    """Return the plan in the text of a plan file. Raises SpecError if the plan is of a version that
-    this program cannot read."""
+    """Return the plan in the text of a plan file. Raises SpecError if it is invalid, such as the
+    plan of a version that this program cannot read."""
     try:
         return _PLAN.validate_json(text)
     except ValidationError as error:

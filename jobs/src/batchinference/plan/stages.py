@@ -1,10 +1,10 @@
 """Groups steps into stages with their devices. Ray Data runs each stage as one operator.
 
-Adjacent steps without a model or class run together in one task. A model or a class gets its own
-actor pool. Other steps that compute do not run in that pool, so that the next batch is prepared
-while the device computes. Steps that drop or select columns run in it, so that image data that no
-later step reads never leaves the actor. If no stage needs a pool, each task runs all stages: see
-`plan.is_single_segment`.
+Adjacent steps without a model or class run together in one task if they request as many CPUs. A
+model or a class gets its own actor pool. Other steps that compute do not run in that pool, so that
+the next batch is prepared while the device computes. Steps that drop or select columns run in it,
+so that image data that no later step reads never leaves the actor. If no stage needs a pool, each
+task runs all stages: see `plan.is_single_segment`.
 """
 
 import math
@@ -113,7 +113,7 @@ class Stage:
 
     @property
     def needs_pool(self) -> bool:
-        """Whether `batches_itself`, or the job sets `replicas` or requests more than CPUs."""
+        """Whether the stage batches itself, has `replicas` set, or requests more than CPUs."""
         step = self.steps[0] if self.steps else None
         if self.replicas is None or step is None:
             return False
@@ -237,8 +237,8 @@ def profiles_of(
 ) -> dict[str, Profile]:
     """Return the profile of each requested resource by Ray's resource name, GPUs first.
 
-    The profile of the accelerator type overrides the profile of the first resource that is a
-    device. A resource without a profile gets an empty one.
+    The profile of the accelerator type overrides that of the first device, or of the first resource
+    if there is no device. A resource without a profile gets an empty one.
     """
     known = known_profiles(profiles)
     names = [GPU, *dict(custom)] if gpus else list(dict(custom))

@@ -1,5 +1,4 @@
-"""Checks the profiles, the fallback, the paths, the queue and the group names of a job on a
-cluster."""
+"""Checks the devices, capacity types, paths, queue and group names of a job on a cluster."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
@@ -55,7 +54,7 @@ def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:
         if name not in known:
             yield Problem(field, _unknown(name, list(known), "nodeSelector, tolerations"))
         elif known[name].resource or known[name].device or known[name].resource_claim_template_name:
-            message = f"the profile '{name}' is one of a device. Name a profile of nodes only"
+            message = f"the profile '{name}' is for a device. Use a profile that only selects nodes"
             yield Problem(field, message)
 
 
@@ -102,7 +101,7 @@ def check_paths(spec: BatchInferenceSpec) -> Iterator[Problem]:
                 yield _relative(field, source.uri)
     for field, path in _outputs(spec):
         if is_local(path) and not _mounted(path, spec):
-            message = f"'{path}' is not on a mounted volume, so it would be lost: {_FIX}"
+            message = f"'{path}' is not on a writable volume that outlives the pods: {_FIX}"
             yield Problem(field, message)
 
 

@@ -74,8 +74,8 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
 
-    Empty settings, and settings that the driver does not read, are also omitted, because an older
-    driver would refuse fields that it does not know.
+    Empty parameters and cluster settings, and settings that the driver does not read, are omitted
+    too, because an older driver would refuse fields that it does not know.
     """
     dumped = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS

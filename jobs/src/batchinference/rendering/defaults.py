@@ -24,9 +24,10 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
     limits of the platform. `retry`, `deadlines` and `ttl` get defaults and limits too.
 
     Defaults that do not fit the job are left out: `rayStartParams` of groups that the job does not
-    have, and `topology` and `queuePriorityClassName` if Kueue would refuse them.
+    have, images of profiles if the job has an image, and `topology` and `queuePriorityClassName` if
+    Kueue would refuse them.
 
-    Raises SpecError if the merged settings are invalid.
+    Raises SpecError if the merged settings are invalid, or if the job cannot be planned.
     """
     if job.spec.cluster.image is not None:
         defaults = _without_images(defaults)

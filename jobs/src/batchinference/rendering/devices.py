@@ -12,8 +12,8 @@ from batchinference.spec.profiles import GPU, Profile
 
 
 def start_parameters(group: WorkerGroup) -> dict[str, str]:
-    """Return the parameters of `ray start` for a group: every resource that a replica requests.
-    Ray's autoscaler scales a group only for replicas whose resources the group has."""
+    """Return the parameters of `ray start` for a group: the resources of a pod, of all kinds that
+    replicas request. Ray's autoscaler scales a group only for resources that the group has."""
     parameters = {"num-cpus": str(math.ceil(group.cpus))}
     if group.gpus:  # KubeRay detects GPUs only if their resource name ends in `gpu`
         parameters["num-gpus"] = str(group.gpus)

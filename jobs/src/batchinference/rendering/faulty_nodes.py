@@ -13,7 +13,7 @@ from batchinference.spec.pod_placement import (
 )
 
 NODE_LABEL = "kubernetes.io/hostname"
-"""Label of a node with its name, because Karpenter ignores pods that use `matchFields` instead."""
+"""Label of a node with its name. Karpenter would ignore pods with `matchFields` instead of it."""
 _NAME = re.compile("[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 

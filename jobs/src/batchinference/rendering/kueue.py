@@ -1,5 +1,5 @@
-"""Computes the labels and annotations of a RayJob: for Kueue, which queues it, and for schedulers
-that start its pods as a gang. Also checks the settings for Kueue."""
+"""Computes labels and annotations of a RayJob and its pods: for Kueue, which queues the RayJob, and
+for schedulers that start the pods as a gang. Also checks the settings for Kueue."""
 
 from collections.abc import Iterator, Sequence
 
@@ -69,14 +69,14 @@ def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> Iterator[Pro
     if len(groups) > MAX_GROUPS:
         message = (
             f"the job has {len(groups)} worker groups and Kueue takes {MAX_GROUPS}. Give steps the "
-            "same resources, or leave the queue"
+            "same resources, or remove queueName"
         )
         yield Problem("spec.cluster.queueName", message)
     scale = scaling_groups(groups)
     if cluster.topology is not None and scale:
         message = (
             f"Kueue cannot place pods in a job that scales (groups {', '.join(scale)}). Set "
-            "replicas.min and max of each step, and workers.min and max, to the same number"
+            "replicas.min of each step to its replicas.max, and workers.min to workers.max"
         )
         yield Problem("spec.cluster.topology", message)
 

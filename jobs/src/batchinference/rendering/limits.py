@@ -47,8 +47,8 @@ def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:
 
 
 def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each of `cluster.limits` that the Ray containers of a RayCluster could
-    exceed. Containers from patches of the platform are not counted."""
+    """Yield a problem for `limits.devices` and `limits.cpu` if the Ray containers of a RayCluster
+    could exceed them, and for devices that cannot be counted. Other containers do not count."""
     devices: GroupAmounts = []
     cpus: GroupAmounts = []
     for name, max_pods, template in templates_of(ray_cluster):

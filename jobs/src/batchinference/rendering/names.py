@@ -24,7 +24,7 @@ DEVICE_HOUR = f"{GROUP}/device-hour"
 DEVICES_LABEL = f"{GROUP}/devices"
 """Label of a pod with the number of its devices: GPUs and all other kinds."""
 CLUSTER_LABEL = "ray.io/cluster"
-"""Label of a pod that KubeRay sets, with its RayCluster. No label has its RayJob."""
+"""Label, set by KubeRay, with the RayCluster of a pod. There is no label with the RayJob."""
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
 """Labels that KubeRay sets: whether a pod is the head or a worker, and the group of a worker."""
@@ -42,8 +42,8 @@ DIGEST_LENGTH = 6
 class Names:
     """Names of the objects of one attempt of a job.
 
-    The names of the ConfigMap and the Secret contain the first characters of the job's uid, so that
-    a job that was deleted and created again never uses the objects of the deleted job.
+    All names except that of the RayJob contain the first characters of the job's uid, so that a job
+    that was deleted and created again never uses the objects of the deleted job.
     """
 
     job: str

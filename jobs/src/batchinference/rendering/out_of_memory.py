@@ -14,11 +14,11 @@ from batchinference.spec.steps import Step
 
 
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
-    """Return the job with at least this memory per pod. `minimum` maps group names to memory.
+    """Return the job with at least about this memory per pod. `minimum` maps group names to memory.
 
-    Groups that the job does not have are ignored. If a group that gets more memory would have the
-    same pods as another group, its memory is a few Mi lower, because the planner would merge equal
-    groups. Raises SpecError if the job cannot be planned.
+    Groups that the job does not have are ignored. The memory of a group is a few Mi lower if its
+    replicas would not get whole Mi, or if its pods would be those of another group, because the
+    planner would merge equal groups. Raises SpecError if the job cannot be planned.
     """
     if not minimum:
         return job

@@ -52,7 +52,7 @@ def _patched(group: str, template: Object, patches: Sequence[Patch]) -> Object:
 
 
 def strategic_merge(target: Object, patch: Object, path: str = "") -> Any:
-    """Return the object with the patch applied. Raises SpecError if a value has the wrong type."""
+    """Return the object with the patch applied. Raises SpecError for a change that is refused."""
     merged = dict(target)
     for name, value in patch.items():
         at = f"{path}.{name}".strip(".")

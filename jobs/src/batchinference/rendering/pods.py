@@ -245,7 +245,7 @@ def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
 
 def _request_disk_space(pod: dict[str, Any], size: str | None, step_bytes: int = 0) -> None:
     """Add the disk space of the Ray container to its requests, in place: `size`, which the job sets
-    for all pods, plus `step_bytes`. If `size` is set, the sum is also the limit."""
+    for all pods or the head, plus `step_bytes`. If `size` is set, the sum is also the limit."""
     if size is None and not step_bytes:
         return
     total = memory_quantity(memory_bytes(size or "0") + step_bytes) if step_bytes else size

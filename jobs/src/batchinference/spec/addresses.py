@@ -39,7 +39,7 @@ def expanded(uri: str) -> Path:
 
 
 def unexpanded_variable(path: str) -> str:
-    """Return the first shell variable in a path, such as `$HOME`; empty if there is none."""
+    """Return the first `${NAME}` or path part `$NAME` in a path; empty if there is none."""
     match = _VARIABLE.search(path)
     return match[1] or match[2] if match else ""
 
@@ -57,7 +57,7 @@ def fix_of_variable(variable: str) -> str:
     if name in ("home", "userprofile"):
         return f"Write ~ instead of {variable}"
     return (
-        f"Write {{{{ params.{name} }}}} instead of {variable}, the path in quotes, with "
+        f"Write {{{{ params.{name} }}}} instead of {variable}, put the path in quotes, and add "
         f"parameters: [{{name: {name}, value: TEXT}}]"
     )
 

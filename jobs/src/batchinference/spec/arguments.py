@@ -20,7 +20,7 @@ _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
 def check_json_value(value: Any) -> Any:
-    """Return the value. Raises a validation error if JSON cannot represent it.
+    """Return the value. Raises a validation error if JSON cannot represent it, or if it is large.
 
     A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
     that contain themselves, and aliases: JSON repeats the value of an alias each time.

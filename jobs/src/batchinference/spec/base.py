@@ -33,7 +33,7 @@ RELATIVE_PATH = f"^{_PATH_PART}(/{_PATH_PART})*$"
 DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
 """An ASCII character except NUL, line ends and DEL. U+0001 is valid, because Hive uses it."""
 PUNCTUATION = "^[!-/:-@\\[-`{-~]?$"
-"""An empty text, or a punctuation character with a meaning in CSV files, such as the quote."""
+"""An empty text, or an ASCII punctuation character, such as a quote in CSV files."""
 WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
 """Lacks all characters of numbers, dates and booleans, because these are written without quotes."""
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
@@ -46,7 +46,7 @@ PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 WEIGHTS = "^[A-Z][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
-"""Lists characters, because the meaning of `\\s` differs between Python, Rust and Go."""
+"""Excludes U+0000 to U+0020, because the meaning of `\\s` differs between Python, Rust and Go."""
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = f"^[a-z0-9][-.a-z0-9]*/{_NAME_PART}$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
@@ -86,7 +86,7 @@ def no_credentials_rule(pattern: str) -> dict[str, Any]:
     """Return the part of the schema of a text that forbids credentials: a CEL rule that the text
     must not match `pattern`, which matches addresses with credentials.
 
-    All other checks are in validators only. This rule is also in the CRD, so that the API server
+    Most other rules are in validators only. This rule is also in the CRD, so that the API server
     does not store a password.
     """
     escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
@@ -130,7 +130,7 @@ Money = Annotated[str, Field(pattern=MONEY, max_length=25)]
 
 
 class SpecModel(BaseModel):
-    """A part of the spec, with camelCase fields. Unknown fields and wrong types are errors."""
+    """Base class of models with camelCase fields. Unknown fields and wrong types are errors."""
 
     model_config = ConfigDict(
         alias_generator=to_camel,

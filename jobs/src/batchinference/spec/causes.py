@@ -44,7 +44,7 @@ class Cause(StrEnum):
 
     @property
     def retried(self) -> bool:
-        """Return whether the job is retried by default: true if the cause is not its fault."""
+        """Return whether the job is retried by default, because another attempt may succeed."""
         return self in _RETRIED
 
     @property
@@ -133,8 +133,8 @@ _REMEDIES = {
     "The job is retried.",
     Cause.UNSCHEDULABLE: "Compare `batchinference plan` with the free resources of the nodes. "
     "Request less, add nodes, or increase `deadlines.pending`.",
-    Cause.NO_CAPACITY: "Nothing: the next attempt tries the next type of device or of capacity. It "
-    "does not count towards `retry.maxAttempts`.",
+    Cause.NO_CAPACITY: "Nothing: the next attempt tries the next type of device or of capacity. "
+    "The failed attempt does not count towards `retry.maxAttempts`.",
     Cause.IMAGE_PULL: "Check the name and tag of `cluster.image`, and `cluster.imagePullSecrets` "
     "if the registry is private.",
     Cause.CONTAINER_CONFIG: "Create the object that the message names in the namespace of the "

@@ -25,8 +25,7 @@ class Chunk(StepSettings):
     size: Annotated[int, Field(ge=2, le=10**9)]
     """Maximum size of a chunk in units of `unit`, without special tokens."""
     overlap: Annotated[int, Field(ge=0, le=10**9)] = 0
-    """Number of units that a chunk repeats from the end of the previous one. At most half of
-    `size`."""
+    """Number of units repeated from the end of the previous chunk. At most half of `size`."""
     unit: Literal["characters", "words", "tokens"] = "characters"
     """What `size` and `overlap` count."""
     tokenizer: Source | None = None

@@ -1,5 +1,4 @@
-"""The section `cluster` of a job: the settings of its pods, such as the image and volumes, and its
-limits."""
+"""The section `cluster` of a job: the settings of its pods, such as the image, and its limits."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ from batchinference.spec.volumes import VolumeMounts, Volumes, check_mounts
 
 
 class Limits(SpecModel):
-    """Limits on the resources of a job. A job that could exceed a limit is rejected before it
-    starts. A job that has used its device hours or tokens is stopped. A limit without a value does
+    """Limits on the resources of a job. A job that could exceed `devices` or `cpu` is rejected
+    before it starts. A job that has used its device hours or tokens is stopped. Absent limits do
     not apply. If the platform's defaults also set a limit, the lower value applies."""
 
     devices: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
@@ -87,8 +86,8 @@ RAY_START_OPTIONS = (
     *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
     *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
 )
-"""Options of `ray start` that a job may set. It may not set options that BatchInference or KubeRay
-sets, or that would let other clients connect to the node."""
+"""Options of `ray start` that a job may set. All others are refused, such as those with which other
+clients could connect to the node."""
 
 
 def _check_start_option(name: str) -> str:
@@ -136,15 +135,15 @@ class Workers(SpecModel):
     """The worker group `cpu`, which reads, writes and runs all steps that need only CPUs."""
 
     cpu: Cpus | None = None
-    """CPUs of a worker. By default, enough for one replica of each CPU step, a read task and a
-    write task, but at most 8 unless a single replica needs more."""
+    """CPUs of a worker. By default, enough for `replicas.min` of each CPU step, a read task and a
+    write task, but at most 8 unless a single replica or task needs more."""
     memory: Memory | None = None
     """Memory of a worker. 4Gi by default."""
     min: Annotated[int, Field(ge=0, le=10000)] | None = None
-    """Minimum number of workers, which start with the cluster. 1 by default. With 0, the first task
-    starts the first worker."""
+    """Minimum number of workers, which start with the cluster. 1 by default; with gang scheduling
+    or a queue, enough for `replicas.min`. With 0, the first task starts the first worker."""
     max: Annotated[int, Field(ge=1, le=10000)] | None = None
-    """Maximum number of workers. By default, one more than all replicas need."""
+    """Maximum number of workers. By default, one more than all replicas and tasks need."""
 
     def _check(self) -> None:
         if self.min is not None and self.max is not None and self.min > self.max:
@@ -165,7 +164,7 @@ class Fallback(SpecModel):
 
 
 class Cluster(SpecModel):
-    """Settings for the pods of the job. Local runs ignore them."""
+    """Settings for the pods of the job. Local runs ignore most of them."""
 
     image: Image | None = None
     """The image of all pods: the BatchInference pipeline image, or your own image built from it. A

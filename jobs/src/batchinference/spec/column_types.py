@@ -87,8 +87,8 @@ def _decimal(parameters: list[str]) -> str:
     digits, scale = (int(text) if text.isdecimal() else -1 for text in (*parameters, "", "")[:2])
     if len(parameters) != 2 or not 0 <= scale <= digits or not 1 <= digits <= MAX_DIGITS:
         raise ValueError(
-            f"a decimal has 1 to {MAX_DIGITS} digits, and a scale of at most so many. Use for "
-            "example decimal<10, 2> for 12345678.90"
+            f"a decimal has 1 to {MAX_DIGITS} digits, and its scale is at most their number. Use "
+            "for example decimal<10, 2> for 12345678.90"
         )
     return f"decimal<{digits},{scale}>"
 
@@ -127,8 +127,8 @@ def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
 
 
 def _next(tokens: list[str], expected: str | None = None) -> str:
-    """Return the next token, and remove it. Raises ValueError if the token is not `expected` or, if
-    `expected` is None, if it is not a name."""
+    """Return the next token, and remove it. Raises ValueError if it is not `expected`, or without
+    `expected`, if it is not a name."""
     text = tokens.pop() if tokens else "the end"
     if text != expected if expected else text in "<>:,":
         raise ValueError(f"expected {expected or 'a name'}, found {text}")

@@ -213,7 +213,7 @@ def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
         ]
         properties[name] = _merge_field(tag, name, fields)
         if len(fields) < len(variants):
-            # or else the API server would add the default where a variant lacks the field
+            # otherwise, the API server would add the default where a variant lacks the field
             properties[name].pop("default", None)
     merged: Schema = {"type": "object", "properties": properties}
     required = set.intersection(*(set(each.get("required", [])) for each in variants.values()))

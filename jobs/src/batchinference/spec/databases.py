@@ -166,8 +166,7 @@ class CatalogTable(SpecModel):
     """An Iceberg table in a catalog."""
 
     table: TableName
-    """The table, with its namespace before a dot. A job that writes to a missing table creates
-    it."""
+    """The table, with its namespace before a dot. A job that writes creates a missing table."""
     catalog: Catalog = Catalog()
     """The catalog of the table."""
 

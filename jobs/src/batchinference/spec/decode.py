@@ -47,8 +47,8 @@ class DecodeModel(StepSettings):
 
 
 class DecodeImage(ImageFields, DecodeModel):
-    """Image files: height x width x channels (uint8). If a file has several pages or frames, only
-    the first one is decoded."""
+    """Image files: height x width x channels (uint8), but height x width for the modes L and I;16.
+    Of a file with several pages or frames, only the first one is decoded."""
 
     format: Literal["image"]
 

@@ -23,7 +23,7 @@ def seconds_of(duration: str) -> int:
 
 
 def duration_text(seconds: float) -> str:
-    """Return seconds, rounded up, in the form 45s, 2m30s or 3h05m."""
+    """Return seconds, rounded up, as 45s or 2m30s, and from an hour on as 3h05m, rounded down."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

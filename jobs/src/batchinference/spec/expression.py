@@ -200,7 +200,7 @@ def _for_other_types(tree: ast.expr, text: str) -> str:
     """Return the end of a fix: what else to declare, or what to write instead if a column or a name
     is not what the translation assumes; empty if there is nothing to add."""
     if "{{ params.since }}" in ast.unparse(tree):
-        return ", and declare since in parameters"
+        return ", and declare the parameter 'since'"
     match tree:
         case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id=name)):
             return f", or {name} == 0 for a number"
@@ -216,8 +216,7 @@ def _for_other_types(tree: ast.expr, text: str) -> str:
 
 
 def search_in_list(column: str, item: ast.expr) -> str:
-    """Return code for a python step that searches for an item in a column of lists. Expressions
-    cannot search lists."""
+    """Return code for a python step that searches a column of lists, which no expression can."""
     return f"[{ast.unparse(item)} in each for each in batch[{column!r}]]"
 
 
@@ -456,7 +455,7 @@ def _check_key(node: ast.Subscript) -> None:
     if isinstance(key, str) or (type(key) is int and 0 <= key < MAX_ITEMS):
         return
     if isinstance(node.slice, ast.Slice):
-        what = f"'{ast.unparse(node)[:60]}' is a part of a text or list, which expressions lack"
+        what = f"'{ast.unparse(node)[:60]}' cuts a text or list, which no expression can do"
         raise ValueError(f"{what}. Use a python step, or chunk to cut texts into pieces")
     raise ValueError(
         f"'{ast.unparse(node)[:60]}' reads neither a field nor an item. Write a field as "
@@ -492,7 +491,7 @@ def _check_conditions(values: Sequence[ast.expr]) -> None:
     for value in values:
         if isinstance(value, ast.Constant) and not isinstance(value.value, bool | None):
             raise ValueError(
-                f"{value.value!r} is no condition, so it cannot be used with and or or"
+                f"{value.value!r} is no condition, so it cannot be used with 'and' or 'or'"
             )
 
 

@@ -1,6 +1,6 @@
 """Translates SQL, pandas and general Python into the expression language, for messages.
 
-First, regular expressions (`_SYNTAX`) replace the parts of the text that are no valid Python. Then,
+First, regular expressions (`_SYNTAX`) replace syntax of other languages by that of Python. Then,
 `_Forms` replaces calls, comparisons and operators in the syntax tree of the new text. The result is
 a guess: `spec.expression` shows it only if it is a valid expression.
 """
@@ -484,7 +484,7 @@ def _substring(value: ast.expr, start: ast.expr, size: ast.expr) -> ast.expr:
 
 
 def _time(*parts: ast.expr) -> ast.expr:
-    """Return a date or time as a text; `_UNKNOWN` if it is computed from a column."""
+    """Return a date or time as a text; `_UNKNOWN` if it is neither a text nor three integers."""
     values = [getattr(part, "value", None) for part in parts]
     match values:
         case [str(), *_]:

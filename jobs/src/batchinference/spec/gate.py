@@ -114,9 +114,9 @@ class Gate(SpecModel):
 
     def _check(self) -> None:
         if self.rows is None and self.percent is None:
-            raise invalid("a gate has rows or percent. Set one of them")
+            raise invalid("a gate has 'rows' or 'percent'. Set one of them")
         if self.rows is not None and self.percent is not None:
-            both = f"both rows ({self.rows}) and percent ({self.percent:g})"
+            both = f"both 'rows' ({self.rows}) and 'percent' ({self.percent:g})"
             raise invalid(
-                f"a gate has rows or percent, and this one has {both}. Remove one of them"
+                f"a gate has 'rows' or 'percent', and this one has {both}. Remove one of them"
             )

@@ -119,7 +119,7 @@ class BatchInferenceSpec(SpecModel):
     starts the output over. On a cluster, only the first attempt of a BatchInference starts over,
     and later attempts keep the rows of the earlier ones."""
     cluster: Cluster = Cluster()
-    """Settings that only a cluster uses."""
+    """Settings for a cluster. Local runs ignore most of them."""
     suspend: bool = False
     """On a cluster: true deletes the RayJob and its cluster, false resumes the job."""
     priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
@@ -138,8 +138,8 @@ class BatchInferenceSpec(SpecModel):
     your machine."""
     managed_by: Annotated[str, Field(pattern=CONTROLLER, max_length=63)] | None = None
     """On a cluster: the controller that runs the job, by default `batchinference.dev/operator`. The
-    operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. It cannot be
-    changed."""
+    operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. The value cannot
+    be changed."""
 
     def _check(self) -> None:
         self._check_steps()

@@ -37,7 +37,7 @@ class OutOfMemory(SpecModel):
 
 class Retry(SpecModel):
     """The attempts of a job. Each attempt is a new RayJob with a new cluster. Attempts that ended
-    because of `suspend` do not count. A change takes effect at the next failure."""
+    because of `suspend` or `NoCapacity` do not count. A change applies from the next failure."""
 
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 3
     """The maximum number of attempts, including the first."""
@@ -47,8 +47,8 @@ class Retry(SpecModel):
     """What happens after a cause, if it is not the default, such as `OutOfMemory: Fail`."""
 
     out_of_memory: OutOfMemory | None = None
-    """More memory for attempts after `OutOfMemory`. Without it, each attempt requests the memory in
-    the spec. Batch sizes and numbers of replicas stay the same."""
+    """More memory for attempts after `OutOfMemory`; their batch sizes and numbers of replicas stay
+    the same. Without this field, each attempt requests the memory in the spec."""
 
     @field_validator("on_cause")
     @classmethod
@@ -73,7 +73,7 @@ class Deadlines(SpecModel):
 
     pending: Duration | None = None
     """Maximum time from the creation of the RayJob of an attempt to the first finished row. In a
-    Kueue queue, the time starts at the admission."""
+    Kueue queue, the time starts at the last admission."""
     active: Duration | None = None
     """Maximum time from the creation of the RayJob of an attempt to its end. In a Kueue queue, the
     time starts at the last admission."""

@@ -61,8 +61,8 @@ class Notification(SpecModel):
     """The environment variable with the URL. On a cluster, the key with the URL in the Secret
     `batchinference-notifications` in the namespace of the job."""
     api_key_env: Variable | None = None
-    """The environment variable, or on a cluster the key of this Secret, with the token that is sent
-    as `Authorization: Bearer`."""
+    """The environment variable with the token that is sent as `Authorization: Bearer`. On a
+    cluster, the key with the token in the Secret `batchinference-notifications`."""
     when: Literal["always", "succeeded", "failed"] = "always"
     """The result of the job after which the request is sent."""
     body: Annotated[JsonObject, AfterValidator(_check_body)] | None = None
@@ -165,7 +165,8 @@ def is_retryable(status: int) -> bool:
 
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
-    """Return whether a URL begins with one of these prefixes, which end with a slash."""
+    """Return whether a URL begins with one of these prefixes, which end with a slash; false if it
+    is not a _PLAIN_URL, or has `.` or `..` in its path. An absent port is the default port."""
     if not _PLAIN_URL.fullmatch(url):
         return False
     names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}

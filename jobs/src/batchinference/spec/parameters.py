@@ -1,7 +1,7 @@
 """Replaces references to the parameters of a job, `{{ params.NAME }}`, in the strings of its spec.
 
 References are replaced once, after the document is parsed and before it is validated. So values
-cannot add fields, and references in values are not replaced.
+cannot add fields. References in values are errors.
 
 The prefix `params.` distinguishes a reference from braces in prompts (`{{` is a literal brace) and
 in Jinja templates. A reference is not written `${NAME}`, which may be literal text of a prompt, or
@@ -101,10 +101,10 @@ class ParameterValues:
 
 
 def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
-    """Return a document with references replaced by values. `spec.parameters` of the result has the
-    values that were used, except values in arguments of user code, which may be secret.
+    """Return a document with references replaced by values. `spec.parameters` of the result has
+    their values, except values in arguments of user code, which may be secret.
 
-    Raises SpecError with each field whose reference cannot be replaced.
+    Raises SpecError for invalid parameters, or with each field whose reference cannot be replaced.
     """
     spec = document.get("spec") if isinstance(document, dict) else None
     if not isinstance(spec, dict):
@@ -129,7 +129,7 @@ def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, A
 
 
 def _declared(spec: dict[str, Any], values: ParameterValues) -> dict[str, Parameter]:
-    """Return the declared parameters by name. Raises SpecError if they are invalid."""
+    """Return the declared parameters by name. Raises SpecError if they or given names are wrong."""
     try:
         given = {"spec": {"parameters": spec.get("parameters", [])}}
         parameters = _Document.model_validate(given).spec.parameters

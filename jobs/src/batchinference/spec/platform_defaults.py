@@ -1,4 +1,4 @@
-"""The chart value `defaults`: default settings, limits, and patches of the pods of all jobs."""
+"""The chart value `defaults`: default settings and limits of jobs, and patches of their pods."""
 
 from typing import Annotated, Any, NamedTuple, TypeVar
 

@@ -51,7 +51,7 @@ class SpecError(Exception):
     """An error about an invalid document, with its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Store at most MAX_PROBLEMS problems, and a note if there are more."""
+        """Store at most MAX_PROBLEMS problems, and one that says so if there are more."""
         self.problems = list(islice(problems, MAX_PROBLEMS + 1))
         if len(self.problems) > MAX_PROBLEMS:
             self.problems[-1] = Problem("", "there are more problems. Correct these first")
@@ -80,7 +80,7 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def closest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar known word; None if none is similar, or if too many are known."""
+    """Return the most similar known word; None if none is similar, or if they are too long."""
     if len(word) * sum(map(len, known)) > MAX_COMPARED:
         return None
     same = (name for name in known if name.lower() == word.lower() and name != word)

@@ -57,8 +57,8 @@ class Profile(SpecModel):
     `cluster.idleTimeout`."""
     image: Image | None = None
     """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. Both
-    images must have the same versions of Python, Ray and BatchInference. An image of the platform
-    is not used if the job sets `cluster.image`."""
+    images must have the same versions of Python, Ray and BatchInference. If the job sets
+    `cluster.image`, images in profiles of the platform are not used."""
 
 
 Profiles = Annotated[dict[ResourceName, Profile], Field(max_length=32)]

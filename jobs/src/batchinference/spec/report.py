@@ -43,7 +43,7 @@ def failure_line(reason: str | None, message: str | None) -> str:
 
 
 def parse_failure_line(log: str) -> tuple[str, str] | None:
-    """Return the cause and the message of the last failure line in a log; None if it has none."""
+    """Return cause and message of the last failure line in a log; None if there is no valid one."""
     lines = _FAILURE_LINE.findall(log)
     try:
         failure = json.loads(lines[-1]) if lines else {}
@@ -195,7 +195,7 @@ class Report(SpecModel):
     reason: str | None = None
     """The cause of the failure."""
     message: str | None = None
-    """The original error message, or a note about the result."""
+    """The original error message, or more about the result."""
     progress: Progress | None = None
     """The progress in rows."""
     counts: Counts | None = None

@@ -51,7 +51,7 @@ _FIELDS = {"CPU": "cpu", "GPU": "gpu", "memory": "memory", "object_store_memory"
 """Built-in resources of Ray, and the fields that request them."""
 _NOT_CUSTOM = "'{}' is not a custom resource. Use the field '{}'"
 _NO_DEVICE = (
-    "'acceleratorType' is set, but no devices are requested. Request them with gpu or custom"
+    "'acceleratorType' is set, but no devices are requested. Request them in 'gpu' or 'custom'"
 )
 
 

@@ -47,8 +47,8 @@ class RunTemplate(SpecModel):
     """The metadata of each BatchInference."""
     spec: dict[str, Any]
     """The spec of each BatchInference. If it declares the parameters `date`, `previous_date`,
-    `year`, `month`, `day`, `hour`, `minute` or `timestamp` as strings without a value, the schedule
-    sets them."""
+    `year`, `month`, `day`, `hour`, `minute` or `timestamp` without a value, the schedule sets
+    them."""
 
 
 class ScheduleSpec(SpecModel):

@@ -89,8 +89,8 @@ class Cost(SpecModel):
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
     """The currency of the prices, such as EUR."""
     forecast: Money | None = None
-    """Expected total cost, from the cost per row of the last attempt. Absent before 1 % of the rows
-    are finished, and after the end of the job."""
+    """Expected total cost, from the cost per row of the last attempt. Absent until this attempt has
+    finished 1 % of the rows, and after the end of the job."""
 
     def __str__(self) -> str:
         """Return the cost, and the expected cost if it is known."""
@@ -130,7 +130,7 @@ class Choice(SpecModel):
     """The profile in `cluster.fallback.capacityTypes`."""
     device_hour: Money | None = None
     """The price of a device per hour; for several types, the mean at the maximum number of devices
-    of each type. Absent if a profile has no price."""
+    of each type. Absent if a device has no price."""
     after: Duration | None = None
     """The time without capacity after which the next attempt tries the next choice. Absent for the
     last choice."""
@@ -176,7 +176,7 @@ class Attempt(SpecModel):
     start_time: Timestamp | None = None
     """When the RayJob was created. Absent until it is observed."""
     queued_time: Timestamp | None = None
-    """When the attempt entered the queue of Kueue. Absent if it is in no queue."""
+    """When the attempt entered the queue of Kueue. Absent if it does not wait in a queue."""
     admitted_time: Timestamp | None = None
     """When Kueue last admitted the attempt. The deadlines of the attempt start at this time."""
     completion_time: Timestamp | None = None
@@ -234,9 +234,9 @@ class BatchInferenceStatus(SpecModel):
     observed_generation: int
     """The generation of the spec that this status describes."""
     conditions: Annotated[list[Condition], *keyed("type", 8)]
-    """Ready (also of a suspended job), Complete, Failed and Suspended are always present.
-    Reconciling and Stalled are present while they are true, and Notified once the notifications of
-    the job were sent or given up."""
+    """Ready, Complete, Failed and Suspended are always present. Ready is also true for a suspended
+    job. Reconciling and Stalled are present while they are true, and Notified once the
+    notifications of the job were sent or given up."""
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
@@ -260,7 +260,7 @@ class BatchInferenceStatus(SpecModel):
     attempt: int | None = None
     """The number of the last attempt."""
     failed_attempts: int | None = None
-    """Number of failed attempts, which count towards `retry.maxAttempts`."""
+    """Number of failed attempts that count towards `retry.maxAttempts`."""
     next_attempt_time: Timestamp | None = None
     """When the next attempt starts. Present during the backoff."""
     attempts: Annotated[list[Attempt], *keyed("number", 20)] = []

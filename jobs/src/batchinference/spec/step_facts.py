@@ -28,7 +28,7 @@ class StepFacts:
     nothing."""
 
     reads: Collection[str] = ()
-    """The columns that the step reads; empty for user code, whose columns are unknown."""
+    """The columns that the step reads. Those that only user code reads are unknown."""
     needs_paths: bool = False
     """Whether the step reads the column `path`, which the input must add."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class StepFacts:
 
     @property
     def columns_added(self) -> list[str]:
-        """Return the columns that the step declares to add or to replace."""
+        """Return the columns that the step declares to add, to replace or to name anew."""
         return [*self.adds, *self.renames.values()]
 
     def columns_after(self, columns: Sequence[str] | None) -> list[str] | None:

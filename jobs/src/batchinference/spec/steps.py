@@ -336,12 +336,12 @@ class Step(SpecModel):
         problem = ""
         if self.replicas_per_pod is not None:
             if not resources.has_own_pods:
-                problem = "replicasPerPod: only steps that request gpu, memory or custom have pods"
+                problem = "replicasPerPod: only steps with 'gpu', 'memory' or 'custom' have pods"
             elif several_pods:
                 problem = "replicasPerPod: a replica needs several pods. Remove it"
             elif self.replicas_per_pod > replicas.max:
                 problem = f"replicasPerPod: {self.replicas_per_pod} is above replicas.max "
-                problem += f"({replicas.max}). Raise replicas.max or lower it"
+                problem += f"({replicas.max}). Raise replicas.max, or lower replicasPerPod"
         if self.replicas_per_device is not None and not problem:
             if resources.gpu != 1 or engine:
                 problem = "replicasPerDevice: auto is for gpu: 1 and models that are no engine"

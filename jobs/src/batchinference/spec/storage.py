@@ -8,8 +8,8 @@ from batchinference.spec.base import ENDPOINT, SpecModel
 
 
 class Storage(SpecModel):
-    """How to access an object store. For absent fields, the environment variables apply that the
-    tools of the store use. Keys and tokens come only from the environment."""
+    """How to access an object store. Absent fields come from the environment variables that the
+    tools of the store read. Keys and tokens come only from the environment."""
 
     endpoint: Annotated[str, Field(pattern=ENDPOINT, max_length=512)] | None = None
     """The URL of an S3-compatible store, of a Google Cloud Storage emulator, or of an Azure storage

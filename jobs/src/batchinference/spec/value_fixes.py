@@ -179,7 +179,7 @@ def _in_brackets(text: str) -> str:
 
 
 def flag_fix(value: object) -> str:
-    """Return the fix for a word that means true or false, such as yes; empty for another value."""
+    """Return the fix for a list, or for a word such as yes or off; empty for another value."""
     flag = _FLAGS.get(_plain(value).lower(), "true" if value and isinstance(value, list) else "")
     return f". Write {flag}" if flag else ""
 
@@ -288,8 +288,8 @@ def above_max(minimum: int, maximum: int) -> str:
 
 
 def _number_in(value: object) -> float | None:
-    """Return the number in a text such as `5` or `5 %`, or a boolean as 0 or 1; None for other
-    values and for large numbers."""
+    """Return a number that is not large, the number in a text such as `5` or `5 %`, or a boolean as
+    0 or 1; None for other values."""
     if isinstance(value, str):
         value = value.replace(",", "").replace("_", "")
         if re.fullmatch(r"[1-9](\.[0-9]+)?[eE]\+?[0-9]{1,2}", value):

@@ -81,7 +81,7 @@ class WarningName(StrEnum):
     LINES_SKIPPED = (
         "LinesSkipped",
         "lines before the header of a file, or comments, were left out",
-        "Nothing, if read.options.skipLines and comment are as intended",
+        "Nothing, if read.options.skipLines and read.options.comment are as intended",
         "row",
         "lines",
     )
@@ -106,12 +106,12 @@ class WarningName(StrEnum):
     ROTATED = (
         "Rotated",
         "pictures were rotated or mirrored, as their file says how the camera was held",
-        "Nothing, or set the option orientation to ignore",
+        "Nothing, or set the option orientation: ignore",
     )
     TRUNCATED = (
         "Truncated",
         "media whose end is missing were read up to the damage",
-        "Restore the files, or remove truncated: accept to make them failed rows",
+        "Restore the files, or make them failed rows: remove the option truncated: accept",
     )
     PAGES_IGNORED = (
         "PagesIgnored",
@@ -128,7 +128,7 @@ class WarningName(StrEnum):
     DEPTH_REDUCED = (
         "DepthReduced",
         "pixel values with more than 8 bits were reduced to 8 bits",
-        "Nothing, or set the option range to the values of black and white, or mode to I;16",
+        "Nothing, or set the option range to the values of black and white, or set mode: I;16",
     )
     RANGE_ASSUMED = (
         "RangeAssumed",
@@ -150,8 +150,8 @@ class WarningName(StrEnum):
     ANSWER_CUT = (
         "AnswerCut",
         "generated texts reached the limit of tokens, and their rest is missing",
-        "Increase sampling.max_tokens (transformers: max_new_tokens), or without it the context of "
-        "the model (vllm: engine.max_model_len), or ask for shorter answers",
+        "Increase sampling.max_tokens (transformers: max_new_tokens) or, if it is not set, the "
+        "context of the model (vllm: engine.max_model_len), or ask for shorter answers",
     )
     AUDIO_CUT = (
         "AudioCut",
@@ -180,7 +180,7 @@ class WarningName(StrEnum):
     SKIPPED = (
         "Skipped",
         "the condition of a step was not true, so the step has passed rows on unchanged",
-        "Nothing, if the field when of the step is as intended",
+        "Nothing, if the condition (when) is as intended",
     )
     NON_FINITE = (
         "NonFinite",

@@ -39,7 +39,7 @@ MAX_MERGED, MAX_KEYS = 100, 10_000
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader that rejects duplicate keys. PyYAML would silently use the last one."""
+    """A safe loader that also rejects duplicate keys, large merges, and octal numbers in jobs."""
 
     def construct_document(self, node: yaml.Node) -> Any:
         fields = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -91,7 +91,7 @@ class _Loader(yaml.SafeLoader):
 
 def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
     """Return the documents of these kinds in a YAML stream, and skip documents of other kinds.
-    Raises SpecError if the text is not valid YAML or has no document of these kinds."""
+    Raises SpecError if the text is not valid YAML, a document lacks a kind, or none has these."""
     documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
@@ -137,7 +137,7 @@ def _check_repetitions(value: Any, known: dict[int, int]) -> int:
 
 
 def _reason(error: Exception, text: str) -> str:
-    """Return the problem and its position. The line is left out, because it may have a password."""
+    """Return the problem, its position and a fix. A line that may have a password is not shown."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if not isinstance(error, MarkedYAMLError):
@@ -184,7 +184,7 @@ def parse(document: dict[str, Any], values: ParameterValues | None = None) -> Ba
 
 
 def parse_one(text: str, values: ParameterValues | None = None) -> BatchInference:
-    """Return the only BatchInference of a YAML text. Raises SpecError if there are several."""
+    """Return the BatchInference in a YAML text. Raises SpecError for an invalid or a second one."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))

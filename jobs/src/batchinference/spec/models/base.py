@@ -220,7 +220,7 @@ class WindowedModel(TextModel):
     def check_overlap(self) -> None:
         """Raise a validation error if `windowOverlap` is set without windows."""
         if self.window_overlap is not None and self.too_long != "windows":
-            raise invalid("windowOverlap is for tooLong windows only")
+            raise invalid("windowOverlap is only for 'tooLong: windows'")
 
 
 LABELED: dict[str, ColumnType] = {"label": "string", "score": "float32"}

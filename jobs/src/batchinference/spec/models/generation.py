@@ -80,7 +80,7 @@ class GeneratingModel(TextModel):
         if self.answer_schema is None:
             if self.repair:
                 raise invalid(
-                    "repair asks again for answers that do not fit a 'schema'. Add one, or remove "
+                    "'repair' is for answers that do not fit a 'schema'. Add one, or remove "
                     "'repair'"
                 )
             return

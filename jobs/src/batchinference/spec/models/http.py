@@ -63,7 +63,7 @@ _NO_KEY = (
     "variable in apiKeyEnv or headersFrom"
 )
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
-_CUT_BY_ENDPOINT = "tooLong: the endpoint cuts the text or not. Use truncate to count it, or fail"
+_CUT_BY_ENDPOINT = "tooLong: only the endpoint can cut texts. Use truncate to count them, or fail"
 _NO_USER = no_credentials_rule("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
@@ -219,7 +219,7 @@ class HttpModel(RequestModel):
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
         """Raise a validation error if the step requests devices."""
         if resources.gpu or resources.custom:
-            raise invalid("the endpoint computes elsewhere. Leave out resources.gpu and custom")
+            raise invalid("the endpoint computes elsewhere. Leave out 'gpu' and 'custom'")
 
     def _check(self) -> None:
         for field, apis in _FIELDS.items():
@@ -243,7 +243,7 @@ class HttpModel(RequestModel):
         if self.too_long not in (None, "truncate", "fail"):
             raise invalid(_CUT_BY_ENDPOINT)
         if self.null_input == "compute" and self.api != "json":
-            raise invalid("nullInput compute is for api json only")
+            raise invalid("'nullInput: compute' is only for 'api: json'")
 
     def _check_body(self) -> None:
         if not self.body:

@@ -126,9 +126,9 @@ def check_prompt(
     """Raise a validation error if a template or `images` refers to an unknown input, or if an input
     is not used.
 
-    `other_inputs` are used by fields outside of the prompt. A job without a prompt must have
-    exactly one input that no field uses: this input is sent unchanged. With `images_suffice`, a job
-    with images needs no such input.
+    `other_inputs` are used by fields outside of the prompt. A model without a prompt must have
+    exactly one input that no field uses: this input is sent unchanged. With `images_suffice`, a
+    model with only images needs no such input.
     """
     messages = [(f"messages[{at}]", each.content) for at, each in enumerate(model.messages)]
     others = [*messages, ("system", model.system or "")]
@@ -165,8 +165,8 @@ def _check_image_placeholders(
     for name in _names_in(others, model.inputs):
         if model.inputs[name] in pixels:
             raise invalid(
-                f"'{{{name}}}' is an image, and 'system' and 'messages' hold only text. Put the "
-                "place into 'prompt'"
+                f"'{{{name}}}' is an image, and 'system' and 'messages' hold only text. Put it "
+                "into 'prompt'"
             )
     for name in _names_in(prompt, model.inputs):
         if model.inputs[name] in pixels and name not in model.images:

@@ -192,12 +192,12 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
         self.check_schema(self.sampling)
         self.check_overlap()
         if self.too_long == "windows" and self.task not in tasks.WINDOWED:
-            raise invalid(f"tooLong windows is for task {', '.join(tasks.WINDOWED)}")
+            raise invalid(f"'tooLong: windows' is for task {', '.join(tasks.WINDOWED)}")
         check_revision(self.source, self.revision)
         if self.attention == "flash_attention_2" and self.dtype == "float32":
             raise invalid(
-                "attention flash_attention_2 computes with float16 or bfloat16. Set 'dtype' to one "
-                "of them"
+                "'attention: flash_attention_2' computes with float16 or bfloat16. Set 'dtype' to "
+                "one of them"
             )
 
     def _check_request(self) -> None:

@@ -59,7 +59,7 @@ class Parallelism(SpecModel):
 
 
 _PAIR = ("query", "document")
-_NO_WINDOWS = "tooLong windows is for the runtimes transformers and sentenceTransformers"
+_NO_WINDOWS = "'tooLong: windows' is for the runtimes transformers and sentenceTransformers"
 
 
 class VllmModel(RequestModel, LabelModel):
@@ -231,7 +231,7 @@ class VllmModel(RequestModel, LabelModel):
         if resources.custom:
             raise invalid("the runtime vllm supports only GPUs. Remove resources.custom")
         if batch_size == "auto":
-            raise invalid("vllm makes its batches itself: batchSize is a number")
+            raise invalid("vllm makes its batches itself. Set batchSize to a number")
 
     def _check(self) -> None:
         for name in sorted(self.engine.keys() & _ENGINE_FIELDS.keys()):
@@ -286,7 +286,7 @@ class VllmModel(RequestModel, LabelModel):
     def _check_adapters(self) -> None:
         given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
         if self.adapter is None and (unused := [name for name, value in given.items() if value]):
-            raise invalid(f"'{unused[0]}' needs an 'adapter': the input that names each row's")
+            raise invalid(f"'{unused[0]}' needs an 'adapter': the input with a name for each row")
         if self.lora_path is not None:
             if not re.match(_LOCATION, self.lora_path):
                 raise invalid(

@@ -41,7 +41,7 @@ class FileOptions(ReadOptions):
         | None
     ) = None
     """The extensions of the files to read from directories, without the dot. By default, those of
-    the format. Files with an unknown extension are then read if their content has the format."""
+    the format, and also files with an unknown extension whose content has the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
     set."""
@@ -92,7 +92,7 @@ class TableOptions(TypedOptions):
 
 
 class RowOptions(FileOptions):
-    """Options of formats whose reader limits the size of a row before it decodes the row."""
+    """Options of formats whose reader limits the size of a row."""
 
     DEFAULT_ROW_BYTES: ClassVar[int] = 256 << 20
 

@@ -26,8 +26,8 @@ class Render(SpecModel):
 class DocumentOptions(RowOptions):
     rows: Literal["page", "element"] = "page"
     """`page`: each page of a PDF file, each slide, and each document of another kind is a row.
-    `element`: each paragraph, heading, list item, table and note is a row, and of a PDF file each
-    block of lines."""
+    `element`: each paragraph, heading, list item, table and note is a row. In a PDF file, each
+    block of lines is a row."""
     render: Render | None = None
     """Add a column `image` with the pixels of each page of PDF files, for vision models. The column
     is null for other documents. Only with `rows: page`."""

@@ -79,7 +79,7 @@ class ReadHuggingface(ReadModel):
 
     format: Literal["huggingface"]
     name: Annotated[str, Field(min_length=1, max_length=1024)]
-    """The id on the Hub, or the path of a folder. A path begins with `/` or `.`."""
+    """The id on the Hub, or the path of a folder. A path begins with `/`, `.`, `~` or `file://`."""
     options: HuggingfaceOptions = HuggingfaceOptions()
 
     @property

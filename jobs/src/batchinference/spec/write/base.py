@@ -33,7 +33,7 @@ class WriteModel(SpecModel):
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite"] = "error"
     """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
-    replace the content. If a job runs again on its own complete output, append reads only new
+    replace the content. If the job runs again after its output is complete, append reads only new
     files, overwrite starts over, and error does nothing. A BatchInference on a cluster runs once:
     if a complete one is applied again, nothing happens in any mode."""
 
@@ -111,9 +111,9 @@ class WriteKeyed(WriteModel):
     mode: Literal["error", "append", "overwrite", "merge"] = "error"  # type: ignore[assignment]
     """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
     replace the content. merge: update existing rows that have the key of a row of the job, and add
-    all other rows of the job. If a job runs again on its own complete output, append and merge read
-    only new files, overwrite starts over, and error does nothing. A BatchInference on a cluster
-    runs once: if a complete one is applied again, nothing happens in any mode."""
+    all other rows of the job. If the job runs again after its output is complete, append and merge
+    read only new files, overwrite starts over, and error does nothing. A BatchInference on a
+    cluster runs once: if a complete one is applied again, nothing happens in any mode."""
     key: KeyColumns | None = None
     """The columns whose values identify a row, for the mode merge. No two rows of a job may have
     the same values, and no value may be null."""
@@ -142,4 +142,4 @@ class WriteSized(WriteColumns):
 
 
 class WriteRows(WriteSized, WritePartitioned):
-    """Files with many rows each."""
+    """Base class of outputs whose files have many rows each."""

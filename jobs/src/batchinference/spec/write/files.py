@@ -111,9 +111,9 @@ class WriteCsv(WriteNumbered):
 
 class WriteWebdataset(WriteRows, WriteDirectories):
     """Tar files in WebDataset format. Each value of a row is a member of the archive. The column
-    name or its extension is the encoding of the value, if it is txt, cls, json, npy, jpg, png or
-    webp. Otherwise the type decides: png for pixels, npy for other tensors, txt for text, cls for
-    integers, json for other values."""
+    name or its extension is the encoding of the value, if it is txt, cls, json, npy, jpg, jpeg, png
+    or webp. Otherwise the type decides: png for pixels, npy for other tensors, txt for text, cls
+    for integers, json for other values."""
 
     STORES_COLUMNS = False
     STORES_VALUES = False

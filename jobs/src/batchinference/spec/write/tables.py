@@ -39,8 +39,8 @@ class WriteVectors(WriteColumns):
     def _check(self) -> None:
         super()._check()
         if self.dimensions and not self.vector_column:
-            message = "dimensions: they are those of vectorColumn. Name it, or remove dimensions"
-            raise invalid(message)
+            what = f"the length of the vectors ({self.dimensions}), but vectorColumn is not set"
+            raise invalid(f"dimensions: {what}. Set vectorColumn, or remove dimensions")
         if self.vector_column and self.vector_column not in (self.columns or [self.vector_column]):
             problem = f"vectorColumn: column '{self.vector_column}' is not written"
             raise invalid(f"{problem}. Add it to columns")
@@ -52,7 +52,7 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
 
     mode: Literal["merge"] = "merge"  # type: ignore[assignment]
     """merge: replace the entries of the store that have the key of a row, and add the other rows.
-    If a job runs again on its own complete output, it reads only new files."""
+    If the job runs again after its output is complete, it reads only new files."""
     key: KeyColumns
     """The columns whose values identify a row: integers or texts. No two rows of a job may have the
     same values, and no value may be null."""
@@ -68,7 +68,8 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
 
 class WriteQdrant(WriteStore):
     """Points of a Qdrant collection. The id of a point is its key if the key is a single integer
-    from 0, and otherwise a UUID made from the key. The columns are the payload."""
+    from 0, and otherwise a UUID made from the key. The payload has all columns except
+    `vectorColumn`, and the version of the commit."""
 
     format: Literal["qdrant"]
     collection: Annotated[str, Field(pattern=COLLECTION, max_length=255)]
@@ -95,7 +96,7 @@ class WriteLance(WriteSized):
     mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]
     """What to do if the dataset is not empty. error: fail. append: add rows. overwrite: replace the
     content. addColumn: add the new `columns` to the rows of the dataset, which the job must also
-    read; other columns are not written again. If a job runs again on its own complete output,
+    read; other columns are not written again. If the job runs again after its output is complete,
     append and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference
     on a cluster runs once: if a complete one is applied again, nothing happens in any mode."""
 

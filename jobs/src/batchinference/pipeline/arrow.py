@@ -114,7 +114,8 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column as in a batch. Tensors with nulls become an array of objects, with None."""
+    """Return a column (rows x the shape of a value, of its type) as in a batch. Integers with nulls
+    become float64, and tensors with nulls an array of objects."""
     column = decoded(column)
     kind, chunks = column.type, column.chunks
     if kinds.is_null(kind):

@@ -76,7 +76,7 @@ def rejection_hint(job: JobView, message: str, local_queues: str, default_queue:
         return f". Kueue manages jobs without a queue. {fix}{local_queues}"
     return (
         ". Enable the feature gate ElasticJobsViaWorkloadSlices of Kueue, or set "
-        "spec.cluster.workers.min and max to the same number"
+        "spec.cluster.workers.min to spec.cluster.workers.max"
     )
 
 

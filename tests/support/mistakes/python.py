@@ -29,11 +29,10 @@ def _code(wrong: str, right: str, says: str, fields: str = CALLING, others: str 
     )
 
 
-def _returned(wrong: str, right: str, module: str = "math") -> Mistake:
+def _returned(wrong: str, right: str, says: str = "et method: map") -> Mistake:
     """Return a mistake in the only column that a function returns."""
-    code = f"import {module}\ndef clean(batch):\n    return "
-    fixed = f"{code}{{'x': {right}}}\n"
-    return _code(f"{code}{wrong}\n", fixed, f"Write {right}")
+    code = "import json\ndef clean(batch):\n    return "
+    return _code(f"{code}{wrong}\n", f"{code}{{'x': {right}}}\n", says)
 
 
 MISTAKES = {
@@ -158,7 +157,7 @@ MISTAKES = {
     "a batch as a row": _code(
         "def clean(row):\n    return {'x': row['text'].upper()}\n",
         "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
-        "Write [text.upper() for text in row['text']]",
+        "Set method: map",
     ),
     "the number of rows": _returned(
         "{'x': len(batch['text'])}", "[len(text) for text in batch['text']]"
@@ -166,6 +165,7 @@ MISTAKES = {
     "a generator": _returned(
         "{'x': (text.upper() for text in batch['text'])}",
         "[text.upper() for text in batch['text']]",
+        "Write [text.upper() for text in batch['text']]",
     ),
     "a choice": _returned(
         "{'x': 'a' if batch['n'] > 1 else 'b'}", "['a' if n > 1 else 'b' for n in batch['n']]"
@@ -176,7 +176,7 @@ MISTAKES = {
         "[f'{text} {n}' for text, n in zip(batch['text'], batch['n'])]",
     ),
     "a JSON text": _returned(
-        "{'x': json.loads(batch['text'])}", "[json.loads(text) for text in batch['text']]", "json"
+        "{'x': json.loads(batch['text'])}", "[json.loads(text) for text in batch['text']]"
     ),
     "two conditions on arrays": _returned(
         "{'x': batch['n'] > 1 and batch['n'] < 3}", "[n > 1 and n < 3 for n in batch['n']]"

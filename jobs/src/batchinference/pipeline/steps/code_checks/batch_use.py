@@ -2,7 +2,6 @@
 column as if it were one value. Only reports code that always fails."""
 
 import ast
-import keyword
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ _TEXT_METHODS = ("upper", "lower", "strip", "title", "split", "capitalize", "isd
 """Methods of texts, which other values do not have."""
 _USUAL_NAMES = ("batch", "row", "rows", "record", "item", "data", "x", "r", "b", "d")
 """Usual names of a parameter that is a batch or a row. Other names may be names of columns."""
-MAX_FIX = 90
-"""Maximum number of characters of code in a message."""
 
 Scope: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
@@ -81,7 +78,7 @@ class BatchUse:
         """Return the problem of a node, with a fix; None if the node has no problem."""
         problem = self._dict_problem(node)
         if problem is None and self.method == "mapBatches":
-            problem = self._returned_or_set_problem(node) or self._statement_problem(node)
+            problem = self._problem_of_return(node) or self._statement_problem(node)
         return problem
 
     def _dict_problem(self, node: ast.AST) -> str | None:
@@ -124,15 +121,12 @@ class BatchUse:
         other = "or set method: map to get single rows"
         return f"Write {frame} before it, with 'import pandas as pd', {other}"
 
-    def _returned_or_set_problem(self, node: ast.AST) -> str | None:
-        """Return the problem if a statement returns or sets a column that has another number of
-        rows than the batch, or whose code is for one value."""
+    def _problem_of_return(self, node: ast.AST) -> str | None:
+        """Return the problem if a statement returns a column that has another number of rows than
+        the batch, or that holds methods."""
         match node:
             case ast.Return(ast.Dict(values=values)):
-                problems = (self._returned_problem(x) or self._value_problem(x) for x in values)
-                return next(filter(None, problems), None)
-            case ast.Assign([ast.Subscript(ast.Name(self.name), ast.Constant(str()))], value=value):
-                return self._value_problem(value)
+                return next(filter(None, map(self._returned_problem, values)), None)
             case ast.Return(ast.DictComp(_, ast.Subscript(of, mask) as value, [loop])):
                 if ast.unparse(loop).endswith(f", {ast.unparse(of)} in {self.name}.items()"):
                     return self._mask_problem(value, mask)
@@ -152,16 +146,6 @@ class BatchUse:
                 [ast.comprehension(ast.Name(item), source)],
             ) if each == item and self.is_column(source) and attr in _TEXT_METHODS:
                 return _misread(part, "that is a method", f"Write {ast.unparse(part)}()")
-        return None
-
-    def _value_problem(self, column: ast.expr) -> str | None:
-        """Return the problem if the code of a column uses another column as one value."""
-        for inner in own_nodes(ast.Module([ast.Expr(column)], []), certain=True):
-            if why := self._array_problem(inner):
-                of_series = isinstance(inner, ast.Attribute) and not hasattr(str, inner.attr)
-                fix = "" if of_series else self.for_each(column)
-                other = ", or set method: map to get single rows"
-                return f"{why}. Write {fix}{other}" if fix else self._statement_problem(inner)
         return None
 
     def _mask_problem(self, node: ast.AST, mask: ast.expr) -> str | None:
@@ -240,7 +224,7 @@ class BatchUse:
                 return not isinstance(operator, ast.MatMult) and self._is_array(left)
         return self.is_column(node)
 
-    def is_column(self, node: ast.expr, stores: int = 0) -> bool:
+    def is_column(self, node: ast.AST, stores: int = 0) -> bool:
         """Return whether a node is a column of the batch that the function sets `stores` times."""
         match node:
             case ast.Subscript(ast.Name(self.name), ast.Constant(str(key))):
@@ -260,29 +244,6 @@ class BatchUse:
                         "columns. Set method: map, and write code for one row"
                     )
         return None
-
-    def for_each(self, value: ast.expr) -> str:
-        """Return the code of a list with the value of an expression for each row. Return an empty
-        text if the expression reads no column, or if the code is too long."""
-        names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-        columns: dict[str, str] = {}
-
-        class Each(ast.NodeTransformer):
-            def visit_Subscript(_, node: ast.Subscript) -> ast.AST:  # noqa: N805
-                """Return the loop variable for a column, and any other node unchanged."""
-                if not self.is_column(node):
-                    return _.generic_visit(node)
-                code = ast.unparse(node)
-                key = str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
-                plain = key.isidentifier() and not keyword.iskeyword(key) and key not in names
-                other = f"value{len(columns) or ''}"
-                return ast.Name(columns.setdefault(code, key if plain else other))
-
-        each = ast.unparse(Each().visit(ast.parse(ast.unparse(value), mode="eval").body))
-        source, item = ", ".join(columns), ", ".join(columns.values())
-        source = f"zip({source})" if len(columns) > 1 else source
-        written = f"[{each} for {item} in {source}]"
-        return written if columns and len(written) <= MAX_FIX else ""
 
 
 def _misread(node: ast.AST, why: str, fix: str) -> str:

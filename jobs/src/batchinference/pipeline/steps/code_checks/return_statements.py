@@ -250,8 +250,8 @@ def _one_value_problem(key: str, column: ast.expr, use: BatchUse) -> str:
     match column:
         case ast.GeneratorExp(value, loops):
             fix = ast.unparse(ast.ListComp(value, loops))
-        case ast.Call() | ast.JoinedStr():
-            fix = use.for_each(column) or fix
+        case ast.Call() | ast.JoinedStr() if any(map(use.is_column, ast.walk(column))):
+            fix = "a list of values, or set method: map to get single rows"
     return (
         f"{kind_of(column)} in column '{key}' (line {column.lineno}), and a column has one value "
         f"for each row. Write {fix}"

@@ -100,7 +100,7 @@ def test_status_of_a_failed_job_has_its_error(output: str, tmp_path: Path) -> No
 def test_status_of_a_running_job_shows_its_heartbeat(tmp_path: Path) -> None:
     write_lines(tmp_path / "in", {"a.txt": LINES})
     run = begin_job(job_document("demo", tmp_path / "in", tmp_path / "out"))
-    run.job_pass.heartbeat.write(b"1")
+    (run.job_pass.directory / "heartbeat").write(b"1")
     shown = invoke_without_ray("status", str(tmp_path / "out"))
     assert f"state      {STARTING}" in shown.stdout
     assert "heartbeat" in shown.stdout

@@ -39,6 +39,10 @@ class Plan:
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
     """The ids of Ray nodes that are not used because a device failed on them."""
+    task_retries: int = 10
+    """Retries of a task whose process died, because its code may always kill it."""
+    actor_restarts: int = 20
+    """Restarts of an actor whose process died."""
 
     @property
     def task_cpus(self) -> float:

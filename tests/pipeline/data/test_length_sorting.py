@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import concurrent_batches, step_runner
+from batchinference.pipeline.execution import concurrent_batches
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.execution.dataset import BlockCalls
@@ -28,10 +28,12 @@ from batchinference.pipeline.execution.length_sorting import (
 )
 from batchinference.pipeline.execution.prefix_order import BEGINNING, prefix_order
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import StageRunner
+from batchinference.pipeline.execution.step_runner import StageRunner, StepRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.rows_in_flight import RowsInFlight
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.steps import load_step
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.models import HttpModel, VllmModel
@@ -68,8 +70,9 @@ def test_results_are_those_of_the_input_order(window: RowBatch, batch_size: int,
     python = {"callable": "user_code:letters", "method": "flatMap"}
     step: Document = {"name": "own", "python": python, "batchSize": batch_size}
     stage = Stage("own", tuple(steps_of(step)), batch_size=batch_size)
-    segment = replace(Segment.of([stage], TOLERANT), texts=("text",))
-    with patch.object(step_runner, "RESULT_BYTES", size):
+    segment, (own,) = replace(Segment.of([stage], TOLERANT), texts=("text",)), stage.steps
+    run = StepRunner(own, load_step(own, Device()), TOLERANT, result_bytes=size)
+    with patch.object(Segment, "load", lambda _: [run]):
         of_blocks = list(segment.of_block(window, Event()))
     (expected,) = StageRunner(stage, TOLERANT)(window)
     assert content(of_blocks) == content([expected])

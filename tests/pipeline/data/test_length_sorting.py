@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import concurrent_batches
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.execution.dataset import BlockCalls
@@ -245,19 +244,16 @@ def test_rows_of_an_input_row_stay_in_their_order() -> None:
     assert order(encode(same)) is None
 
 
-def test_batches_are_in_prefix_order_and_results_in_that_of_the_input(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_are_in_prefix_order_and_results_in_that_of_the_input() -> None:
     texts = [*"zy", A + "2", B + "2", A + "1", "x", B + "1", A + "3"]
     batches = list[list[str]]()
-    monkeypatch.setattr(concurrent_batches, "IN_FLIGHT", RowsInFlight())
 
     def run(batch: pa.Table) -> Iterator[pa.Table]:
         batches.append([text[-1] for text in decode(batch).table["text"].to_pylist()])
         yield batch
 
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": 3}))
-    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event())
+    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event(), in_flight=RowsInFlight())
     given = merged([good(0, 0, pa.table({"text": texts})), failed(0, 9)])
     text = decode(pa.concat_tables(concurrent(encode(given))))
     assert text.table["text"].to_pylist() == texts

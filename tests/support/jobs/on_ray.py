@@ -48,12 +48,12 @@ def run_job(
     plan: Plan | None = None,
     on_publish: Callable[[Report], None] = lambda report: None,
     stop: StopSignal | None = None,
-    **retries: int,
+    **fields: Any,
 ) -> Run:
-    """Run a job on the session's Ray. `retries` are the retries and restarts of its plan."""
+    """Run a job on the session's Ray. `fields` are fields of its plan."""
     parsed = job if isinstance(job, BatchInference) else parse(job)
     published: list[Report] = []
-    chosen = replace(plan or plan_for_machine(parsed.spec, gpus=0), **retries)
+    chosen = replace(plan or plan_for_machine(parsed.spec, gpus=0), **fields)
     publish = _publisher(published, on_publish)
     report = JobRun(parsed, lambda: nullcontext(chosen), publish, stop or StopSignal()).run()
     return Run(report, published)

@@ -130,7 +130,7 @@ class JobRun:
         self._history.begin(run, merge_reports(self._finished, self._reports.build()))
         if self._plan is None:
             self.stop.check()  # Ray may take long to start
-            with run.job_pass.heartbeat():
+            with run.job_pass.keep_heartbeat():
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
@@ -146,7 +146,7 @@ class JobRun:
             first = limited_to_first_rows(self.job.spec, run)
             measured = None if first.is_sample else search.step
             executor = Executor(self.job.spec, plan, first, measured)
-            with run.job_pass.heartbeat():
+            with run.job_pass.keep_heartbeat():
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:

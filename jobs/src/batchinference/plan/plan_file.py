@@ -9,7 +9,8 @@ from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.resources import OF_PODS
 
 _RESOURCES = {"stages": {"__all__": {"steps": {"__all__": {"resources": OF_PODS}}}}}
-_NOT_READ: dict[str, Any] = {"task_retries": True, "actor_restarts": True, **_RESOURCES}
+_OWN = ("task_retries", "actor_restarts", "measured_seconds")
+_NOT_READ: dict[str, Any] = {**dict.fromkeys(_OWN, True), **_RESOURCES}
 _PLAN = TypeAdapter(Plan)  # built once, because this takes longer than rendering a job
 
 

@@ -19,8 +19,7 @@ from batchinference.pipeline.storage.location import Location
 
 @contextmanager
 def keep_heartbeat(layout: Layout, lease: Lease) -> Iterator[None]:
-    """Write a new random value to the heartbeat file of a run at regular intervals while the block
-    runs."""
+    """Write random values to the heartbeat file of a run at regular intervals during the block."""
     file, ended = heartbeat_file(layout, lease), threading.Event()
 
     def beat() -> None:

@@ -65,7 +65,7 @@ class JobPass:
             layout.success.delete()  # only the holder of the lease may do this
         if changed_input is not None:  # until here, the output may be complete with its old input
             layout.input.write(changed_input)
-        with job_pass.heartbeat():
+        with job_pass.keep_heartbeat():
             job_pass.remove_orphans(start.entries, files)
         return job_pass
 
@@ -79,7 +79,7 @@ class JobPass:
         """The directory of the manifests of this pass."""
         return self.lease.pass_directory(self.layout)
 
-    def heartbeat(self) -> AbstractContextManager[None]:
+    def keep_heartbeat(self) -> AbstractContextManager[None]:
         """Return a context manager that writes the heartbeat of the pass."""
         return keep_heartbeat(self.layout, self.lease)
 

@@ -143,7 +143,12 @@ def test_steps_around_a_pool_run_in_the_tasks_that_read_and_write(
 def test_files_of_a_table_are_put_there_by_tasks(
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "MERGED_BYTES", 0)
+    results = executor.Executor._results
+
+    def in_tasks(self: executor.Executor, functions: Any, **_: bool) -> Any:
+        return results(self, functions, in_tasks=True)
+
+    monkeypatch.setattr(executor.Executor, "_results", in_tasks)
     run = run_job(_job(tmp_path, 2, [FUNCTION], write_fields(format_, tmp_path)))
     assert run.counts == (60, 60, 0, 0)
     assert len(table_rows(format_, tmp_path)) == 60

@@ -69,13 +69,17 @@ INTERRUPTED = threading.Event()
 
 
 def run_command(
-    step: Step, deadline: float, env: Mapping[str, str], out: TextIO = sys.stdout
+    step: Step,
+    deadline: float,
+    env: Mapping[str, str],
+    out: TextIO = sys.stdout,
+    grace: float = GRACE_SECONDS,
 ) -> Result:
     """Run the step's command and return its result.
 
     Each line of output is printed immediately, after the step's name. After `deadline` seconds, or
     when INTERRUPTED is set, the command's process group gets SIGINT, on which pytest prints its
-    report, and then SIGKILL.
+    report, and after `grace` seconds SIGKILL.
     """
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -92,8 +96,8 @@ def run_command(
     printer.start()
     timed_out = not _ends_within(process, deadline)
     if timed_out:
-        _stop(process)
-    printer.join(timeout=GRACE_SECONDS)
+        _stop(process, grace)
+    printer.join(timeout=grace)
     outcome = "timed out" if timed_out else "failed" if process.returncode else "passed"
     seconds = time.monotonic() - begin
     note = f"killed after {seconds:.0f} s" if timed_out else ""
@@ -117,11 +121,11 @@ def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
     return True
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    """Interrupt the process group, and kill it after GRACE_SECONDS at the latest."""
+def _stop(process: subprocess.Popen[str], grace: float) -> None:
+    """Interrupt the process group, and kill it after `grace` seconds at the latest."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_SECONDS)
+            process.wait(grace)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

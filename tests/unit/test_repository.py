@@ -24,16 +24,16 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_155,
-    "jobs/src": 70_190,
-    "operator/src": 8_910,
-    "tests": 113_935,
+    "jobs/src/batchinference/pipeline": 46_145,
+    "jobs/src": 70_184,
+    "operator/src": 8_909,
+    "tests": 113_923,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230
 """Maximum number of functions and tables of tests that contain four words of a message in a row.
 `Messages` of plugins/messages.py compares messages with golden files."""
-PATCHED_CONSTANTS = 71
+PATCHED_CONSTANTS = 22
 """Maximum number of patches of constants in tests, of libraries too. Prefer an argument."""
 MAY_BE_LONG = 5
 """CONTRIBUTING: a function has about 10 lines, rarely more than 35, never more than 60."""

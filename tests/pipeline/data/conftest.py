@@ -6,7 +6,6 @@ import functools
 import string
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +134,6 @@ def counted_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry HTTP requests without backoff, unless the server asks for a wait."""
-    from batchinference.pipeline.storage import retry
+    from batchinference.pipeline.storage.retry import RetryPolicy
 
-    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.0))
+    monkeypatch.setattr(RetryPolicy, "backoff", lambda *_: 0.0)

@@ -43,20 +43,18 @@ def numbers(tables: Iterator[pa.Table]) -> list[int]:
     return [number for table in tables for number in table["n"].to_pylist()]
 
 
-@pytest.fixture(autouse=True)
-def in_flight(monkeypatch: pytest.MonkeyPatch) -> RowsInFlight:
-    counted = RowsInFlight()
-    monkeypatch.setattr(concurrent_batches, "IN_FLIGHT", counted)
-    return counted
-
-
 def concurrent(
-    make: Callable[[], Any], rows: int, wanted: int, stopping: threading.Event | None = None
+    make: Callable[[], Any],
+    rows: int,
+    wanted: int,
+    stopping: threading.Event | None = None,
+    in_flight: RowsInFlight | None = None,
 ) -> ConcurrentBatches:
     """Return what computes batches of some rows, while too few rows are in flight."""
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": rows}))
-    concurrent_batches.IN_FLIGHT.wanted = wanted
-    return ConcurrentBatches(stage, make, stopping or threading.Event(), part_seconds=0.01)
+    in_flight = in_flight or RowsInFlight()
+    in_flight.wanted = wanted
+    return ConcurrentBatches(stage, make, stopping or threading.Event(), 0.01, in_flight)
 
 
 def each(compute: Callable[[pa.Table], Any]) -> Callable[[], Any]:
@@ -190,8 +188,8 @@ def test_other_actors_compute_one_batch_at_a_time() -> None:
     assert concurrency_of_actors(stage) == {}
 
 
-def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away(in_flight: RowsInFlight) -> None:
-    slow, slow_ends = threading.Semaphore(0), threading.Event()
+def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away() -> None:
+    slow, slow_ends, in_flight = threading.Semaphore(0), threading.Event(), RowsInFlight()
 
     def compute(batch: pa.Table) -> None:
         answer = in_flight.expect(batch.num_rows)
@@ -200,7 +198,7 @@ def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away(in_flight: Rows
         slow.release()
         assert slow_ends.wait(SECONDS)
 
-    run = concurrent(each(compute), rows=4, wanted=5)
+    run = concurrent(each(compute), rows=4, wanted=5, in_flight=in_flight)
     with ThreadPoolExecutor() as calls:
         done = calls.submit(lambda: numbers(run(block(*range(100)))))
         assert all(slow.acquire(timeout=SECONDS) for _ in range(5)), "each row is of another batch"
@@ -208,15 +206,16 @@ def test_slow_row_of_a_batch_keeps_no_rows_of_later_batches_away(in_flight: Rows
         assert done.result(SECONDS) == list(range(100))
 
 
-def test_no_batch_begins_while_enough_rows_are_in_flight(in_flight: RowsInFlight) -> None:
+def test_no_batch_begins_while_enough_rows_are_in_flight() -> None:
     ends, begun, limit = threading.Event(), threading.Semaphore(0), list[int]()
+    in_flight = RowsInFlight()
 
     def compute(_: pa.Table) -> None:
         limit.append(in_flight.rows)
         begun.release()
         assert ends.wait(SECONDS)
 
-    run = concurrent(each(compute), rows=4, wanted=5)
+    run = concurrent(each(compute), rows=4, wanted=5, in_flight=in_flight)
     with ThreadPoolExecutor() as calls:
         done = calls.submit(lambda: numbers(run(block(*range(100)))))
         assert all(begun.acquire(timeout=SECONDS) for _ in range(2))

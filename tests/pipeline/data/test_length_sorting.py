@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution import concurrent_batches, step_runner
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.execution.dataset import BlockCalls
@@ -28,10 +27,12 @@ from batchinference.pipeline.execution.length_sorting import (
 )
 from batchinference.pipeline.execution.prefix_order import BEGINNING, prefix_order
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import StageRunner
+from batchinference.pipeline.execution.step_runner import StageRunner, StepRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.rows_in_flight import RowsInFlight
+from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.steps import load_step
 from batchinference.plan import Stage
 from batchinference.plan.stages import stages_of
 from batchinference.spec.models import HttpModel, VllmModel
@@ -68,8 +69,9 @@ def test_results_are_those_of_the_input_order(window: RowBatch, batch_size: int,
     python = {"callable": "user_code:letters", "method": "flatMap"}
     step: Document = {"name": "own", "python": python, "batchSize": batch_size}
     stage = Stage("own", tuple(steps_of(step)), batch_size=batch_size)
-    segment = replace(Segment.of([stage], TOLERANT), texts=("text",))
-    with patch.object(step_runner, "RESULT_BYTES", size):
+    segment, (own,) = replace(Segment.of([stage], TOLERANT), texts=("text",)), stage.steps
+    run = StepRunner(own, load_step(own, Device()), TOLERANT, result_bytes=size)
+    with patch.object(Segment, "load", lambda _: [run]):
         of_blocks = list(segment.of_block(window, Event()))
     (expected,) = StageRunner(stage, TOLERANT)(window)
     assert content(of_blocks) == content([expected])
@@ -242,19 +244,16 @@ def test_rows_of_an_input_row_stay_in_their_order() -> None:
     assert order(encode(same)) is None
 
 
-def test_batches_are_in_prefix_order_and_results_in_that_of_the_input(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_are_in_prefix_order_and_results_in_that_of_the_input() -> None:
     texts = [*"zy", A + "2", B + "2", A + "1", "x", B + "1", A + "3"]
     batches = list[list[str]]()
-    monkeypatch.setattr(concurrent_batches, "IN_FLIGHT", RowsInFlight())
 
     def run(batch: pa.Table) -> Iterator[pa.Table]:
         batches.append([text[-1] for text in decode(batch).table["text"].to_pylist()])
         yield batch
 
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": 3}))
-    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event())
+    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event(), in_flight=RowsInFlight())
     given = merged([good(0, 0, pa.table({"text": texts})), failed(0, 9)])
     text = decode(pa.concat_tables(concurrent(encode(given))))
     assert text.table["text"].to_pylist() == texts

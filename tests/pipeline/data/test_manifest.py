@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -81,9 +81,8 @@ def web_server() -> Iterator[Web]:
 
 
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """Yield a web server whose address counts as public. Retries wait for milliseconds."""
-    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
+def web(no_backoff: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """Yield a web server whose address counts as public. Retries do not wait."""
     monkeypatch.setattr(allowed_addresses, "is_public", lambda _: True)
     with web_server() as web:
         yield web

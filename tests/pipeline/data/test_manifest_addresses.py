@@ -7,7 +7,6 @@ import pickle
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -231,10 +230,8 @@ def test_slow_answer_ends_at_the_deadline(messages: Messages) -> None:
     assert len(requests) == 1, "there is no retry"
 
 
-def test_truncated_gzip_stream_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
-    monkeypatch.setattr(retry, "HTTP", replace(retry.HTTP, first_wait=0.001))
+@pytest.mark.usefixtures("no_backoff")
+def test_truncated_gzip_stream_is_an_error(tmp_path: Path, messages: Messages) -> None:
     with redirecting_server() as url:
         uris = [f"{url}{path}" for path in ENCODED]
         full, cut, strange = errors(tmp_path, *uris, allow=[url], onUnreachable="error")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,6 @@ from batchinference.pipeline.execution.dataset import BlockReader
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
-    WAITS,
     ErrorHandling,
     StageRunner,
     StepRunner,
@@ -55,6 +54,7 @@ from support.outputs.stages import in_one_stage as runner
 from support.tiers import examples
 
 PICKY = {"name": "picky", "python": {"callable": "user_code:picky"}}
+WITHOUT_WAITS = replace(TOLERANT, waits=())
 LINE = "(user_code.py:30 in picky)"
 """The line of the step's code that raises."""
 
@@ -154,7 +154,7 @@ class Flaky:
         return batch
 
 
-@pytest.mark.parametrize("times", [1, len(WAITS), len(WAITS) + 1])
+@pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionResetError("cut")], ids=repr)
 def test_connection_errors_are_retried(
     monkeypatch: pytest.MonkeyPatch, times: int, error: Exception
@@ -164,13 +164,14 @@ def test_connection_errors_are_retried(
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(user_code, "flaky", Flaky(times, error), raising=False)
-    run = runner({"name": "flaky", "python": {"callable": "user_code:flaky"}})
-    if times > len(WAITS):
+    step = {"name": "flaky", "python": {"callable": "user_code:flaky"}}
+    run = runner(step, errors=replace(TOLERANT, waits=(2.0, 3.0)))
+    if times > 2:
         with pytest.raises(JobFailure, match="step 'flaky' cannot continue: "):
             run(batch("a", "b"))
     else:
         assert outcomes(run(batch("a", "b"))) == {0: "good", 1: "good"}
-    assert slept == list(WAITS)[:times]
+    assert slept == [2.0, 3.0][:times]
 
 
 @pytest.mark.parametrize(
@@ -276,18 +277,14 @@ class Breaks:
 
 @pytest.mark.parametrize("size", [4, 20])
 @pytest.mark.parametrize("error", [ConnectionError("lost"), JobFailure("lost")], ids=repr)
-def test_results_before_an_error_are_yielded(
-    monkeypatch: pytest.MonkeyPatch, size: int, error: Exception
-) -> None:
-    monkeypatch.setattr(step_runner, "WAITS", ())
-
+def test_results_before_an_error_are_yielded(size: int, error: Exception) -> None:
     def halved(rows: pa.Table) -> pa.Table:
         if rows.num_rows > 4:
             raise ValueError("about a row")
         return Breaks(error)(rows)
 
     step = Step.model_validate({**PICKY, "batchSize": size})
-    results = StepRunner(step, halved, TOLERANT)(good(0, 0, range(20)))
+    results = StepRunner(step, halved, WITHOUT_WAITS)(good(0, 0, range(20)))
     done = next(results).ids.tolist()
     assert done == list(range(len(done)))
     assert len(done) >= 10
@@ -295,19 +292,16 @@ def test_results_before_an_error_are_yielded(
         next(results)
 
 
-def test_results_before_an_error_have_all_rows_of_their_input_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(step_runner, "WAITS", ())
+def test_results_before_an_error_have_all_rows_of_their_input_rows() -> None:
     step = Step.model_validate({**PICKY, "batchSize": 4})
     ids = np.array([0] * 3 + [1] * 3 + [2] * 5 + [3] * 9)
     rows = RowBatch(pa.table({"n": range(20)}), ids, np.arange(4))
-    results = StepRunner(step, Breaks(ConnectionError("lost")), TOLERANT)(rows)
+    results = StepRunner(step, Breaks(ConnectionError("lost")), WITHOUT_WAITS)(rows)
     done = next(results)
     assert (done.ids.tolist(), done.input_ids.tolist()) == (ids[:11].tolist(), [0, 1, 2])
     with pytest.raises(JobFailure, match="lost"):
         next(results)
-    run = StepRunner(step, Breaks(ConnectionError("lost")), TOLERANT)
+    run = StepRunner(step, Breaks(ConnectionError("lost")), WITHOUT_WAITS)
     with pytest.raises(JobFailure, match="lost"):
         next(run(replace(rows, ids=np.zeros(20, np.int64), input_ids=np.zeros(1, np.int64))))
 
@@ -318,12 +312,12 @@ def test_stop_is_noticed_between_the_parts_of_a_batch() -> None:
     def slow(rows: pa.Table) -> pa.Table:
         parts.append(rows.num_rows)
         stopping.set()
+        time.sleep(0.03)  # all rows would take three seconds
         return rows
 
     step = Step.model_validate({**PICKY, "batchSize": 2})
     run = StepRunner(step, slow, TOLERANT)
-    with patch.object(step_runner, "STOP_SECONDS", 0.0):
-        (result,) = run(batch(*"abcdef"), stopping)
+    (result,) = run(batch(*"ab" * 100), stopping)
     assert (parts, outcomes(result)) == ([2], {0: "good", 1: "good"})
 
 

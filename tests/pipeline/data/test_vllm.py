@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,7 +39,7 @@ from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps.transform import as_result
-from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import RetryPolicy
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
@@ -710,7 +709,7 @@ class TestAdapters:
     def test_unreachable_storage_ends_the_job(
         self, folder: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
+        monkeypatch.setattr(RetryPolicy, "call", lambda _, call: call())  # no retry
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
         storage = {"endpoint": "http://127.0.0.1:1"}

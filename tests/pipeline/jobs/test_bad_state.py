@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.commit.snapshot import FORMAT
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
@@ -119,8 +118,8 @@ class Outputs:
             assert text in (report.message or "")
         assert self.files() == before
 
-    def finished(self, job: Document) -> Report:
-        report = run_without_ray(job)
+    def finished(self, job: Document, **times: float) -> Report:
+        report = run_without_ray(job, **times)
         assert report.state == JobState.SUCCEEDED, f"{report.reason}: {report.message}"
         assert list(OutputFaults(self.output).at_the_end()) == []
         return report
@@ -200,12 +199,9 @@ class TestUnfinished:
         outputs.put(outputs.unfinished, file, damage)
         outputs.finished(outputs.job)
 
-    def test_owner_of_a_later_version_is_respected(
-        self, outputs: Outputs, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.2)  # its process is unknown
+    def test_owner_of_a_later_version_is_respected(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", "a later version's")
-        outputs.finished(outputs.job)
+        outputs.finished(outputs.job, lease_timeout=0.2)  # its process is unknown
 
 
 class TestComplete:

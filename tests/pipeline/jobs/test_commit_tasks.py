@@ -23,7 +23,6 @@ from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete, JobFailure
 from batchinference.pipeline.execution import (
-    batch_size,
     chunk_commits,
     commit_tasks,
     task_resources,
@@ -405,13 +404,11 @@ def test_each_row_is_committed_once_for_any_chunks(
                 raise ValueError("died")
 
         rows, size = data.draw(st.integers(1, 20)), st.integers(1, 20 * FOUR)
-        steps = Segment(NO_STEPS, texts=("text",), batch_bytes=data.draw(size))
+        first = data.draw(st.integers(1, 9))
+        steps = Segment(NO_STEPS, texts=("text",), batch_bytes=data.draw(size), first_rows=first)
         rules = CommitRules(rows, commit_seconds=0.0, file_bytes=data.draw(size))
         task = CommitTask(TASK, read, steps, committer, rules, stop)
-        with (
-            patch.object(batch_size, "FIRST_ROWS", data.draw(st.integers(1, 9))),
-            nullcontext() if stopped else pytest.raises(ValueError, match="died"),
-        ):
+        with nullcontext() if stopped else pytest.raises(ValueError, match="died"):
             task(retried=number > 0)
     manifests = committer.job_pass.manifests()
     row_ids = sorted(

@@ -28,11 +28,6 @@ from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.5)
-
-
 class Site:
     """A directory with inputs and one output."""
 
@@ -90,7 +85,9 @@ def keep_beating(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heartbeat, "_read_heartbeat", lambda path: read(path) + b"%d" % next(beats))
 
 
-def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int = 1) -> Report:
+def fail_after_tasks(
+    monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int = 1, **times: float
+) -> Report:
     """Run a job that commits its first tasks and then fails. Return its report."""
     put = Committer.put
 
@@ -101,7 +98,7 @@ def fail_after_tasks(monkeypatch: pytest.MonkeyPatch, job: Document, tasks: int 
 
     with monkeypatch.context() as patch:
         patch.setattr(Committer, "put", broken)
-        return run_without_ray(job, rows_per_task=1)
+        return run_without_ray(job, rows_per_task=1, **times)
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "replacement"])
@@ -148,7 +145,7 @@ def test_output_that_is_being_written_is_not_replaced(
 
     before(monkeypatch, pipeline_job, "swap_in_replacement", retry)
     new = site.job("new", "other", write={"mode": "overwrite"})
-    report = run_without_ray(new)
+    report = run_without_ray(new, lease_timeout=0.5)
     messages.check(report.message)
     assert site.rows() == ["a1", "a2", "b1"]
     monkeypatch.undo()
@@ -171,11 +168,11 @@ def test_output_that_is_completed_while_a_job_waits_is_kept(
     elsewhere = replace(lease, process="")
     elsewhere.write_if_unchanged(layout, lease)
     layout.success.delete()
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 0.0)
     before(
         monkeypatch, heartbeat, "_read_heartbeat", lambda: elsewhere.write_success_marker(layout)
     )
-    fail_after_tasks(monkeypatch, site.job("new", source, write={"mode": mode}), tasks=0)
+    new = site.job("new", source, write={"mode": mode})
+    fail_after_tasks(monkeypatch, new, tasks=0, lease_timeout=0.0)
     assert elsewhere.has_completed(layout)
     assert site.rows() == ["a1", "a2", "b1"]
 
@@ -201,7 +198,7 @@ def test_rows_of_a_running_append_are_not_deleted(
     else:  # it began between the two checks, at the same moment
         monkeypatch.setattr(pass_plan, "_has_waited", lambda *_: False)
         before(monkeypatch, pipeline_job, "run_monitored", alive)
-    report = run_without_ray(overwrite)
+    report = run_without_ray(overwrite, lease_timeout=0.5)
     messages.check(report.message)
     assert set(site.rows()) >= {"a1", "a2", "b1", "z1"}
 
@@ -210,17 +207,15 @@ def test_same_job_is_refused_while_its_first_run_computes_rows(
     site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """This happens if a cron job takes longer than its interval."""
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 2.0)
     job, refused = site.job(), list[Report]()
 
     def run_again() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(heartbeat, "this_process", lambda: "another process")
-            refused.append(run_without_ray(job))
+            refused.append(run_without_ray(job, lease_timeout=2.0))
 
     before(monkeypatch, pipeline_job, "run_monitored", run_again)
-    assert run_without_ray(job).state == JobState.SUCCEEDED
+    assert run_without_ray(job, heartbeat_seconds=0.05).state == JobState.SUCCEEDED
     messages.check(refused[0].message)
     assert site.rows() == ["a1", "a2", "b1"]
 
@@ -235,7 +230,8 @@ def test_nothing_is_appended_while_the_output_is_replaced(
     def append() -> None:
         with monkeypatch.context() as patch:
             keep_beating(patch)
-            refused.append(run_without_ray(site.job("append", "third", write={"mode": "append"})))
+            job = site.job("append", "third", write={"mode": "append"})
+            refused.append(run_without_ray(job, lease_timeout=0.5))
 
     site.add("third", z="z1")
     before(monkeypatch, pipeline_job, "run_monitored", append)

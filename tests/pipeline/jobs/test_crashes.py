@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from batchinference.pipeline.commit.committer import Committer
-from batchinference.pipeline.execution import dataset, row_files, task_resources
+from batchinference.pipeline.execution import row_files
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
@@ -48,14 +48,6 @@ def test_actor_that_replaces_no_process_finds_out_without_warnings() -> None:
     assert stored == ([False] * 4, ["once"])
 
 
-@pytest.fixture
-def few_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray retries once, so that most of what follows a death happens in later passes."""
-    monkeypatch.setattr(task_resources, "TASK_RETRIES", 1)
-    monkeypatch.setattr(dataset, "TASK_RETRIES", 1)
-    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 20)
-
-
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -64,14 +56,13 @@ def few_retries(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param("DieInConstructor", POOL, marks=pytest.mark.long("crash-points")),
     ],
 )
-@pytest.mark.usefixtures("few_retries")
 def test_code_that_always_kills_its_process_fails_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fields: Document
+    tmp_path: Path, name: str, fields: Document
 ) -> None:
-    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 1)
     source = write_lines(tmp_path / "in", {"a.txt": ["text"]})
     steps = [{"name": "own", "python": {"callable": f"own_code:{name}"}, **fields}]
-    run = run_job(job_document("dies", source, tmp_path / "out", steps=steps))
+    job = job_document("dies", source, tmp_path / "out", steps=steps)
+    run = run_job(job, task_retries=1, actor_restarts=1)
     assert run.report.state == JobState.FAILED
     message = run.report.message or ""
     assert "died" in message

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.pipeline.execution import execution_control
 from batchinference.plan import Plan, plan_for_machine
 from batchinference.spec import BatchInference, parse
 from batchinference.spec.steps import Replicas
@@ -106,11 +105,8 @@ def test_only_the_replica_that_crashes_is_started_again(tmp_path: Path) -> None:
     assert run.counts == (40, 40, 0, 0)
 
 
-def test_replicas_per_device_are_measured_and_each_row_is_written_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replicas_per_device_are_measured_and_each_row_is_written_once(tmp_path: Path) -> None:
     """The class waits for something else than the device, so that two replicas are faster."""
-    monkeypatch.setattr(execution_control, "MEASURED_SECONDS", 0.0)
     lines = [f"wait {n}" for n in range(400)]
     job = sharing_job(
         tmp_path,
@@ -120,7 +116,7 @@ def test_replicas_per_device_are_measured_and_each_row_is_written_once(
         replicasPerDevice="auto",
         batchSize=1,
     )
-    run = run_job(job, plan_for_machine(job.spec, gpus=1))
+    run = run_job(job, plan_for_machine(job.spec, gpus=1), measured_seconds=0.0)
     assert run.report.message is None
     assert run.report.replicas_per_device == {"own": 2}
     assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == sorted(lines)

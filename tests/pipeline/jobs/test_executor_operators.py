@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,7 +75,11 @@ LARGE = Sizing(64, 64, 1)
 
 
 def run_executor(
-    spec: BatchInferenceSpec, rows: JobInput, count: RowCount | None, sizing: Sizing = LARGE
+    spec: BatchInferenceSpec,
+    rows: JobInput,
+    count: RowCount | None,
+    sizing: Sizing = LARGE,
+    **retries: int,
 ) -> None:
     """Run a job with this input and the stages of this machine, without an output."""
     prepared: Any = SimpleNamespace(
@@ -88,7 +93,7 @@ def run_executor(
         table=None,
         isolation=NO_DEATHS,
     )
-    executor.Executor(spec, plan_for_machine(spec), prepared).run()
+    executor.Executor(spec, replace(plan_for_machine(spec), **retries), prepared).run()
 
 
 COLLECTED = {"rowsPerFile": 50}
@@ -138,7 +143,12 @@ def test_steps_around_a_pool_run_in_the_tasks_that_read_and_write(
 def test_files_of_a_table_are_put_there_by_tasks(
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "MERGED_BYTES", 0)
+    results = executor.Executor._results
+
+    def in_tasks(self: executor.Executor, functions: Any, **_: bool) -> Any:
+        return results(self, functions, in_tasks=True)
+
+    monkeypatch.setattr(executor.Executor, "_results", in_tasks)
     run = run_job(_job(tmp_path, 2, [FUNCTION], write_fields(format_, tmp_path)))
     assert run.counts == (60, 60, 0, 0)
     assert len(table_rows(format_, tmp_path)) == 60
@@ -224,7 +234,9 @@ def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[s
     return {each.name: each for each in planned_in_order(monkeypatch, spec)}
 
 
-def planned_in_order(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> list[Any]:
+def planned_in_order(
+    monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec, **retries: int
+) -> list[Any]:
     """Return the logical operators of a job that reads text files, without a run."""
     result: list[Any] = []
 
@@ -233,7 +245,7 @@ def planned_in_order(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) 
 
     monkeypatch.setattr(Dataset, "write_datasink", write)
     rows = open_input(spec.read)
-    run_executor(spec, rows, rows.count(), Sizing(1, 8, 1))
+    run_executor(spec, rows, rows.count(), Sizing(1, 8, 1), **retries)
     return result
 
 
@@ -256,6 +268,17 @@ def test_rows_are_prepared_block_by_block(tmp_path: Path, monkeypatch: pytest.Mo
     spec = spec_of(read={"format": "text", "paths": [str(tmp_path)]}, steps=steps)
     prepare, pool = planned_in_order(monkeypatch, spec)[1:3]
     assert (prepare.name, prepare.batch_size) == (pool.name, None)
+
+
+def test_operators_have_the_retries_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = {"format": "text", "paths": [str(write_lines(tmp_path, {"a.txt": ["text"] * 600}))]}
+    spec = spec_of(read=read, steps=[FUNCTION, POOL])
+    operators = planned_in_order(monkeypatch, spec, task_retries=3, actor_restarts=2)
+    *tasks, pool = [operator.ray_remote_args for operator in operators]
+    assert [arguments["max_retries"] for arguments in tasks] == [3, 4]
+    assert (pool["max_task_retries"], pool["max_restarts"]) == (3, 2)
 
 
 def test_class_gets_a_pool_if_the_input_cannot_be_divided_among_tasks(

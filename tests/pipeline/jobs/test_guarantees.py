@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batchinference.pipeline.execution import dataset, executor, stop_signals, task_resources
+from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.crash_isolation import CRASHED
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec.report import JobState, Report
@@ -160,12 +160,10 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
     ids=["retries", "passes"],
 )
 def test_rows_that_kill_their_process_and_rows_that_raise_are_failed_rows(
-    job: Job, monkeypatch: pytest.MonkeyPatch, retries: int
+    job: Job, retries: int
 ) -> None:
     """With few retries by Ray, the row is isolated in later passes."""
-    monkeypatch.setattr(task_resources, "TASK_RETRIES", retries)
-    monkeypatch.setattr(dataset, "TASK_RETRIES", retries)
-    check_failed_rows(job)
+    check_failed_rows(job, task_retries=retries)
 
 
 @pytest.mark.parametrize("kind", NEXT_TO_POOL)
@@ -173,10 +171,10 @@ def test_rows_that_kill_a_task_next_to_a_pool_are_failed_rows(tmp_path: Path, ki
     check_failed_rows(Job(tmp_path, kind))
 
 
-def check_failed_rows(job: Job) -> None:
+def check_failed_rows(job: Job, **retries: int) -> None:
     """Run a job in which a row kills its process and another one raises."""
     job.read(a=["a0", "die", "a2"], b=["b0", "b1", "fail"], c=["c0", "c1"])
-    run = job.run()
+    run = job.run(**retries)
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (8, 6, 2, 0))
     assert job.texts() == ["a0", "a2", "b0", "b1", "c0", "c1"]
     errors = job.errors()
@@ -189,9 +187,8 @@ def check_failed_rows(job: Job) -> None:
 
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks commit after each batch, and end soon after a stop."""
+    """Let tasks commit after each batch."""
     monkeypatch.setattr(executor, "small_commit_seconds", lambda **_: 0.0)
-    monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", 2.0)
 
 
 @pytest.mark.usefixtures("_soon")
@@ -199,6 +196,7 @@ def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(job:
     files = {f"f{number}": [f"{number} {row}" for row in range(4)] for number in range(6)}
     job.read(**files, waiting=["hold"])
     stop = StopSignal()
+    stop.drain_seconds = 2.0
 
     def stop_when_committed(report: Report) -> None:
         if report.counts is not None and report.counts.written >= 12:
@@ -219,15 +217,11 @@ def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(job:
 
 
 @pytest.mark.long("crash-points")
-def test_job_goes_on_after_an_actor_has_no_restarts_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_goes_on_after_an_actor_has_no_restarts_left(tmp_path: Path) -> None:
     """Ray Data would wait for it for ever."""
-    monkeypatch.setattr(dataset, "TASK_RETRIES", 1)
-    monkeypatch.setattr(dataset, "ACTOR_RESTARTS", 2)
     job = Job(tmp_path, "one replica")
     files = {f"f{number}": ["die" if number % 2 else "a", "b", "c"] for number in range(6)}
     job.read(**files)
-    run = job.run()
+    run = job.run(task_retries=1, actor_restarts=2)
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (18, 15, 3, 0))
     assert job.is_proven()

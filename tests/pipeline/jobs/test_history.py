@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batchinference.api.output_status import history_of
-from batchinference.pipeline.report import history
 from batchinference.pipeline.report.history import RunHistory, read_history
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
-from batchinference.spec.history import RunRecord, table_of
+from batchinference.spec.history import KEPT_RUNS, RunRecord, table_of
 from batchinference.spec.parameters import ParameterValues
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
@@ -110,15 +110,13 @@ def test_killed_run_is_shown_as_died(tmp_path: Path) -> None:
     assert states == ["died", "succeeded"]
 
 
-def test_run_of_another_machine_has_died_if_it_is_silent(
-    source: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_of_another_machine_has_died_if_it_is_silent(source: Path, output: Path) -> None:
     run_without_ray(small_job(source, output))
     (file,) = (output / "_batchinference/history").iterdir()
     stored = json.loads(file.read_text()) | {"state": "running", "process": "other-1-1"}
     file.write_text(json.dumps(stored))
     assert [run.state for run in history_of(str(output))] == ["running"]
-    monkeypatch.setattr(history, "SILENT_SECONDS", -1)
+    os.utime(file, (0, 0))
     assert [run.state for run in history_of(str(output))] == ["died"]
 
 
@@ -147,15 +145,19 @@ def test_late_run_changes_only_its_own_record(source: Path, output: Path) -> Non
 def test_only_the_last_runs_are_kept(
     source: Path, output: Path, monkeypatch: pytest.MonkeyPatch, *, dies: bool
 ) -> None:
-    monkeypatch.setattr(history, "KEPT_RUNS", 2)
     if dies:
         monkeypatch.setattr(
             RunHistory, "last_runs", lambda _: []
         )  # it is called at the end of a run
-    for number in range(3):
-        (source / f"z{number}.jsonl").write_text('{"n": 9, "values": [1]}\n')
-        run_without_ray(small_job(source, output, mode="append"))
-    assert [run.counts.read for run in history_of(str(output))] == [1, 1]
+    run_without_ray(small_job(source, output, mode="append"))
+    (file,) = (output / "_batchinference/history").iterdir()
+    for number in range(KEPT_RUNS):
+        (file.parent / f"0-{number:04}.json").write_bytes(file.read_bytes())
+    (source / "z.jsonl").write_text('{"n": 9, "values": [1]}\n')
+    run_without_ray(small_job(source, output, mode="append"))
+    first, *_, before, _ = kept = sorted(each.name for each in file.parent.iterdir())
+    assert (first, before, len(kept)) == ("0-0002.json", file.name, KEPT_RUNS)
+    assert [run.counts.read for run in history_of(str(output))[-2:]] == [8, 1]
 
 
 def test_job_succeeds_without_a_history(

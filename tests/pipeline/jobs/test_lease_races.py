@@ -24,7 +24,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage import conditional_put, location, object_stores
+from batchinference.pipeline.storage import conditional_put, location
 from batchinference.pipeline.storage.conditional_put import update_object
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.object_stores import obstore_bucket
@@ -291,7 +291,6 @@ class OddStore(BaseHTTPRequestHandler):
 def odd_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "of the tests")
-    monkeypatch.setattr(object_stores, "CONDITIONAL_RETRIES", 0)
     with ThreadingHTTPServer(("127.0.0.1", 0), OddStore) as server:
         threading.Thread(target=server.serve_forever).start()
         yield Storage(endpoint=f"http://127.0.0.1:{server.server_port}", region="here")

@@ -8,10 +8,12 @@ import time
 import webbrowser
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from batchinference.api import output_status
+from batchinference.api.output_status import MAX_VALUE
 from batchinference.pipeline.execution import cost
 from batchinference.pipeline.ray_compat import NodeLifetime
 from batchinference.plan.groups import GROUP_LABEL
@@ -60,12 +62,13 @@ def test_damaged_error_records_are_named(output: str) -> None:
     assert "' is damaged: " in shown.stderr
 
 
-def test_length_of_values_is_limited(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_status, "MAX_VALUE", 10)
+def test_length_of_values_is_limited(output: str) -> None:
+    for records in Path("out/_batchinference/errors").glob("*.parquet"):
+        table = pq.read_table(records)
+        rows = [row | {"values": "x" * 60_000} for row in table.to_pylist()]
+        pq.write_table(pa.Table.from_pylist(rows, table.schema), records)
     (group,) = json.loads(invoke_without_ray("errors", output, "-o", "json").stdout)
-    example = group["example"]
-    assert (example["row"], example["error"]) == (1, "ValueError...")
-    assert example["values"] == '{"text": "...'
+    assert group["example"]["values"] == "x" * MAX_VALUE + "..."
 
 
 def test_status_of_a_complete_output(output: str) -> None:
@@ -100,7 +103,7 @@ def test_status_of_a_failed_job_has_its_error(output: str, tmp_path: Path) -> No
 def test_status_of_a_running_job_shows_its_heartbeat(tmp_path: Path) -> None:
     write_lines(tmp_path / "in", {"a.txt": LINES})
     run = begin_job(job_document("demo", tmp_path / "in", tmp_path / "out"))
-    run.job_pass.heartbeat.write(b"1")
+    (run.job_pass.directory / "heartbeat").write(b"1")
     shown = invoke_without_ray("status", str(tmp_path / "out"))
     assert f"state      {STARTING}" in shown.stdout
     assert "heartbeat" in shown.stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from batchinference.api.runner import Runner
 from batchinference.pipeline import job as job_module
 from batchinference.pipeline import ray_compat
 from batchinference.pipeline.commit import heartbeat
-from batchinference.pipeline.commit.heartbeat import keep_heartbeat
+from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
+from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import CachedReader
 from batchinference.pipeline.errors import Interrupted, JobFailure
@@ -28,7 +30,6 @@ from batchinference.pipeline.execution.stop_signals import (
     stop_on_signals,
 )
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Plan, plan, plan_for_machine, requested_plan
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
@@ -36,6 +37,7 @@ from plugins.messages import Messages
 from support.documents.minimal import Document, model_step
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.without_ray import in_this_process, run_without_ray
+from support.outputs.builders import layout_of
 from support.outputs.rows import rows_of
 
 
@@ -46,7 +48,9 @@ def document_of(directory: Path, name: str = "a", **write: Any) -> Document:
     return job_document("demo", source, directory / "out", write=write)
 
 
-def run_on(given: Document, starts: Callable[[], Any], stop: StopSignal | None = None) -> Report:
+def run_on(
+    given: Document, starts: Callable[[], Any], stop: StopSignal | None = None, **times: float
+) -> Report:
     """Run a job, and call `starts` when Ray starts."""
     job = parse(given)
 
@@ -56,7 +60,8 @@ def run_on(given: Document, starts: Callable[[], Any], stop: StopSignal | None =
         yield plan_for_machine(job.spec, gpus=0)
 
     with in_this_process():
-        return JobRun(job, ray, lambda report: None, stop or StopSignal()).run()
+        layout = replace(Layout.of(job.spec), **times)
+        return JobRun(job, ray, lambda _: None, stop or StopSignal(), layout=layout).run()
 
 
 def fail(failure: JobFailure) -> Callable[[], None]:
@@ -194,30 +199,26 @@ def test_a_stopped_start_that_fails_is_interrupted(
     assert starts.count == failing, "it is not started again"
 
 
-def test_another_run_is_refused_while_ray_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
-    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr(heartbeat, "LEASE_TIMEOUT_SECONDS", 1.0)
+def test_another_run_is_refused_while_ray_starts(tmp_path: Path, messages: Messages) -> None:
     given = document_of(tmp_path)
     others: list[Report] = []
 
     def start() -> None:
         with patch.object(heartbeat, "this_process", lambda: "another process"):
-            others.append(run_without_ray(given))
+            others.append(run_without_ray(given, lease_timeout=1.0))
 
-    report = run_on(given, start)
+    report = run_on(given, start, heartbeat_seconds=0.05)
     messages.check(others[0].message)
     assert report.state == JobState.SUCCEEDED
 
 
 def test_consecutive_heartbeats_differ(tmp_path: Path) -> None:
     """Otherwise a run that waits would not see that the next phase has begun."""
-    file = Location(str(tmp_path / "heartbeat"))
-    seen = set()
+    layout, seen = layout_of(tmp_path), set()
+    lease = Lease.new(layout, 1, begun=False)
     for _ in range(3):
-        with keep_heartbeat(file):
-            seen.add(file.read())
+        with keep_heartbeat(layout, lease):
+            seen.add(heartbeat_file(layout, lease).read())
     assert len(seen) == 3
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from batchinference.pipeline.input.file_input import open_files
 from batchinference.pipeline.input.listing import list_input
 from batchinference.pipeline.output.writers.json import JsonWriter
 from batchinference.pipeline.row_batch import merged
-from batchinference.pipeline.storage import retry
+from batchinference.pipeline.storage.retry import RetryPolicy
 from batchinference.spec import parse
 from batchinference.spec.read import ReadParquet, ReadText
 from batchinference.spec.report import JobState, Report
@@ -308,7 +307,7 @@ class TestErrors:
     def test_unresponsive_server_is_reported(
         self, bucket: str, monkeypatch: pytest.MonkeyPatch, local: str, tmp_path: Path
     ) -> None:
-        monkeypatch.setattr(retry, "STORAGE", replace(retry.STORAGE, attempts=1))
+        monkeypatch.setattr(RetryPolicy, "call", lambda _, call: call())  # no retry
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         message = self.message("StorageUnavailable", "s3://bucket/in", str(tmp_path / "out"))
         assert "'s3://bucket/in' cannot be listed" in message

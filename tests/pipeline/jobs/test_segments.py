@@ -15,18 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution import batch_size, segment, step_runner
-from batchinference.pipeline.execution.batch_size import BatchRows
+from batchinference.pipeline.execution import segment
+from batchinference.pipeline.execution.batch_size import (
+    BATCH_SECONDS,
+    FIRST_ROWS,
+    MAX_GROWTH,
+    WINDOW_BATCHES,
+    BatchRows,
+)
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, CrashNote, Isolation
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
+from batchinference.pipeline.execution.step_runner import StepRunner
 from batchinference.pipeline.row_batch import NO_IDS, RowBatch, merged
-from batchinference.pipeline.storage.location import Location
 from batchinference.spec.steps import Step
 from support.outputs.batches import failed, filtered, good, outcomes
+from support.outputs.stages import TOLERANT
 from support.tiers import examples
 
-UNIT = 8
+UNIT, WINDOW = FIRST_ROWS, WINDOW_BATCHES * FIRST_ROWS
 NO_STEPS = pickle.dumps(((), None))
 
 
@@ -50,9 +56,7 @@ class Recorded(Segment):
 
 @pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all batches have the same size, and windows four times as many rows."""
-    monkeypatch.setattr(batch_size, "FIRST_ROWS", UNIT)
-    monkeypatch.setattr(batch_size, "WINDOW_BATCHES", 4)
+    """Let all batches have the same size."""
     monkeypatch.setattr(BatchRows, "record_batch", lambda *_: None)
 
 
@@ -66,14 +70,14 @@ def texts(rows: int) -> list[RowBatch]:
 class TestWindows:
     def test_texts_are_sorted_by_length_and_results_are_in_input_order(self) -> None:
         steps = Recorded(NO_STEPS, "", UNIT, ("text",))
-        (read,) = texts(7 * UNIT + 3)
+        (read,) = texts(WINDOW + 3 * UNIT + 3)
         results = list(steps.run(iter([read])))
-        assert [len(one.ids) for one in results] == [4 * UNIT, 3 * UNIT + 3]
-        assert [len(one.ids) for one in steps.batches] == [UNIT] * 7 + [3]
+        assert [len(one.ids) for one in results] == [WINDOW, 3 * UNIT + 3]
+        assert [len(one.ids) for one in steps.batches] == [UNIT] * (WINDOW_BATCHES + 3) + [3]
         full = merged(results)
         assert full.table.equals(read.table)
         assert full.ids.tolist() == sorted(full.input_ids.tolist()) == read.ids.tolist()
-        for window in (steps.batches[:4], steps.batches[4:]):
+        for window in (steps.batches[:WINDOW_BATCHES], steps.batches[WINDOW_BATCHES:]):
             lengths = [n for one in window for n in map(len, one.table["text"].to_pylist())]
             assert lengths == sorted(lengths, reverse=True)
 
@@ -107,9 +111,9 @@ class TestWindows:
     def test_batches_without_rows_do_not_end_the_windows(self) -> None:
         """The first batches of a task that runs again may be committed already."""
         steps = Recorded(NO_STEPS, "", UNIT, ("text",))
-        (read,) = texts(4 * UNIT)
+        (read,) = texts(WINDOW)
         results = list(steps.run(iter([read.select_inputs(NO_IDS), read])))
-        assert [len(one.ids) for one in results] == [4 * UNIT]
+        assert [len(one.ids) for one in results] == [WINDOW]
 
     @pytest.mark.parametrize("limit", ["FILE_BYTES", "WINDOW_SECONDS"])
     def test_large_and_late_results_are_yielded_before_the_window_ends(
@@ -120,7 +124,7 @@ class TestWindows:
         assert [len(one.ids) for one in results] == [UNIT] * 5
 
     @pytest.mark.parametrize(
-        ("unit", "following", "window"), [(8, 16, 64), (8, 2000, 4096), (5000, 5000, 5000)]
+        ("unit", "following", "window"), [(8, 16, 480), (8, 2000, 4096), (5000, 5000, 5000)]
     )
     def test_window_has_the_rows_of_several_batches(
         self, unit: int, following: int, window: int
@@ -147,8 +151,6 @@ def made_of(row: int, rows: int, errors: int) -> RowBatch:
 @pytest.fixture
 def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the only step fail from row 12 on. Its batches have four rows."""
-    monkeypatch.setattr(batch_size, "FIRST_ROWS", 20)
-    monkeypatch.setattr(step_runner, "WAITS", ())
     step = Step.model_validate({"name": "own", "python": {"callable": "own:code"}, "batchSize": 4})
 
     def compute(rows: pa.Table) -> pa.Table:
@@ -156,7 +158,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ConnectionError("lost")
         return rows
 
-    run = StepRunner(step, compute, ErrorHandling(tolerant=True, input=Location("/nowhere")))
+    run = StepRunner(step, compute, replace(TOLERANT, waits=()))
     monkeypatch.setattr(Segment, "load", lambda _: [run])
 
 
@@ -164,7 +166,8 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("isolated", [False, True])
 def test_results_before_an_error_are_yielded(*, isolated: bool) -> None:
     everything = Isolation(((CrashNote.of("own", np.arange(20)),),))
-    steps = Segment(NO_STEPS, isolation=everything if isolated else NO_DEATHS)
+    isolation = everything if isolated else NO_DEATHS
+    steps = Segment(NO_STEPS, isolation=isolation, first_rows=20)
     results = steps.of_read(iter([good(0, 0, range(20))]), threading.Event())
     assert next(results).ids.tolist() == list(range(12))
     with pytest.raises(JobFailure, match="lost"):
@@ -189,15 +192,15 @@ class TestRowsPerBatch:
 
     def test_batches_grow_while_they_are_fast(self) -> None:
         rows = BatchRows(0)
-        assert rows.next == batch_size.FIRST_ROWS
+        assert rows.next == FIRST_ROWS
         rows.record_batch(rows.next, 0.0)
-        assert rows.next == batch_size.FIRST_ROWS * batch_size.MAX_GROWTH
+        assert rows.next == FIRST_ROWS * MAX_GROWTH
 
     def test_slow_batches_shrink_to_one_row(self) -> None:
         rows = BatchRows(0)
-        rows.record_batch(64, 16 * batch_size.BATCH_SECONDS)
+        rows.record_batch(64, 16 * BATCH_SECONDS)
         assert rows.next == 4
-        rows.record_batch(4, 100 * batch_size.BATCH_SECONDS)
+        rows.record_batch(4, 100 * BATCH_SECONDS)
         assert rows.next == 1
 
     def test_batches_of_a_model_follow_from_the_rows_that_a_filter_keeps(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +21,12 @@ from batchinference.pipeline.errors import (
 )
 from batchinference.pipeline.execution import stop_signals
 from batchinference.pipeline.execution.stop_signals import (
+    STOPPING,
     StopSignal,
     run_monitored,
     stop_on_signals,
 )
+from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 QUICK = 0.01
 
@@ -160,17 +163,17 @@ def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_signal_interrupts_work(
-    long: Long, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stop_signals, "DRAIN_SECONDS", QUICK)
+def test_signal_interrupts_work(long: Long, number: signal.Signals) -> None:
     printed: list[str] = []
+    began = time.monotonic()
     with stop_on_signals(printed.append) as stop:
+        stop.drain_seconds = QUICK
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
             run_monitored(long, nothing, stop)
     assert (long.drained, long.given_up, long.ended) == (True, True, True)
-    assert printed == [stop_signals.STOPPING]
+    assert printed == [STOPPING.format(QUICK)]
+    assert time.monotonic() - began < DRAIN_SECONDS
 
 
 def test_work_that_ends_on_request_is_not_abandoned(

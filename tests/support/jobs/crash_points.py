@@ -32,7 +32,6 @@ from unittest.mock import patch
 import psutil
 import pytest
 
-from batchinference.pipeline.commit import heartbeat
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
@@ -292,11 +291,11 @@ def _run_in_child(
 ) -> None:
     os.environ.update(environment)
     os.fsync = lambda _: None  # only a crash of the machine loses written data
-    heartbeat.LEASE_TIMEOUT_SECONDS = 0.2  # a process that is stopped writes no heartbeat
     steps = _Steps(Location(given["spec"]["write"]["path"]).path, stops, log, states)
     steps.count()
     if task is None:
-        report = run_without_ray(given)
+        # a process that is stopped writes no heartbeat
+        report = run_without_ray(given, lease_timeout=0.2)
         log.with_name("report").write_bytes(report.serialized())
     else:
         with suppress(BadOutput):

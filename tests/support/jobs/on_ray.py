@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,12 @@ def run_job(
     plan: Plan | None = None,
     on_publish: Callable[[Report], None] = lambda report: None,
     stop: StopSignal | None = None,
+    **fields: Any,
 ) -> Run:
-    """Run a job on the session's Ray."""
+    """Run a job on the session's Ray. `fields` are fields of its plan."""
     parsed = job if isinstance(job, BatchInference) else parse(job)
     published: list[Report] = []
-    chosen = plan or plan_for_machine(parsed.spec, gpus=0)
+    chosen = replace(plan or plan_for_machine(parsed.spec, gpus=0), **fields)
     publish = _publisher(published, on_publish)
     report = JobRun(parsed, lambda: nullcontext(chosen), publish, stop or StopSignal()).run()
     return Run(report, published)

@@ -201,12 +201,15 @@ def run_without_ray(
     publish: Callable[[Report], None] = lambda report: None,
     rows_per_task: int = ROWS_PER_TASK,
     stop: StopSignal | None = None,
+    **times: float,
 ) -> Report:
-    """Run a job to its end. Its writes to storage have the same order every time."""
+    """Run a job to its end. Its writes to storage have the same order every time. `times` are the
+    times of its layout."""
     parsed = given if isinstance(given, BatchInference) else parse(given)
     with in_this_process(rows_per_task):
         plan = plan_for_machine(parsed.spec, gpus=0)
-        return JobRun(parsed, lambda: nullcontext(plan), publish, stop or StopSignal()).run()
+        layout, stop = replace(Layout.of(parsed.spec), **times), stop or StopSignal()
+        return JobRun(parsed, lambda: nullcontext(plan), publish, stop, layout=layout).run()
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from batchinference import __version__
 from batchinference.cli import exits, run
 from batchinference.cli.main import GROUPS, MAX_SUMMARY, app
 from batchinference.plan import plan_for_cluster, serialize_plan
-from batchinference.rendering.config_map import digest_of
+from batchinference.rendering.config_map import JOB_PATH, PLAN_PATH, digest_of
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, parse_failure_line
 from plugins.messages import Messages
@@ -108,38 +108,34 @@ def test_invalid_file_is_refused_before_ray_starts(
 
 
 def test_a_replaced_config_map_is_refused(
-    invoke: Invoke, write_job: WriteJob, monkeypatch: pytest.MonkeyPatch, messages: Messages
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """The head pod of a RayJob has the digest of the job file that the operator rendered."""
     monkeypatch.setenv("BATCHINFERENCE_JOB_SHA256", "0" * 64)
-    monkeypatch.setattr("batchinference.rendering.config_map.JOB_DIRECTORY", "")
-    result = invoke("run", write_job(document()))
+    monkeypatch.setattr(run, "read_file_or_stdin", lambda _: yaml.safe_dump(document()))
+    result = invoke("run", JOB_PATH)
     assert result.exit_code == 2
     messages.check(result.stderr)
 
 
 def test_the_driver_runs_the_plan_of_the_operator(
-    invoke: Invoke,
-    write_job: WriteJob,
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    messages: Messages,
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """The driver's version may plan the same job differently."""
-    job, other = (parse(document(cluster={"workers": {"cpu": cpus}})) for cpus in (1, 2))
+    given, changed = (document(cluster={"workers": {"cpu": cpus}}) for cpus in (1, 2))
+    job, other = parse(given), parse(changed)
     text, plans = serialize_plan(plan_for_cluster(other.spec)), []
-    monkeypatch.setattr(run, "JOB_PATH", write_job(document(cluster={"workers": {"cpu": 1}})))
-    monkeypatch.setattr(run, "PLAN_PATH", "plan.json")
+    files = {JOB_PATH: yaml.safe_dump(given), PLAN_PATH: text}
+    monkeypatch.setattr(run, "read_file_or_stdin", files.__getitem__)
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)
     monkeypatch.setattr(run, "_run", lambda _job, plan, *_, **__: plans.append(plan) or report())
     for digest in (None, digest_of(text)):
         if digest is not None:
             monkeypatch.setenv("BATCHINFERENCE_PLAN_SHA256", digest)
-        (directory / "plan.json").write_text(text)
-        invoke("run", "job.yaml", "--address", "auto")
+        invoke("run", JOB_PATH, "--address", "auto")
     assert plans == [plan_for_cluster(job.spec), plan_for_cluster(other.spec)]
-    (directory / "plan.json").write_text('{"stages": 1}')
-    result = invoke("run", "job.yaml", "--address", "auto")
+    files[PLAN_PATH] = '{"stages": 1}'
+    result = invoke("run", JOB_PATH, "--address", "auto")
     assert (result.exit_code, len(plans)) == (2, 2)
     messages.check(result.stderr)
 

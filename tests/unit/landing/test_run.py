@@ -121,7 +121,7 @@ raise SystemExit(not passed)
          "FAILED long:group: has not passed for 12 landings (at most 10)"),
         ("late", {"time": SimpleNamespace(monotonic=itertools.count(0, 100_000).__next__)},
          "FAILED total: took 100000 s"),
-        ("flaky", {"MAX_FLAKY": 1}, "FAILED flaky: 2 tests passed only on retry (at most 1)"),
+        ("flaky", {}, "FAILED flaky: 4 tests passed only on retry (at most 2)"),
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )  # fmt: skip
@@ -135,9 +135,10 @@ def test_landing_fails_for_each_of_its_reasons(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     suite = Step("test", (sys.executable, "-c", FLAKY), 60, is_suite=True)
+    other = replace(suite, name="e2e", command=(*suite.command[:2], FLAKY.replace("again", "e2e")))
+    suites = [suite, other] if name == "flaky" else [suite]
     monkeypatch.setattr("landing.run._tests_again", lambda *_: suite.command)
-    monkeypatch.setattr("landing.verdict.MAX_FLAKY", settings.pop("MAX_FLAKY", 2))
-    defaults = {"measured_seconds": lambda: 1.0, "landing_days": list, "plan": lambda _: [suite],
+    defaults = {"measured_seconds": lambda: 1.0, "landing_days": list, "plan": lambda _: suites,
                 "guarded_hash": lambda _: "same", "choose": lambda *_: [],
                 "is_shallow": lambda: name == "passes"}  # fmt: skip
     for attribute, value in (defaults | settings).items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import threading
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ class InterruptedBy(io.StringIO):
 def run(script: str, deadline: float = 60.0, out: io.StringIO | None = None) -> tuple[Result, str]:
     out = out or io.StringIO()
     step = Step("suite", ("sh", "-c", script), budget=1)
-    return run_command(step, deadline, {"GIVEN": "value"}, out), out.getvalue()
+    return run_command(step, deadline, {"GIVEN": "value"}, out, grace=0.2), out.getvalue()
 
 
 def test_result_of_a_command_and_its_lines() -> None:
@@ -43,13 +42,10 @@ def test_result_of_a_command_and_its_lines() -> None:
 
 
 @pytest.mark.parametrize("script", [HANGS, IGNORES_INTERRUPTS])
-def test_interrupted_command_is_stopped_with_its_processes_and_its_output_kept(
-    script: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(steps, "INTERRUPTED", threading.Event())
+def test_interrupted_command_is_stopped_with_its_processes_and_its_output_kept(script: str) -> None:
     result, printed = run(script, deadline=300, out=InterruptedBy("PID"))
-    assert result.outcome == "timed out"
+    steps.INTERRUPTED.clear()
+    assert (result.outcome, result.seconds < steps.GRACE_SECONDS) == ("timed out", True)
     assert "first line" in printed
     started = printed.partition("PID ")[2].split()[0]
     eventually("its process has ended", lambda: has_ended(started), 60, 0.02)

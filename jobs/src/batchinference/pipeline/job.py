@@ -10,7 +10,6 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
@@ -67,6 +66,8 @@ class JobRun:
     own_only: bool = False
     prices: PodPrices | None = None
     say: Callable[[str], None] = lambda _: None
+    layout: Layout | None = None
+    """The layout of the job's main output; None for that of the spec."""
     page: str | None = field(default=None, init=False)
     """The address of the HTML page of the report, if the page could be written."""
     _reports: ReportBuilder = field(init=False)
@@ -90,7 +91,7 @@ class JobRun:
     @cached_property
     def _layout(self) -> Layout:
         """The layout in the spec of the job. The pass in progress may have another layout."""
-        return Layout.of(self.job.spec)
+        return self.layout or Layout.of(self.job.spec)
 
     def run(self) -> Report:
         """Run the job and return its final report. An error becomes the report of a failure."""
@@ -129,7 +130,7 @@ class JobRun:
         self._history.begin(run, merge_reports(self._finished, self._reports.build()))
         if self._plan is None:
             self.stop.check()  # Ray may take long to start
-            with keep_heartbeat(run.job_pass.heartbeat):
+            with run.job_pass.keep_heartbeat():
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
@@ -145,7 +146,7 @@ class JobRun:
             first = limited_to_first_rows(self.job.spec, run)
             measured = None if first.is_sample else search.step
             executor = Executor(self.job.spec, plan, first, measured)
-            with keep_heartbeat(run.job_pass.heartbeat):
+            with run.job_pass.keep_heartbeat():
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:

@@ -39,6 +39,12 @@ class Plan:
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
     """The ids of Ray nodes that are not used because a device failed on them."""
+    task_retries: int = 10
+    """Retries of a task whose process died. Its code may always kill it, so they are limited."""
+    actor_restarts: int = 20
+    """Restarts of an actor whose process died."""
+    measured_seconds: float = 20.0
+    """Seconds for which each number of replicas per device is measured (`Stage.searches`)."""
 
     @property
     def task_cpus(self) -> float:
@@ -81,10 +87,9 @@ def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     stages = _checked_stages(spec)
     single = is_single_segment(stages)
     # with a model, separate tasks may read and write, so pools and writing need their own CPUs
-    no_pools = all(stage.replicas is None for stage in stages)
-    cluster, single_task = spec.cluster, single and no_pools
-    gang = bool(cluster.gang_scheduling or cluster.queue_name)
-    groups = groups_of(stages, cluster.workers, single_segment=single_task, gang=gang)
+    single_task = single and all(stage.replicas is None for stage in stages)
+    gang = bool(spec.cluster.gang_scheduling or spec.cluster.queue_name)
+    groups = groups_of(stages, spec.cluster.workers, single_segment=single_task, gang=gang)
     return Plan(tuple(stages), tuple(groups), single)
 
 

@@ -8,13 +8,15 @@ from batchinference.plan.plan import Plan
 from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.resources import OF_PODS
 
-_OF_PODS: dict[str, Any] = {"stages": {"__all__": {"steps": {"__all__": {"resources": OF_PODS}}}}}
+_RESOURCES = {"stages": {"__all__": {"steps": {"__all__": {"resources": OF_PODS}}}}}
+_OWN = ("task_retries", "actor_restarts", "measured_seconds")
+_NOT_READ: dict[str, Any] = {**dict.fromkeys(_OWN, True), **_RESOURCES}
 _PLAN = TypeAdapter(Plan)  # built once, because this takes longer than rendering a job
 
 
 def serialize_plan(plan: Plan) -> str:
-    """Return the plan as JSON, without fields that only the operator reads."""
-    return _PLAN.dump_json(plan, by_alias=True, exclude_none=True, exclude=_OF_PODS).decode()
+    """Return the plan as JSON, without fields that the driver does not read from it."""
+    return _PLAN.dump_json(plan, by_alias=True, exclude_none=True, exclude=_NOT_READ).decode()
 
 
 def parse_plan(text: str) -> Plan:

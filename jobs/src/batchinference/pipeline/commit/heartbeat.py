@@ -16,15 +16,11 @@ from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
-HEARTBEAT_SECONDS = 10.0
-LEASE_TIMEOUT_SECONDS = 25.0
-"""How long a run waits for a heartbeat of another run: long enough for one late heartbeat."""
-
 
 @contextmanager
-def keep_heartbeat(file: Location) -> Iterator[None]:
-    """Write a new random value to the heartbeat file at regular intervals while the block runs."""
-    ended = threading.Event()
+def keep_heartbeat(layout: Layout, lease: Lease) -> Iterator[None]:
+    """Write random values to the heartbeat file of a run at regular intervals during the block."""
+    file, ended = heartbeat_file(layout, lease), threading.Event()
 
     def beat() -> None:
         # if writing fails for long, another run takes over the output, which this run detects
@@ -32,7 +28,7 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
             file.write(uuid.uuid4().hex.encode())
 
     def keep_beating() -> None:
-        while not ended.wait(HEARTBEAT_SECONDS):
+        while not ended.wait(layout.heartbeat_seconds):
             beat()
 
     beat()
@@ -42,7 +38,7 @@ def keep_heartbeat(file: Location) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(HEARTBEAT_SECONDS)  # do not wait longer for unavailable storage
+        thread.join(layout.heartbeat_seconds)  # do not wait longer for unavailable storage
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
@@ -57,10 +53,10 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
     function has waited: the other run may have completed the output during this time."""
     if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
-    file, deadline = heartbeat_file(layout, lease), time.monotonic() + LEASE_TIMEOUT_SECONDS
+    file, deadline = heartbeat_file(layout, lease), time.monotonic() + layout.lease_timeout
     before = _read_heartbeat(file)
     while time.monotonic() < deadline:
-        time.sleep(min(1.0, LEASE_TIMEOUT_SECONDS / 10))
+        time.sleep(min(1.0, layout.lease_timeout / 10))
         if _read_heartbeat(file) != before:
             raise BadOutput(
                 f"spec.write.path: '{layout.output.uri}' is being written by {lease.job}. Choose "

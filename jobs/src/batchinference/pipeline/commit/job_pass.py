@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
+from batchinference.pipeline.commit.heartbeat import keep_heartbeat
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, parse_manifest_name
 from batchinference.pipeline.commit.output_paths import Layout, PathAttribute, part_prefix
@@ -65,7 +65,7 @@ class JobPass:
             layout.success.delete()  # only the holder of the lease may do this
         if changed_input is not None:  # until here, the output may be complete with its old input
             layout.input.write(changed_input)
-        with keep_heartbeat(job_pass.heartbeat):
+        with job_pass.keep_heartbeat():
             job_pass.remove_orphans(start.entries, files)
         return job_pass
 
@@ -79,10 +79,9 @@ class JobPass:
         """The directory of the manifests of this pass."""
         return self.lease.pass_directory(self.layout)
 
-    @property
-    def heartbeat(self) -> Location:
-        """The heartbeat file of the pass."""
-        return heartbeat_file(self.layout, self.lease)
+    def keep_heartbeat(self) -> AbstractContextManager[None]:
+        """Return a context manager that writes the heartbeat of the pass."""
+        return keep_heartbeat(self.layout, self.lease)
 
     changed_input = PathAttribute("input.parquet", "directory")
     """The input snapshot, if it differs from the one of the previous pass."""

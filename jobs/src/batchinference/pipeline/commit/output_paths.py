@@ -86,6 +86,10 @@ class Layout:
     """The directory of the error records."""
     is_table: bool = False
     """Whether the rows are written to a table, in one commit at the end."""
+    heartbeat_seconds: float = 10.0
+    """Seconds between two heartbeats of a run that writes to the output."""
+    lease_timeout: float = 25.0
+    """Seconds for which a run waits for a heartbeat of another run: enough for a late heartbeat."""
 
     def __post_init__(self) -> None:
         """Refuse symbolic links below the output and the error records, because other users may
@@ -126,11 +130,8 @@ class Layout:
         """Return the layouts of all rows that any jobs have appended to this main output.
         `directories` are the directories in its state directory, if they are known."""
         states = self.state.directories() if directories is None else directories
-        return [
-            Layout(self.key, self.output, state, state / "errors", self.is_table)
-            for state in states
-            if base_name(state.path).startswith(_APPENDED)
-        ]
+        appended = (state for state in states if base_name(state.path).startswith(_APPENDED))
+        return [replace(self, state=state, errors=state / "errors") for state in appended]
 
     def addition(self, number: int) -> Layout:
         """Return the layout of addition `number` of this work. Each addition holds the rows of

@@ -52,7 +52,7 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
     if current.run != new.run or not current.has_completed(layout):
         # from this lease on, a repeated call deletes nothing, and only moves the remaining files
         moving.write_if_unchanged(layout, current)
-        with keep_heartbeat(heartbeat_file(layout, moving)):
+        with keep_heartbeat(layout, moving):
             _move_files(replacement, layout)
         heartbeat_file(layout, moving).delete()
         replace(moving, begun=True).write_if_unchanged(layout, moving)

@@ -41,7 +41,7 @@ class Claim:
         elif self.overwrite:  # without a lease, jobs have only appended rows
             deleting = replace(new, key="")
         deleting.write_if_unchanged(layout, self.before)
-        with keep_heartbeat(heartbeat_file(layout, new)):
+        with keep_heartbeat(layout, new):
             self._delete_rows(deleting)
             new.write_if_unchanged(layout, deleting)
             for directory in (layout.passes, layout.state / "errors"):

@@ -133,9 +133,9 @@ class BatchSize:
 class BatchRows:
     """Determines how many rows take BATCH_SECONDS, as a multiple of the batch size of a step."""
 
-    def __init__(self, batch_rows: int) -> None:
+    def __init__(self, batch_rows: int, first_rows: int = FIRST_ROWS) -> None:
         self._unit = max(1, batch_rows)
-        self.next = math.ceil(FIRST_ROWS / self._unit) * self._unit
+        self.next = math.ceil(first_rows / self._unit) * self._unit
         """The number of rows of the next batch."""
         self.have_texts = False
         """Whether the rows have texts. If so, the rows are computed in windows."""

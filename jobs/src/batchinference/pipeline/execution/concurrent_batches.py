@@ -21,7 +21,7 @@ from batchinference.pipeline.execution.prefix_order import in_order_of, prefix_o
 from batchinference.pipeline.execution.report_notes import retry_notes
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.rows_in_flight import IN_FLIGHT
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT, RowsInFlight
 from batchinference.plan import Stage
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
@@ -73,8 +73,9 @@ class ConcurrentBatches:
         make: Callable[[], Run],
         stopping: Event,
         part_seconds: float = PART_SECONDS,
+        in_flight: RowsInFlight = IN_FLIGHT,
     ) -> None:
-        self._part_seconds = part_seconds
+        self._part_seconds, self._in_flight = part_seconds, in_flight
         self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
         self._prompt = stage.model.prefix_columns if stage.model else ()
         self._make, self._stopping = make, stopping
@@ -82,9 +83,8 @@ class ConcurrentBatches:
         self._lock = Lock()
         self._waiting = ThreadPoolExecutor(1)
         """A single thread that begins the batches in the order in which they were submitted."""
-        self._threads = ThreadPoolExecutor(
-            SUSPECTED_BATCHES if replaces_dead_process() else MAX_BATCHES
-        )
+        batches = SUSPECTED_BATCHES if replaces_dead_process() else MAX_BATCHES
+        self._threads = ThreadPoolExecutor(batches)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
         """Yield the results of a block in parts. The rows of each part are in block order."""
@@ -133,11 +133,11 @@ class ConcurrentBatches:
     def _begin(self, cut: _Cut, rows: int, results: _Batch) -> None:
         if results.cancelled():
             return
-        IN_FLIGHT.begin(rows)
+        self._in_flight.begin(rows)
         self._threads.submit(self._compute, cut, rows, results)
 
     def _compute(self, cut: _Cut, rows: int, results: _Batch) -> None:
-        with IN_FLIGHT.batch(rows):
+        with self._in_flight.batch(rows):
             if not results.set_running_or_notify_cancel():
                 return
             try:

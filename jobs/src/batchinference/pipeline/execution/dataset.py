@@ -42,8 +42,6 @@ from batchinference.pipeline.execution.report_notes import peak_memory, retry_no
 from batchinference.pipeline.execution.segment import Segment, unload_stages
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.task_resources import (
-    ACTOR_RESTARTS,
-    TASK_RETRIES,
     all_cpus,
     cpus_of,
     memory_of,
@@ -162,7 +160,7 @@ class DatasetExecution:
             override_num_blocks=self.blocks if rows is None else len(self.tasks),
             num_cpus=TASK_CPUS,
             label_selector=selector(self.plan, CPU_GROUP),
-            ray_remote_args={"max_retries": read_retries(repeatable=self.repeatable)},
+            ray_remote_args={"max_retries": read_retries(self.plan, repeatable=self.repeatable)},
             **_UNFUSED,
         )
         return dataset
@@ -192,7 +190,7 @@ class DatasetExecution:
         }
         if stage.replicas is None:
             # if few tasks read, an extra retry keeps Ray from fusing the step with the read tasks
-            common |= {"max_retries": TASK_RETRIES + (not self.reads_run_steps), **_UNFUSED}
+            common |= {"max_retries": plan.task_retries + (not self.reads_run_steps), **_UNFUSED}
             # a call for each block: larger calls would wait for the rows of a slow input
             task = _task(stage.name, self._segment([stage]))
             return dataset.map_batches(task, batch_size=None, **common)
@@ -217,8 +215,8 @@ class DatasetExecution:
             "resources": dict(stage.custom) or None,
             "accelerator_type": stage.accelerator,
             "memory": memory_of(stage, plan),
-            "max_task_retries": TASK_RETRIES,
-            "max_restarts": ACTOR_RESTARTS,
+            "max_task_retries": plan.task_retries,
+            "max_restarts": plan.actor_restarts,
             **placement,
         }
         concurrency = concurrency_of_actors(stage, self._blocks_at_once(largest))

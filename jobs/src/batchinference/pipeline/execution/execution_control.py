@@ -22,8 +22,6 @@ MAX_LOST = 3
 """The pass ends if this many tasks are lost before any row is committed."""
 _LOST = (WorkerCrashed, OutOfMemory, NodeLost, DeviceFailed)
 """If a task is lost for one of these causes, its rows are only missing."""
-MEASURED_SECONDS = 20.0
-"""A pass that measures a step ends this many seconds after the first results of the step."""
 
 
 class Failure(NamedTuple):
@@ -46,7 +44,9 @@ class ExecutionControl:
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
     measured: str | None = None
-    """The step whose replicas per device are measured. Its first results soon end the pass."""
+    """The step whose replicas per device are measured."""
+    measured_seconds: float = 0.0
+    """The pass ends this many seconds after the first results of the measured step."""
     measured_since: float | None = None
     """The monotonic time of the first results of the measured step."""
     draining: bool = False
@@ -116,5 +116,5 @@ class ExecutionControl:
             self.drain()
         self.stage = busy[-1] if busy else self.stage
         since = self.measured_since
-        if since is not None and time.monotonic() - since >= MEASURED_SECONDS:
+        if since is not None and time.monotonic() - since >= self.measured_seconds:
             self.drain()

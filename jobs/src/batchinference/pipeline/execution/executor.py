@@ -83,6 +83,7 @@ class Executor:
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
             measured=measured,
+            measured_seconds=plan.measured_seconds,
         )
 
     @property

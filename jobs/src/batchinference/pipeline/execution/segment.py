@@ -24,6 +24,7 @@ import pyarrow as pa
 from batchinference.pipeline.errors import JobFailure, WorkerCrashed
 from batchinference.pipeline.execution.batch_size import (
     BATCH_SECONDS,
+    FIRST_ROWS,
     UNLIMITED,
     WINDOW_BATCHES,
     BatchRows,
@@ -49,8 +50,6 @@ BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
 """Maximum size of a batch. The second number applies if a step has a batch size."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
 """If a window takes more seconds, because steps are slow, its results are yielded in parts."""
-
-
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
 
 
@@ -73,6 +72,8 @@ class Segment:
     """The suspected and crashed rows at the beginning of this pass."""
     batch_bytes: int = BATCH_BYTES
     """Maximum size of a batch if no step has a batch size."""
+    first_rows: int = FIRST_ROWS
+    """The rows of the first batch."""
 
     @classmethod
     def of(
@@ -83,8 +84,7 @@ class Segment:
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
         """Return the segment of these stages."""
-        steps = [step for stage in stages for step in stage.steps]
-        sizes = (BatchSize.of(step).size for step in steps)
+        sizes = (BatchSize.of(step).size for stage in stages for step in stage.steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
         texts = stages[0].padded_texts if stages else ()
         pickled = pickle.dumps((list(stages), errors))
@@ -210,7 +210,7 @@ class Segment:
         If the first model reads texts, rows are computed in windows, longest texts first, so that
         each batch has texts of similar lengths and needs little padding. The results of a window
         are in input order. If a window is yielded in parts, each part is ordered by itself."""
-        rows = BatchRows(self.batch_rows)
+        rows = BatchRows(self.batch_rows, self.first_rows)
 
         def wanted() -> int:
             return 1 if stopping.is_set() else rows.window  # a stop does not wait for a window
@@ -303,12 +303,8 @@ class LoadedStages:
                 if run != self._run:
                     self._stages.clear()
                 loaded = (stages for (key, _), stages in self._stages.items() if key == pickled)
-                first = next(loaded, None)
-                self._stages[pickled, thread] = (
-                    _load(pickled)
-                    if first is None
-                    else [stage.for_other_thread() for stage in first]
-                )
+                shared = [stage.for_other_thread() for stage in next(loaded, ())]
+                self._stages[pickled, thread] = shared or _load(pickled)
             self._run = run
             return self._stages[pickled, thread]
 

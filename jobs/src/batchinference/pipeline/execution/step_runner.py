@@ -72,8 +72,6 @@ from batchinference.spec.steps import Step
 TRACEBACK_LINES = 12
 STOP_SECONDS = 2.0
 """When a job stops, the rest of a batch is left out if the rest would take more seconds."""
-WAITS = (1.0, 4.0)
-"""Seconds before the retries of a batch after an error that may be transient."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,8 @@ class ErrorHandling:
     with which error messages name a row. With `values`, the error record keeps the values of the
     row; it always keeps the value of the column `key`. `failing` are the names of warnings that
     make their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if any.
-    The values of `secrets` are masked in each process that handles errors."""
+    The values of `secrets` are masked in each process that handles errors. `waits` are the seconds
+    before the retries of a batch after an error that may be transient."""
 
     tolerant: bool
     input: Location
@@ -93,6 +92,7 @@ class ErrorHandling:
     max_rows: int | None = None
     secrets: SecretVariables = NO_SECRETS
     key: str | None = None
+    waits: tuple[float, ...] = (1.0, 4.0)
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return a table with the failed row. `row` is the input of the step. Raises JobFailure if
@@ -212,22 +212,22 @@ class StepRunner:
         transform: Transform,
         errors: ErrorHandling,
         measured_as: str | None = None,
+        result_bytes: int = RESULT_BYTES,
     ) -> None:
-        self.name = step.name
+        self.name, self._result_bytes = step.name, result_bytes
         self._transform, self._skips_rows = transform, step.skips_rows
         self._take_own_notes = getattr(transform, "take_notes", list[str])
         self._no_rows = partial(result_without_rows, step, transform=transform)
-        self._errors = errors
-        self._batch = BatchSize.of(step)
+        self._errors, self._batch = errors, BatchSize.of(step)
         self.time = StepTime(measured_as or step.name)
         # runtimes of models call `model_turns.computing` themselves
         self._computing = nullcontext if step.model else OCCUPANCY.computing
-        self._waits = list(WAITS)
+        self._waits = [*errors.waits]
         self._stopping: Event | None = None
         self._row_seconds = 0.0
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
-        """Yield the results of a batch, in several batches of about RESULT_BYTES if they are large.
+        """Yield the results of a batch, in batches of about `result_bytes` if they are large.
         All rows of an input row are in the same batch. Once `stopping` is set, the remaining rows
         are left out if they would take more than STOP_SECONDS. If the step fails, the results
         before the failure are yielded first."""
@@ -278,7 +278,7 @@ class StepRunner:
     def for_other_thread(self) -> StepRunner:
         """Return a runner that shares the model or code and the batch size."""
         other = copy(self)
-        other.time, other._waits = self.time.for_other_thread(), list(WAITS)
+        other.time, other._waits = self.time.for_other_thread(), [*self._errors.waits]
         return other
 
     def _must_end(self, rows: int) -> bool:
@@ -308,8 +308,10 @@ class StepRunner:
                     break
                 if not done:
                     empty_caches()  # not earlier, because the error referenced tensors of the batch
-                elif self._must_end(len(batch.ids) - results.rows) or self._errors.has_too_many(
-                    len(results.failed)
+                elif (
+                    results.nbytes >= self._result_bytes
+                    or self._errors.has_too_many(len(results.failed))
+                    or self._must_end(len(batch.ids) - results.rows)
                 ):
                     results.is_full = True
         return results
@@ -341,7 +343,7 @@ class StepRunner:
         if computed := chosen.number(start, results.rows):
             with self._sharing:
                 self._batch.record_success(computed, seconds)
-        self._waits = list(WAITS)
+        self._waits = [*self._errors.waits]
         return True
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
@@ -366,7 +368,7 @@ class StepRunner:
                 results.failed.append((start + index, row))
                 if self._errors.has_too_many(len(results.failed)):
                     return results.before(start + index + 1, offset)
-            if results.nbytes >= RESULT_BYTES:
+            if results.nbytes >= self._result_bytes:
                 break
         return results
 
@@ -422,11 +424,11 @@ class StepResults:
         """Return how many of the next batch rows the step gets: at most `limit` rows that are
         `chosen`, and any rows that it skips. `ids` are the input row IDs of the batch.
 
-        If the results are large or full, only rows up to the last row of the input rows with
+        If the results are full, only rows up to the last row of the input rows with
         results are wanted. Ray may have put rows of other input rows between them."""
         rest = ids[self.rows :]
         limit = chosen.stop(self.rows, limit) - self.rows
-        if self.nbytes < RESULT_BYTES and not self.is_full:
+        if not self.is_full:
             return min(len(rest), limit)
         begun = np.flatnonzero(np.isin(rest, ids[: self.rows]))
         return min(int(begun[-1]) + 1 if len(begun) else 0, limit)

@@ -22,7 +22,7 @@ which lists all commits."""
 ABORT_SECONDS = 10.0
 """Seconds within which an aborted execution must end."""
 STOPPING = (
-    f"stopping. Rows that were computed are written within {DRAIN_SECONDS:g} s. "
+    "stopping. Rows that were computed are written within {:g} s. "
     "A second signal (Ctrl-C) stops at once"
 )
 STOPPING_EARLY = "stopping. No row has been computed in this run"
@@ -33,6 +33,8 @@ class StopSignal:
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
         self.say = say
+        self.drain_seconds: float = DRAIN_SECONDS
+        """Seconds in which running tasks may commit."""
         self.event = threading.Event()
         self.forced = threading.Event()
         self.signal: int | None = None
@@ -109,16 +111,16 @@ def run_monitored(
 ) -> None:
     """Run the execution in a thread until it ends, and call `observe` at most every `poll_seconds`.
 
-    After a stop request, or if `observe` raises LimitExceeded, running tasks have DRAIN_SECONDS to
-    commit. Raises the failure of the execution, an error of `observe`, or Interrupted if
-    DRAIN_SECONDS was too short. After an error of `observe` and before Interrupted, the execution
-    is aborted. If its thread does not end within `abort_seconds`, the thread is left running."""
+    After a stop request, or if `observe` raises LimitExceeded, running tasks may commit for
+    `stop.drain_seconds`. Raises the failure of the execution, an error of `observe`, or Interrupted
+    if that was too short. After an error of `observe` and before Interrupted, the execution is
+    aborted. If its thread does not end within `abort_seconds`, the thread is left running."""
     stop.has_run = True
     done, errors = _start(execution)
     try:
         _watch(done, observe, stop, poll_seconds)
         if stop.event.is_set() and not done.is_set():
-            stop.say(STOPPING)
+            stop.say(STOPPING.format(stop.drain_seconds))
             _drain(execution, done, stop)
         if not done.is_set():
             stop.check()
@@ -137,7 +139,7 @@ def run_monitored(
 def _drain(execution: StoppableExecution, done: threading.Event, stop: StopSignal) -> None:
     """Give the execution time to commit its running tasks."""
     execution.drain()
-    deadline = time.monotonic() + DRAIN_SECONDS
+    deadline = time.monotonic() + stop.drain_seconds
     while not (done.wait(0.1) or stop.forced.is_set() or time.monotonic() > deadline):
         pass
 

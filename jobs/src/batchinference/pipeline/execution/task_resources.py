@@ -19,10 +19,6 @@ from batchinference.spec.quantities import memory_bytes
 from batchinference.spec.report import Capacity
 from batchinference.spec.steps import Replicas
 
-TASK_RETRIES = 10
-"""Retries of a task whose process died. Code that always kills its process must not run forever."""
-ACTOR_RESTARTS = 20
-"""Restarts of an actor whose process died."""
 TASKS_AT_ONCE = 2
 """Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
@@ -84,18 +80,18 @@ def tasks_at_once(plan: Plan, seconds: float) -> int:
 def write_task_arguments(plan: Plan, stages: Sequence[Stage] = ()) -> dict[str, Any]:
     """Return Ray's arguments for write tasks that first run these stages."""
     cpus = max((stage.cpus for stage in stages), default=WRITE_CPUS)
-    return _task_arguments(plan, cpus, TASK_RETRIES)
+    return _task_arguments(plan, cpus, plan.task_retries)
 
 
-def read_retries(*, repeatable: bool) -> int:
+def read_retries(plan: Plan, *, repeatable: bool) -> int:
     """Return how often read tasks are retried. If the input is not repeatable, a retry might read
     the rows in another order, so that their IDs would belong to other rows."""
-    return TASK_RETRIES if repeatable else 0
+    return plan.task_retries if repeatable else 0
 
 
 def commit_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     """Return Ray's arguments for tasks that read, compute and commit."""
-    arguments = _task_arguments(plan, plan.task_cpus, read_retries(repeatable=repeatable))
+    arguments = _task_arguments(plan, plan.task_cpus, read_retries(plan, repeatable=repeatable))
     arguments["scheduling_strategy"] = "SPREAD"
     threads = int(plan.task_cpus)
     if threads > 1:

@@ -131,18 +131,19 @@ black may be the content of an array that the decoder has not written to."""
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
-def open_image(content: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile.ImageFile:
+def open_image(
+    content: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS
+) -> ImageFile.ImageFile:
     """Return an image that is not decoded yet. Raises ValueError if it has more than `max_pixels`
     pixels or needs a missing library, and OSError if the content is not an image."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # Pillow has its own limit per process
     try:
-        image = Image.open(io.BytesIO(content), formats=FORMATS)
+        image = Image.open(io.BytesIO(content), formats=formats)
     except Image.DecompressionBombError:
-        limit = f"maxPixels ({max_pixels})"
-        raise ValueError(f"the picture has more pixels than {limit}") from None
+        raise ValueError(f"the picture has more pixels than maxPixels ({max_pixels})") from None
     except UnidentifiedImageError:
-        if "HEIF" not in FORMATS and content[8:12] in _HEIC_BRANDS:
+        if "HEIF" not in formats and content[8:12] in _HEIC_BRANDS:
             missing = missing_package("HEIC", "pillow_heif", HEIC_EXTRA, in_image=False)
             raise ValueError(missing) from None
         raise UnidentifiedImageError(f"cannot identify image file: {_cause_of(content)}") from None

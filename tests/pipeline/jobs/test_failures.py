@@ -115,7 +115,7 @@ def test_other_errors_become_failures_of_the_application(
     assert "\n" not in cause.message
 
 
-NO_STEP = "a process that reads, runs steps or writes died repeatedly"
+NO_STEP = "a process for reading, steps or writing died repeatedly"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
          "memory ran out, or native code crashed"),
         (ActorUnavailableError("Socket closed", None), "WorkerCrashed", NO_STEP),
         (OutOfMemoryError("Task was killed due to the node running low on memory"), "OutOfMemory",
-         "memory ran out in a process that reads, runs steps or writes: give it more memory"),
+         "memory ran out in a process for reading, steps or writing: give it more memory"),
     ],
 )  # fmt: skip
 def test_dead_process_is_not_a_step_error(error: BaseException, reason: str, message: str) -> None:

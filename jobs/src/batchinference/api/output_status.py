@@ -123,8 +123,8 @@ def _counts(job: StoredJob) -> tuple[Counts, int]:
 
 
 def _progress(job: StoredJob, rows: int, report: Report | None) -> Progress:
-    """Return the progress of an output with `rows` finished rows. If it is not complete, the total
-    comes from the report, or without one from file statistics."""
+    """Return the progress of an output with `rows` finished rows. If the output is
+    not complete, the total comes from the report, or if there is none, from file statistics."""
     if job.finished:
         last = report.progress if report else None
         return Progress.of(rows, rows, rate=last.rows_per_second if last else None)

@@ -26,7 +26,7 @@ def submit(
 
     By server-side apply.
 
-    Exit codes: 0 applied, 1 with --wait: a job failed, 2 the file is wrong or the cluster refused.
+    Exit codes: 0: applied, 1: a job failed (--wait), 2: the file is wrong or the cluster refused.
     """
     from batchinference.cli.submit_and_control import submit_file
 

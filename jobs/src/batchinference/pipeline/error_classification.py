@@ -1,4 +1,4 @@
-"""Classifies errors: whether a row, a file, a device, transient storage or the job is the cause.
+"""Classifies errors by their cause: a row, a file, a device, a transient error, or the job.
 
 Ray wraps the error of a worker several times before the driver gets it; `root_cause` unwraps it."""
 
@@ -38,7 +38,7 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")""")
 _KERNEL_STOPPED = re.compile(
     r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
 )
-"""Matches messages that a value, such as an index, has stopped code on a working device."""
+"""Matches messages about a value, such as an index, that stopped code on a working device."""
 _UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
 """Matches messages about code or arguments that do not suit a working device."""
 _STORAGE_ERRNOS = frozenset(
@@ -143,7 +143,7 @@ def is_device_fault(error: BaseException) -> bool:
 
 def device_fault_in(log: str) -> RuntimeError | None:
     """Return the first error about a device in a log if it is a device failure, otherwise None.
-    Later errors are ignored as possible consequences, and so are lines of tracebacks that raise."""
+    Later errors may be consequences. Lines of tracebacks with `raise` are skipped."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
     line = next(filter(_DEVICE_ERROR.search, lines), "")
     match = _DEVICE_ERROR.search(line)
@@ -237,7 +237,7 @@ def _dead_process_in(error: BaseException) -> JobFailure | None:
     if "creation task" in text or not kinds & _DEAD_PROCESS_ERRORS:
         return None
     step = _STEP_OF_ACTOR.search(text)
-    process = f"of step '{step[1]}'" if step else "that reads, runs steps or writes"
+    process = f"of step '{step[1]}'" if step else "for reading, steps or writing"
     if "OutOfMemoryError" in kinds:
         return OutOfMemory(f"memory ran out in a process {process}: {_MORE_MEMORY}")
     return WorkerCrashed(

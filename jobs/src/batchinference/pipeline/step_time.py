@@ -14,8 +14,8 @@ from typing import TypeVar
 from batchinference.spec.progress import TokenKind
 
 SHARE, MIN_SECONDS = 0.1, 0.1
-"""The first note is due at once, and a later note when the time after the last one is at least
-MIN_SECONDS and SHARE of the time in all earlier notes. So a long job has few notes."""
+"""The first note is due at once. A later note is due when the time measured since the last one is
+at least MIN_SECONDS, and SHARE of the time in all earlier notes. So a long job has few notes."""
 MIN_LOAD_SECONDS = 0.01
 """Shorter loading times are left out of notes."""
 COUNTS = {"reused", "cached", "cache_errors", *TokenKind}

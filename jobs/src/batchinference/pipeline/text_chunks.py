@@ -76,7 +76,7 @@ class Splitter:
         while True:
             piece, starts = self._read(text, start, int(unit_length * (self.size + 2)) + 1)
             end, starts = self._end(piece, starts, repeated)
-            if repeated >= end > 0:  # nothing new fits: the repeated text has more tokens here
+            if repeated >= end > 0:  # at the start of a piece, repeated text may have more tokens
                 start, repeated = start + repeated, 0
                 continue
             yield Span(start, start + end, len(starts))

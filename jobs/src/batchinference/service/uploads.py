@@ -24,7 +24,7 @@ from batchinference.service.api_error import ApiError, bad_request, not_found, p
 from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
 MIN_BYTES_PER_SECOND = 10_000
-"""A form times out if it is `UploadLimits.grace_seconds` behind a form sent at this speed."""
+"""A form times out if it takes `UploadLimits.grace_seconds` longer than at this speed."""
 CHUNK = 2**18
 """Maximum bytes of a file that are read at once."""
 MAX_FIELD = 1024
@@ -94,7 +94,7 @@ class UploadForm:
         while (part := await self._within_time_limit(self._reader.next())) is not None:
             self._fields += 1
             if not isinstance(part, BodyPartReader) or self._fields > MAX_FIELDS:
-                raise bad_request("The form has too many parts, or parts of parts")
+                raise bad_request("The form has too many parts, or a part that is multipart itself")
             if part.name == self._field:
                 return part
             await self._read_field(part)
@@ -108,8 +108,9 @@ class UploadForm:
                 raise bad_request("A field of the form is too long", part.name)
         name, late = part.name or "", hasattr(self, "_file")
         if self._field != "file" or name not in (_FIELDS[:1] if late else _FIELDS):
-            fix = "Send it before the file" if name in _FIELDS else "Remove it"
-            raise bad_request(f"{name}: not supported. {fix}", name)
+            is_late = self._field == "file" and name in _FIELDS
+            problem = "comes after the file. Send it before" if is_late else "unknown. Remove it"
+            raise bad_request(f"{name}: {problem}", name)
         self._values[name] = value.decode(errors="replace")
 
     async def _within_time_limit(self, reading: Awaitable[Result]) -> Result:

@@ -38,7 +38,7 @@ class Claim:
         deleting = new
         if self.before is not None:
             deleting = replace(new, key=self.before.key, errors=self.before.errors)
-        elif self.overwrite:  # without a lease, jobs have only appended rows
+        elif self.overwrite:  # without a lease, the output has only appended rows
             deleting = replace(new, key="")
         deleting.write_if_unchanged(layout, self.before)
         with keep_heartbeat(layout, new):

@@ -1,7 +1,7 @@
 """Computes several batches at the same time in one actor whose model accepts rows at any time.
 
-While the slowest row of a batch is computed, the model already computes rows of the next batches: a
-batch begins as soon as few enough rows of the actor wait for an answer. Ray Data can run several
+While the slowest row of a batch is computed, the model already computes rows of the next batches:
+a batch begins when few enough rows are still without an answer. Ray Data can run several
 calls of an actor at the same time, but runs the batches of a call one by one. So each call gets a
 complete block, and this module cuts the block into batches."""
 
@@ -46,8 +46,9 @@ call ends within twice this time, which leaves time to commit the last part."""
 
 
 def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, Any]:
-    """Return the concurrency arguments of Ray's actor pool for a stage. An actor may take `blocks`
-    blocks, each in a concurrent call, so that no block waits while another actor is idle."""
+    """Return the concurrency arguments of Ray's actor pool for a stage. An actor
+    gets as many blocks as it has concurrent calls, so that no block waits for a busy actor while
+    another is idle. A stage that batches itself has about `blocks` calls."""
     if stage.model is None:
         return {}
     calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
@@ -105,8 +106,8 @@ class ConcurrentBatches:
                 batch.cancel()
 
     def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
-        """Yield lists of finished batches, every `part_seconds` and after an error. The first
-        part that begins after `stopping` is set is the last one."""
+        """Yield lists of finished batches, every `part_seconds` and after an error. After
+        `stopping` is set, one more list follows the current one."""
         stops = False
         while running and not stops:
             stops = self._stopping.is_set()

@@ -32,7 +32,7 @@ _FILES = pa.schema({"path": pa.string(), "size": pa.int64(), "modified": pa.int6
 STATS = pa.schema(
     {"file_rows": pa.int64(), "row_groups": pa.list_(pa.int64()), "schema": pa.binary()}
 )
-"""The columns of an input snapshot with file statistics. They do not identify the input."""
+"""The columns with file statistics. They are ignored when input snapshots are compared."""
 TABLE_COLUMNS = {"constants", "deleted"}
 """The columns that only snapshots of tables have. They are fields of `InputFile`."""
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
@@ -76,8 +76,8 @@ class InputSnapshot:
     `table` has a row per file, with the columns path, size (bytes) and modified (nanoseconds, or
     null). If `options.limit` cuts the input, the columns rows and bytes tell how much of each file
     is read. The columns of STATS, if present, have file statistics or null. `ignored` are files not
-    read. If the input is a table, `version` is its version, and `table` has TABLE_COLUMNS, but
-    no column `constants` if no file has constants."""
+    read. For a lakehouse table, `version` is its version, and the column `deleted` and, if any
+    file has constants, the column `constants` are added."""
 
     root: Location
     table: pa.Table
@@ -259,8 +259,8 @@ def as_parquet(table: pa.Table) -> bytes:
 
 @lru_cache(maxsize=4)
 def paths_of(stored: Location) -> pa.ChunkedArray:
-    """Return the paths in a stored input snapshot, by file number. Because of the cache, a process
-    usually reads a snapshot once."""
+    """Return the addresses in a stored input snapshot, by file number. The cache lets a
+    process read a snapshot once."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 
@@ -281,9 +281,9 @@ def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -
 def read_own_snapshot(
     job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
-    """Return the input snapshot with the digest `wanted`, and False if it is stored with the
-    output. True means that only the last pass has stored the snapshot: this pass died before it
-    replaced the snapshot of the output. Raises BadOutput if the snapshot is missing or damaged."""
+    """Return the input snapshot with the digest `wanted`, and whether only the directory of the
+    last pass has it, because that pass died before it copied a changed snapshot to the output.
+    Raises BadOutput if the snapshot is missing or damaged."""
     try:
         return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:

@@ -9,7 +9,7 @@ MIN_REJECTED = 3
 """Number of rejected requests in a round that count as overload. An endpoint may reject fewer at
 any load, for example if one of its twenty servers is defective."""
 PATIENCE, MAX_PATIENCE = 16, 256
-"""Number of rounds at the ceiling before the limit exceeds it: the first and the highest value."""
+"""Number of rounds at the ceiling before the limit exceeds it: at first, and at most."""
 
 
 class ConcurrencyLimit:

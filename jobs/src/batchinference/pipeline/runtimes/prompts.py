@@ -54,7 +54,7 @@ def fill_template(template: str, row: Mapping[str, Any]) -> str:
 
 def placeholder_value(row: Mapping[str, Any], field: str) -> Any:
     """Return the value of a placeholder: an input, or a part of it as in `{a.b}` or `{a[0]}`; None
-    if that part is missing. Raises TypeError if the value has no fields or items at all."""
+    if that part is missing. Raises TypeError if the value does not have such parts."""
     value = row[root_of(field)]
     for key in keys_of(field):
         if value is None or isinstance(value, SampleValue):
@@ -88,9 +88,9 @@ def json_compatible(value: Any) -> Any:
 
 
 def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return what a row asks the model: the filled prompt template, or without a template the value
-    of the only input that is neither an image nor part of another message. Raises ValueError if a
-    value is null."""
+    """Return what a row asks the model: the filled prompt template. If there is none: the value of
+    the only input that is no image and is not used in other messages. Raises ValueError if a value
+    is null."""
     if model.prompt is not None:
         return fill_template(model.prompt, row)
     texts = [message.content for message in model.messages] + [model.system or ""]
@@ -141,7 +141,7 @@ def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
 
 
 def with_repair(prompt: str, row: Mapping[str, Any]) -> str:
-    """Return a prompt that is a text, followed by the texts of the row's messages in REPAIR."""
+    """Return a text prompt with the texts of the row's REPAIR messages appended."""
     return "\n\n".join([prompt, *(message["content"] for message in row.get(REPAIR, ()))])
 
 

@@ -69,7 +69,7 @@ class KnownResults:
 
 
 ResultRow = tuple[KnownResults, int]
-"""The result of one row: the results of several rows, and the index of the row in them."""
+"""The results of several rows, and the index of one row in them."""
 
 
 class RecentResults:
@@ -114,8 +114,8 @@ class ResultCache:
         _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes], max_bytes: int = MEMORY_BYTES) -> list[KnownResults]:
-        """Return the results in all files that may have one of these keys. If these files may have
-        more than `max_bytes` in total, return only the results of `keys`."""
+        """Return the results in files that may have these keys; for each key, in one file. If these
+        files may have more than `max_bytes` in total, return only the results of `keys`."""
         keys = set(keys)
         wanted = np.array([key[:PREFIX_BYTES] for key in keys], f"S{PREFIX_BYTES}")
         with self._lock:

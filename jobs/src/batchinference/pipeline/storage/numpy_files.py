@@ -115,5 +115,5 @@ def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return {COLUMN: np.atleast_1d(loaded)}
-    with loaded:  # without .npy, a name could be another member, which was not checked
+    with loaded:  # the name without .npy could be that of another member, which was not checked
         return {name: np.atleast_1d(loaded[f"{name}.npy"]) for name in names}

@@ -53,7 +53,7 @@ class GeneratingModel(TextModel):
 
     @property
     def extra_details(self) -> dict[str, ColumnType]:
-        """Return fields of `details` per text that only some runtimes have, and their types."""
+        """Return the fields of the `details` of a text that not all runtimes have, by name."""
         return {}
 
     @property

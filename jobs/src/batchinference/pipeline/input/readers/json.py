@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import JsonOptions
 
 SLICE_BYTES, MIN_SLICE_BYTES = 1 << 19, 1 << 15
-"""Approximate bytes that are parsed together, and the minimum for rows with different fields."""
+"""Approximate bytes that are parsed together, and their minimum if rows may have many fields."""
 MAX_CELLS = 1 << 24
 """Maximum cells (rows x columns) of a parsed table. A cell has 8 bytes, or more if it is text."""
 _BETWEEN_ROWS = b"}\n{"
@@ -61,8 +61,8 @@ def row_slices(rows: bytes, max_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
 
 
 def _size(rows: bytes, start: int, max_bytes: int) -> int:
-    """Return the number of bytes for the next slice of rows. If each colon in the slice belongs to
-    another field, the slice has at most MAX_CELLS cells, unless it has about MIN_SLICE_BYTES."""
+    """Return the number of bytes for the next slice of rows. Even if each colon
+    belongs to a different field, a slice above MIN_SLICE_BYTES has at most MAX_CELLS cells."""
     size = max_bytes
     while size > MIN_SLICE_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
@@ -143,7 +143,7 @@ class JsonReader(Reader):
 
 
 def lines_in(sample: bytes) -> bytes:
-    """Return a sample as JSON Lines; empty if it cannot be JSON."""
+    """Return a sample as JSON Lines; empty if it is packed, UTF-16 or an incomplete array."""
     try:
         return as_lines(sample) if spans_lines(sample) else sample
     except ValueError:
@@ -178,7 +178,7 @@ def _rows_of(chunk: bytes, rows: JsonRows) -> Iterator[Chunk]:
 
 
 def spans_lines(content: bytes) -> bool:
-    """Return whether JSON begins with an array or an object that does not end on the first line.
+    """Return whether JSON seems to begin with an array or object that spans several lines.
     Raises ValueError if the content is UTF-16 or of another format, such as gzip."""
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if format_ := "UTF-16. Convert it to UTF-8" if wide else packed_as(content):
@@ -199,7 +199,7 @@ def as_lines(content: bytes) -> bytes:
 
 
 def _as_line(row: bytes) -> bytes:
-    # a line end in a text is invalid: a tab keeps the text invalid, and a space would not
+    # a line end in a text is invalid. It becomes a tab, which is invalid too; a space is not
     row = _TEXT.sub(lambda text: re.sub(rb"[\r\n]", b"\t", text[0]), row)
     return b" ".join(row.splitlines())
 

@@ -3,8 +3,8 @@
 Changes are computed commit by commit:
 - A commit that only adds files inserts their rows.
 - A commit that only compacts files changes no rows.
-- Any other commit removes rows (with their files, or with delete files) and adds rows. A row that
-  is both removed and added was only copied to another file, so it is no change.
+- Any other commit may remove rows (by removing files or adding delete files) and add rows. A row
+  that is both removed and added was only copied to another file, so it is no change.
 """
 
 from __future__ import annotations
@@ -220,13 +220,13 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
     if metadata.snapshot_by_id(last) is None:
         raise expired(last)
     raise BadInput(
-        f"read.table: snapshot {last}, up to which the output has the rows, is not an ancestor of "
-        f"the latest one: the table was rolled back. {START_OVER}"
+        f"read.table: the output has the rows of snapshot {last}, which is not an ancestor of the "
+        f"latest snapshot: the table was rolled back. {START_OVER}"
     )
 
 
 def expired(snapshot: int) -> BadInput:
-    """Return the error for expired snapshots after `snapshot` whose changes are needed."""
+    """Return the error for changes after `snapshot` that are needed and cannot be computed."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"
@@ -250,8 +250,8 @@ def _without(rows: Rows, others: Rows) -> Rows:
 
 
 def _leave_out(rows: Rows, hashes: Hashes, available: Counter[bytes]) -> Counter[bytes]:
-    """Clear up to `available[hash]` rows of each hash in the masks of `rows`. Return the number of
-    cleared rows by hash."""
+    """For each hash, clear at most `available[hash]` of its rows in the masks of `rows`. Return the
+    number of cleared rows by hash."""
     left_out: Counter[bytes] = Counter()
     for file, wanted in rows.values():
         for row, row_hash in zip(np.flatnonzero(wanted), hashes(file, wanted), strict=True):

@@ -56,9 +56,9 @@ def test_chunk_is_cut_to_its_gaps(sizes: list[int], gaps: list[RowRange], first:
     for size in sizes:
         chunk = pa.table({"n": range(row, row + size)})
         for skipped, wanted in parts_in_gaps(chunk, row, gaps):
-            assert size_of(wanted) > 0
+            assert size_of(wanted) > 0 or not size
             result += wanted.column("n").to_pylist()
-            assert result[-size_of(wanted)] == row + skipped
+            assert not size or result[-size_of(wanted)] == row + skipped
         row += size
     assert result == [number for number in rows_in(gaps, row) if number >= first]
 
@@ -182,7 +182,7 @@ def test_only_row_groups_with_gaps_are_read(
         return real(self, *args, **kwargs)
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", iter_batches)
-    read(given_, {0: [(120, 130), (480, 510), (999, None)]}, tasks=1)
+    read(given_, {0: [(120, 130), (140, 141), (480, 510), (999, None)]}, tasks=1)
     assert groups == [1, 4, 5, 9]
     gaps: list[RowRange] = [(10, 260), (301, 302), (900, None)]
     outcome = read(given_, {0: gaps}, tasks=7)

@@ -20,6 +20,7 @@ from batchinference.pipeline.input.readers import (
     Reader,
     StatsReader,
     error_of_file,
+    gaps_within,
     schemas_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
@@ -202,46 +203,37 @@ def with_row_counts(
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return the parts of these files, or of these parts of files, with the rows in `gaps`."""
+    """Return the parts of these files, or of these parts of files, with the rows in `gaps`.
+
+    A part that the reader cannot enter is read from the beginning of its file, so neighbors of the
+    same file are joined, up to the most rows of a part. A gap without an end counts as these."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
-    parts = (part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader))
-    return _joined(parts, max_rows)
-
-
-def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
-    """Return the parts of one file, or of one part of a file, with the rows in `gaps`."""
-    inside = [gap for gap in (_clipped(file, *gap) for gap in gaps) if gap is not None]
-    if isinstance(reader, DivisibleReader) and reader.can_enter(file.path):
-        return [replace(file, start=first, stop=after) for first, after in inside]
-    if not inside:
-        return []
-    # the reader must start at the beginning of the file, so one part has all gaps
-    return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
-
-
-def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
-    """Return the parts, after joining neighbors of the same file that have gaps, up to `max_rows`
-    rows in gaps: each part with gaps is read from the beginning of its file. A gap without an end
-    counts as `max_rows`."""
-    joined: list[InputFile] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if last and last.gaps and part.gaps and last.number == part.number:
-            gaps = last.gaps + part.gaps
-            rows = sum(max_rows if after is None else after - first for first, after in gaps)
+    parts: list[InputFile] = []
+    for part in filter(None, (_with_gaps(file, gaps[file.number]) for file in files)):
+        last = parts[-1] if parts else None
+        can_enter = isinstance(reader, DivisibleReader) and reader.can_enter(part.path)
+        if last and last.number == part.number and not can_enter:
+            both = last.gaps + part.gaps
+            rows = sum(max_rows if after is None else after - first for first, after in both)
             if rows <= max_rows:
-                joined[-1] = replace(last, stop=part.stop, size=last.size + part.size, gaps=gaps)
+                parts[-1] = replace(last, stop=part.stop, size=last.size + part.size, gaps=both)
                 continue
-        joined.append(part)
-    return joined
+        parts.append(part)
+    return parts
 
 
-def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:
-    """Return the rows from `first` to before `after` in a part of a file; None without rows."""
-    first = max(first, file.start)
+def _with_gaps(file: InputFile, gaps: list[RowRange]) -> InputFile | None:
+    """Return the part of a file, or of a part of a file, with the rows in `gaps`; None if empty."""
+    inside = [_clipped(file, *gap) for gap in gaps_within(gaps, file.start, file.stop)]
+    if not inside:
+        return None
+    return replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))
+
+
+def _clipped(file: InputFile, first: int, after: int | None) -> RowRange:
+    """Return the rows from `first` to before `after` in a part of a file."""
     ends = [end for end in (after, file.stop) if end is not None]
-    after = min(ends, default=None)
-    return (first, after) if after is None or first < after else None
+    return max(first, file.start), min(ends, default=None)
 
 
 def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:

@@ -119,7 +119,7 @@ class UrlManifestReader(DivisibleReader):
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
-        chunks = self._listed_rows(file, start, stop)
+        chunks = self._listed_rows(file, start, stop, gaps)
         chunks = only_gaps(gaps, start, chunks) if gaps else chunks
         pool = ThreadPoolExecutor(THREADS)
         try:
@@ -127,11 +127,13 @@ class UrlManifestReader(DivisibleReader):
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Yield the rows from `start` to before `stop` as they are in the manifest."""
+    def _listed_rows(
+        self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange]
+    ) -> Iterator[Chunk]:
+        """Do what `read_part` does, without the fetched contents."""
         table = self._table(file)
         if isinstance(table, DivisibleReader):
-            return table.read_part(file, start, stop)
+            return table.read_part(file, start, stop, gaps)
         chunks = skip_rows(start, table.read(file), file.uri)
         return chunks if stop is None else take_rows(stop - start, chunks)
 

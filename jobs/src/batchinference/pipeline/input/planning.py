@@ -203,13 +203,12 @@ def with_row_counts(
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return the parts of these files, or of these parts of files, with the rows in `gaps`.
-
-    A part that the reader cannot enter is read from the beginning of its file, so neighbors of the
-    same file are joined, up to the most rows of a part. A gap without an end counts as these."""
+    """Return the parts of these files, or of these parts of files, with the rows in `gaps`. A part
+    that the reader cannot enter is read from the beginning of its file. So neighbors of a file are
+    then joined, up to the most rows of a part. A gap without an end counts as these."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
     parts: list[InputFile] = []
-    for part in filter(None, (_with_gaps(file, gaps[file.number]) for file in files)):
+    for part in (part for file in files for part in _with_gaps(file, gaps[file.number])):
         last = parts[-1] if parts else None
         can_enter = isinstance(reader, DivisibleReader) and reader.can_enter(part.path)
         if last and last.number == part.number and not can_enter:
@@ -222,18 +221,15 @@ def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> li
     return parts
 
 
-def _with_gaps(file: InputFile, gaps: list[RowRange]) -> InputFile | None:
-    """Return the part of a file, or of a part of a file, with the rows in `gaps`; None if empty."""
-    inside = [_clipped(file, *gap) for gap in gaps_within(gaps, file.start, file.stop)]
+def _with_gaps(file: InputFile, gaps: list[RowRange]) -> list[InputFile]:
+    """Return the part of a file, or of a part of a file, with the rows in `gaps`, if any."""
+    inside: list[RowRange] = [
+        (max(first, file.start), min((end for end in (after, file.stop) if end), default=None))
+        for first, after in gaps_within(gaps, file.start, file.stop)
+    ]
     if not inside:
-        return None
-    return replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))
-
-
-def _clipped(file: InputFile, first: int, after: int | None) -> RowRange:
-    """Return the rows from `first` to before `after` in a part of a file."""
-    ends = [end for end in (after, file.stop) if end is not None]
-    return max(first, file.start), min(ends, default=None)
+        return []
+    return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
 
 
 def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:

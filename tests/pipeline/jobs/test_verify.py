@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.pipeline.verify import row_check, table_check
 from batchinference.pipeline.verify.file_check import csv_records
@@ -172,8 +174,12 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
         make_output(
             job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2
         )
-        done = verified(tmp_path / "out")
+        real = Location.visible_files
+        with patch.object(Location, "visible_files", autospec=True, side_effect=real) as lists:
+            done = verified(tmp_path / "out")
         assert (done.exit_code, done.counts) == (code, {})
+        listed = [call.args[0].uri for call in lists.call_args_list]
+        assert listed.count(str(tmp_path / "out")) == 2, "not once for each job"
         assert [one["result"] for one in done.proof["jobs"]] == ["proven", result]
     assert [one["rows"] for one in done.proof["jobs"]] == [200, 3]
     assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import lance
 import numpy as np
@@ -22,6 +21,7 @@ from batchinference.pipeline.input.readers.csv import CsvReader
 from batchinference.pipeline.row_batch import MissingRows, RowRange
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.url_fetcher import Fetcher
+from support.calls import counted
 from support.inputs.formats import CASES, Case, pictures, png
 from support.inputs.read_files import Input, Outcome, Position, open_input
 from support.tiers import examples
@@ -168,11 +168,6 @@ def test_finished_files_are_not_opened(
     monkeypatch.setattr(Location, "read", read_file)
     read(given_, {1: [(0, 1)], 3: [(0, 1)]})
     assert names == {"1", "3"}
-
-
-def counted(owner: type, method: str) -> Any:
-    """Return a context in which the calls of a method are recorded."""
-    return patch.object(owner, method, autospec=True, side_effect=getattr(owner, method))
 
 
 def test_only_row_groups_with_gaps_are_read(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from batchinference.pipeline.verify import row_check, table_check
 from batchinference.pipeline.verify.file_check import csv_records
 from batchinference.spec import parse
 from plugins.messages import Messages
+from support.calls import counted
 from support.documents.minimal import Document
 from support.inputs.formats import CASES
 from support.jobs.on_ray import job_document, write_lines
@@ -174,8 +174,7 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
         make_output(
             job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2
         )
-        real = Location.visible_files
-        with patch.object(Location, "visible_files", autospec=True, side_effect=real) as lists:
+        with counted(Location, "visible_files") as lists:
             done = verified(tmp_path / "out")
         assert (done.exit_code, done.counts) == (code, {})
         listed = [call.args[0].uri for call in lists.call_args_list]

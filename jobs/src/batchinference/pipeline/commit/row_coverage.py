@@ -84,9 +84,8 @@ def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[Ma
     rows, shares = summed_shares(entries)
     invalid = rows[(shares != FULL_SHARE) | others.contains(rows)].tolist()
     owners: dict[int, set[int]] = defaultdict(set)
-    for index, entry in enumerate(entries):
-        for row in _split_rows(entry):
-            owners[row].add(index)
+    for index, row in ((i, row) for i, entry in enumerate(entries) for row in _split_rows(entry)):
+        owners[row].add(index)
     dropped: set[int] = set()
     while invalid:
         new = owners.pop(invalid.pop(), set()) - dropped

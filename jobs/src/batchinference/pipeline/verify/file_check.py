@@ -65,8 +65,7 @@ class StoredFiles:
     @classmethod
     def of_errors(cls, layout: Layout, listed: Listed, *, quick: bool) -> StoredFiles:
         """Return the error files of an output."""
-        sizes = listed(layout.errors, layout.output)
-        return cls(layout.errors, sizes, footer_rows, None, quick)
+        return cls(layout.errors, listed(layout.errors, layout.output), footer_rows, None, quick)
 
     def check(self, file: DataFile) -> Checked:
         """Compare a file with what was committed. Raises OSError if storage is unavailable."""

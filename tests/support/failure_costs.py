@@ -14,22 +14,25 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
 from batchinference.api.output_status import error_groups
-from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
+from batchinference.pipeline.commit.job_pass import JobPass
+from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Origin
+from batchinference.pipeline.commit.row_coverage import resolve_overlaps
 from batchinference.pipeline.exact_json import load_unique
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
-from batchinference.pipeline.output.file_rewrites import OutputSchema
+from batchinference.pipeline.output.file_rewrites import OutputSchema, without_removed
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.json import JsonWriter
-from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
+from batchinference.pipeline.row_batch import FULL_SHARE, RowBatch, consecutive_ids
 from batchinference.pipeline.runtimes.structured_answers import InvalidAnswer, StructuredRuntime
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Result
@@ -42,6 +45,7 @@ from support.documents.http_models import chat
 from support.documents.minimal import document
 from support.inputs.read_files import open_input
 from support.jobs.without_ray import run_without_ray
+from support.outputs.builders import entry
 
 ROUNDS = 2
 Work = Callable[[], None]
@@ -269,18 +273,42 @@ def _many_columns(path: Path, rows: int, failures: int) -> Work:
 
 
 def _unifying(path: Path, commits: int, columns: int, *, lacking: bool) -> Work:
-    def entry(number: int) -> ManifestEntry:
+    def commit(number: int) -> ManifestEntry:
         absent = number % columns if lacking else None
         names = [f"c{column}" for column in range(columns) if column != absent]
         data = [DataFile(f"part-{number}", 1, 1)]
         types = [(name, "int64") for name in names]
         return ManifestEntry(Counts(read=1, written=1), [(number, 0, 1)], [], data, types, None)
 
-    entries = [entry(number) for number in range(commits)]
+    entries = [commit(number) for number in range(commits)]
 
     def work() -> None:
         schema = OutputSchema.of(Location(str(path)), entries, JsonWriter("none"))
         assert len(schema.names) == columns
+
+    return work
+
+
+def _split_rows(path: Path, rows: int, failures: int) -> Work:
+    """Commits that share an input row with the next one. The first is lost."""
+    half = FULL_SHARE // 2
+    entries = [entry(shares=[(0, row, half), (0, row + 1, half)]) for row in range(rows)]
+
+    def work() -> None:
+        assert resolve_overlaps(entries) == []
+
+    return work
+
+
+def _removed_rows(path: Path, rows: int, failures: int) -> Work:
+    """A commit of one row per data file, of an input file whose rows are removed."""
+    data = [DataFile(f"part-{row}", 1, 1) for row in range(rows)]
+    origins = [Origin(0, [(row, 1) for row in range(rows)], Counts(), removed=True)]
+    commit = replace(entry(), data=data, origins=origins)
+    job_pass = cast(JobPass, SimpleNamespace(layout=SimpleNamespace(data=Location(str(path)))))
+
+    def work() -> None:
+        assert without_removed(job_pass, commit, JsonWriter("none")).data == []
 
     return work
 
@@ -367,6 +395,8 @@ CASES = [
     Case("values of the column of partitionBy", _partitions, 20_000, 4_000),
     Case("commits that lack a column", _columns, 1_000, 1),
     Case("columns of commits", _many_columns, 100, 1_000),
+    Case("commits that share input rows, one of them lost", _split_rows, 3_000, 1),
+    Case("data files of a commit whose rows are removed", _removed_rows, 8_000, 1),
     Case("gaps of a manifest in CSV", _gaps_of_csv_manifest, 20_000, 100),
     Case("gaps of a manifest in Parquet", _gaps_of_parquet_manifest, 2_000, 50),
 ]

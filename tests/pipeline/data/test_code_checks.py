@@ -254,6 +254,11 @@ RIGHT_IMPORTS = {
         "own_p/steps.py": f"from own_b import __doc__, __name__\n{FUNCTION}",
         "own_b.py": RUNS,
     },
+    "many modules that import each other": dict.fromkeys(
+        (f"own_{number}.py" for number in range(20)),
+        "".join(f"import own_{number}\n" for number in range(20)),
+    )
+    | {"own_p/steps.py": f"import own_0\n{FUNCTION}"},
 }
 
 

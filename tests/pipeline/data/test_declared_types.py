@@ -31,6 +31,7 @@ from batchinference.pipeline.type_widening import (
     unify_types,
 )
 from batchinference.spec.column_types import INTEGERS, parse_type
+from support.calls import counted
 from support.tiers import examples
 
 FITTING: dict[str, dict[str, Any]] = {
@@ -148,19 +149,13 @@ def test_integers_are_cast_up_to_the_limits_of_their_type(name: str) -> None:
     assert column.to_pylist()[1:3] == values[1:3]
 
 
-def test_misfits_are_isolated_by_halving(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def counted(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-        calls.append(len(texts))
-        return texts.cast(kind)
-
-    monkeypatch.setattr(declared_types, "_cast", counted)
+def test_misfits_are_isolated_by_halving() -> None:
     texts = pa.chunked_array([["1"] * 1000 + ["bad"] + ["2"] * 3095, ["3"]])
-    column, misfits = cast_texts(texts, "int64")
+    with counted(declared_types, "_cast") as calls:
+        column, misfits = cast_texts(texts, "int64")
     assert misfits.nonzero()[0].tolist() == [1000]
     assert (column[999].as_py(), column[4096].as_py()) == (1, 3)
-    assert len(calls) == 1 + 2 * 12 + 1
+    assert calls.call_count == 1 + 2 * 12 + 1
 
 
 INTS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(),

@@ -18,6 +18,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.json_rows import JsonRows
 from batchinference.pipeline.input.readers.json import row_slices
 from batchinference.pipeline.input.readers.text_lines import LINE_SAMPLE_BYTES
+from support.calls import counted
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.tiers import examples
 
@@ -377,19 +378,12 @@ def test_nan_of_pythons_json_is_read(tmp_path: Path) -> None:
         assert math.isnan(row["a"])
 
 
-def test_bad_line_is_isolated_by_halving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parse, calls = JsonRows.parse, []
-
-    def counted(rows: JsonRows, chunk: bytes) -> pa.Table:
-        calls.append(len(chunk))
-        return parse(rows, chunk)
-
-    monkeypatch.setattr(JsonRows, "parse", counted)
+def test_bad_line_is_isolated_by_halving(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", b'{"a": 1}\n' * 1000 + b"bad\n" + b'{"a": 1}\n' * 3095)
     opened = open_input("json", path)
-    calls.clear()
-    assert set(opened.read().bad) == {(0, 1000)}
-    assert len(calls) == 1 + 2 * 12
+    with counted(JsonRows, "parse") as calls:
+        assert set(opened.read().bad) == {(0, 1000)}
+    assert calls.call_count == 1 + 2 * 12
 
 
 @settings(max_examples=examples(60), deadline=None)

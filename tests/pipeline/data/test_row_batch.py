@@ -77,6 +77,7 @@ def test_step_divides_rows_into_good_failed_and_filtered_ones() -> None:
     assert rows_of(after) == [(0, {"n": "a"}), (0, {"n": "a"}), (3, {"n": "d"})]
     # the next step gets two rows of input row 0
     last = after.derived(table.slice(0, 1), np.array([0]), [(1, failed(0, 0).errors)])
+    assert last.errors.column("id").num_chunks == 1, "each part needs 3 KB"
     assert outcomes(last) == {0: "good, failed", 1: "failed", 2: "filtered", 3: "filtered"}
 
 
@@ -264,6 +265,7 @@ def test_merged_batches_keep_no_empty_parts_of_warnings() -> None:
     none, one = good(0, 0, [1]), batch([RowWarning(0, CUT, 1)])
     assert merged([none, none]).warnings == NO_WARNINGS
     assert merged([none, one, none]).warnings.column("id").num_chunks == 1
+    assert merged([failed(0, 1), failed(0, 2)]).errors.column("id").num_chunks == 1
 
 
 @pytest.mark.parametrize("others", [RowBatch(), merged([good(0, 1, [1]), failed(0, 2)])])

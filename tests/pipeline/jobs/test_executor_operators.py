@@ -26,6 +26,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.plan import CPU_GROUP, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
 from batchinference.spec.job import BatchInferenceSpec
+from support.calls import counted
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of
 from support.jobs.on_ray import job_document, run_job, write_lines
@@ -38,20 +39,6 @@ CLASS = {"name": "class", "python": {"callable": "own_code:Suffix"}}
 POOL = {**CLASS, "name": "pool", "replicas": {"max": 1}}
 FILTER = {"name": "filter", "filter": "len(text) > 1"}
 AFTER = {"name": "after", "python": {"callable": "own_code:to_upper"}}
-
-
-@pytest.fixture
-def written(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
-    """Collect the datasets that jobs have written."""
-    written: list[Dataset] = []
-    original = Dataset.write_datasink
-
-    def write(self: Dataset, *arguments: Any, **options: Any) -> None:
-        written.append(self)
-        original(self, *arguments, **options)
-
-    monkeypatch.setattr(Dataset, "write_datasink", write)
-    return written
 
 
 def operators(dataset: Dataset) -> list[str]:
@@ -122,17 +109,14 @@ CASES: dict[str, tuple[int, list[Document], Document, list[str]]] = {
 
 @pytest.mark.parametrize(("files", "steps", "write", "expected"), CASES.values(), ids=CASES)
 def test_steps_around_a_pool_run_in_the_tasks_that_read_and_write(
-    tmp_path: Path,
-    written: list[Dataset],
-    files: int,
-    steps: list[Document],
-    write: Document,
-    expected: list[str],
+    tmp_path: Path, files: int, steps: list[Document], write: Document, expected: list[str]
 ) -> None:
-    run = run_job(_job(tmp_path, files, steps, write))
+    with counted(Dataset, "write_datasink") as writes:
+        run = run_job(_job(tmp_path, files, steps, write))
     assert run.counts == (60, 60, 0, 0)
-    assert operators(written[0]) == expected
-    stats: str = written[0]._write_ds.stats()
+    (written,) = writes.call_args.args[:1]
+    assert operators(written) == expected
+    stats: str = written._write_ds.stats()
     # a file is divided into blocks of at least MIN_BLOCK_ROWS
     assert f", {max(files, 3)} blocks produced" in stats.splitlines()[0]
     options = DataContext.get_current().execution_options

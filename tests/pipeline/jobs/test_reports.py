@@ -17,6 +17,7 @@ from batchinference.pipeline.commit.manifest import Manifest, parse_manifest_nam
 from batchinference.pipeline.execution.stop_signals import run_monitored
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
+from support.calls import counted
 from support.documents.minimal import Document
 from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job, write_lines
 from support.jobs.without_ray import run_without_ray, small_job, write_input
@@ -113,25 +114,16 @@ def test_time_of_each_step_is_reported(run: Run) -> None:
 
 
 @pytest.mark.parametrize("max_rows", [10, 1], ids=["succeeds", "fails"])
-def test_manifests_are_fetched_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_rows: int
-) -> None:
+def test_manifests_are_fetched_once(tmp_path: Path, max_rows: int) -> None:
     """The rows, the notes and the example of a failed row come from one fetch."""
-    fetched: Counter[str] = Counter()
-    read = Location.read
-
-    def counted(self: Location, limit: int | None = None) -> bytes:
-        fetched[self.path.split("/")[-1]] += 1
-        return read(self, limit)
-
     job = small_job(write_input(tmp_path / "in"), tmp_path / "out")
     job["spec"]["errors"]["maxRows"] = max_rows
-    monkeypatch.setattr(Location, "read", counted)
-    report = run_without_ray(job)
+    with counted(Location, "read") as reads:
+        report = run_without_ray(job)
     assert report.state == (JobState.SUCCEEDED if max_rows > 1 else JobState.FAILED)
     assert report.memory is not None
-    manifests = {name: times for name, times in fetched.items() if parse_manifest_name(name)}
-    assert set(manifests.values()) == {1}
+    fetched = Counter(call.args[0].path.split("/")[-1] for call in reads.call_args_list)
+    assert {fetched[name] for name in fetched if parse_manifest_name(name)} == {1}
 
 
 def test_unwritable_report_directory_fails_the_job_early(tmp_path: Path) -> None:

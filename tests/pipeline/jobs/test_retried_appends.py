@@ -9,8 +9,10 @@ import pytest
 
 from batchinference.pipeline.commit import job_pass
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.storage.location import Location
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
+from support.calls import counted
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.user_code import step_until
@@ -62,6 +64,18 @@ def test_row_that_fails_again_does_not_block_later_appends(two_nights: Path) -> 
     (two_nights / "repaired").touch()
     assert counts(run_without_ray(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
     assert texts(two_nights) == ["a 1", "b 1", "b bad"]
+
+
+def test_retry_reads_the_leases_of_other_nights_once(two_nights: Path) -> None:
+    """Otherwise, the number of reads would grow with the square of the nights."""
+    reads = []
+    for name in "cde":
+        add(two_nights, name, "bad")
+        run_without_ray(night(two_nights))
+        with counted(Location, "read") as calls:
+            run_without_ray(night(two_nights, retry=True))
+        reads.append(sum("job.json" in call.args[0].path for call in calls.call_args_list))
+    assert reads[2] - reads[1] == reads[1] - reads[0]
 
 
 def test_published_progress_never_decreases_and_ends_once(two_nights: Path) -> None:

@@ -15,11 +15,13 @@ import pytest
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.pipeline.verify import row_check, table_check
 from batchinference.pipeline.verify.file_check import csv_records
 from batchinference.spec import parse
 from plugins.messages import Messages
+from support.calls import counted
 from support.documents.minimal import Document
 from support.inputs.formats import CASES
 from support.jobs.on_ray import job_document, write_lines
@@ -172,8 +174,11 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
         make_output(
             job(more, tmp_path / "out", write={"mode": "append"}), complete=complete, tasks=2
         )
-        done = verified(tmp_path / "out")
+        with counted(Location, "visible_files") as lists:
+            done = verified(tmp_path / "out")
         assert (done.exit_code, done.counts) == (code, {})
+        listed = [call.args[0].uri for call in lists.call_args_list]
+        assert listed.count(str(tmp_path / "out")) == 2, "not once for each job"
         assert [one["result"] for one in done.proof["jobs"]] == ["proven", result]
     assert [one["rows"] for one in done.proof["jobs"]] == [200, 3]
     assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -245,9 +246,13 @@ async def test_polls_are_bounded_over_all_namespaces(heads: Heads) -> None:
     async with polling(heads) as polls:
         for number in range(3 * MAX_POLLS):
             read(polls, seen(f"uid-{number}"), (f"team-{number}", "job"))
+        tracemalloc.start()
+        read(polls, seen())
+        assert tracemalloc.get_traced_memory()[1] < 8 * 3 * MAX_POLLS, "it has copied all drivers"
+        tracemalloc.stop()
         await asyncio.sleep(60)
     assert heads.peak["all"] == MAX_POLLS
-    assert len(heads.polls) == 3 * MAX_POLLS
+    assert len(heads.polls) == 3 * MAX_POLLS + 1
 
 
 @in_virtual_time

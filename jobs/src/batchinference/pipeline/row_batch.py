@@ -127,7 +127,7 @@ class RowBatch:
             self,
             table=table if table.num_rows else without_rows([table]),
             ids=self.ids[parents],
-            errors=pa.concat_tables([self.errors, *(error for _, error in failed)]),
+            errors=pa.concat_tables([self.errors, *(row for _, row in failed)]).combine_chunks(),
             filtered=np.concatenate([self.filtered, self.ids[filtered]]),
         )
 
@@ -238,7 +238,7 @@ def merged(batches: Iterable[RowBatch]) -> RowBatch:
         else without_rows(batch.table for batch in batches),
         _joined(batches, "ids"),
         _joined(batches, "input_ids"),
-        pa.concat_tables([ERRORS.empty_table(), *(batch.errors for batch in batches)]),
+        pa.concat_tables([ERRORS.empty_table(), *(b.errors for b in batches)]).combine_chunks(),
         _joined(batches, "filtered"),
         tuple(end for batch in batches for end in batch.ends),
         tuple(note for batch in batches for note in batch.notes),

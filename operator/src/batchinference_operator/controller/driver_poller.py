@@ -374,7 +374,8 @@ class DriverPoller:
     def _drop_unused(self) -> None:
         """Drop states that no reconcile has used recently. The states are ordered by last use."""
         limit = self._clock() - FORGET_SECONDS
-        for key, state in list(self._states.items()):
+        while self._states:
+            key, state = next(iter(self._states.items()))
             if state.pending or state.used_at >= limit:
                 return
             del self._states[key]

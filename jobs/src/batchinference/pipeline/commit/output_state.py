@@ -106,25 +106,31 @@ class Request:
 
 
 class CachedReader:
-    """Reads outputs, and caches what it has read. A new reader is needed to see changes. A stale
-    lease does no harm, because `Lease.write_if_unchanged` compares it with the stored lease."""
+    """Reads outputs, and caches what it has read until `forget`. A stale lease does no harm,
+    because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
-        self._lease, self._marker = cache(read_lease_file), cache(Location.read_if_exists)
+        self._lease = cache(lambda file, _: read_lease_file(file))
+        self._marker = cache(lambda file, _: Location.read_if_exists(file))
         self._directories = cache(Location.directories)
+        self._changes: dict[Location, int] = {}
+
+    def forget(self, *layouts: Layout) -> None:
+        """Read the leases and markers of outputs again: runs may have changed them."""
+        self._changes |= {one.state: self._changes.get(one.state, 0) + 1 for one in layouts}
 
     def lease(self, layout: Layout) -> Lease | None:
         """Return the lease of an output. Raises BadOutput if it is damaged."""
-        return self._lease(layout.lease_file)
+        return self._lease(layout.lease_file, self._changes.get(layout.state))
 
     def has_success_marker(self, layout: Layout) -> bool:
         """Return whether any run has completed an output."""
-        return self._marker(layout.success) is not None
+        return self._marker(layout.success, self._changes.get(layout.state)) is not None
 
     def is_completed_by_lease(self, layout: Layout) -> bool:
         """Return whether the run that has the lease of an output has completed the output."""
-        lease = self.lease(layout)
-        return lease is not None and lease.is_success_marker(self._marker(layout.success))
+        lease, changes = self.lease(layout), self._changes.get(layout.state)
+        return lease is not None and lease.is_success_marker(self._marker(layout.success, changes))
 
     def is_of_work(self, layout: Layout) -> bool:
         """Return whether the lease of an output has the key of its layout."""

@@ -102,10 +102,8 @@ def _reads_new_files(spec: BatchInferenceSpec) -> bool:
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> Layout:
     """Return the first output, to which additions are made. It may have been begun with
     another write mode than that of the job."""
-    candidates: tuple[Layout, ...] = (layout,)
-    if spec.write.mode != "overwrite":
-        candidates = (layout, layout.main, layout.append_layout)
-    return next(filter(reader.is_of_work, candidates), layout)
+    others = () if spec.write.mode == "overwrite" else (layout.main, layout.append_layout)
+    return next(filter(reader.is_of_work, (layout, *others)), layout)
 
 
 def _was_complete(reader: CachedReader, layout: Layout) -> bool:
@@ -125,14 +123,12 @@ def _reopened_targets(
         outputs = (first, *reader.own_additions(layout))
     for output in outputs:
         with storage_errors_as_bad_output(spec.write):
+            reader.forget(output, output.replacement)  # earlier runs take long
             complete = reader.is_complete(output)
             changed = complete and has_changes(output)
             failed = complete and retries and has_failed_rows(output)
-            reopened = changed or failed or (not complete and _was_complete(reader, output))
-            target = _target(layout, output, first, reader) if reopened else None
-        if target is not None:
-            yield replace(target, recompute=changed)
-            reader = CachedReader()  # the run has changed the output
+            if changed or failed or (not complete and _was_complete(reader, output)):
+                yield replace(_target(layout, output, first, reader), recompute=changed)
 
 
 def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> OutputTarget:

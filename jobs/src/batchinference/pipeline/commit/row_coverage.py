@@ -81,13 +81,17 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
 
 def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[ManifestEntry]:
     """Return the entries whose split rows are all complete, and all outside of `others`."""
-    while True:  # dropping an entry may make split rows of other entries incomplete
-        rows, shares = summed_shares(entries)
-        invalid = set(rows[(shares != FULL_SHARE) | others.contains(rows)].tolist())
-        remaining = [entry for entry in entries if invalid.isdisjoint(_split_rows(entry))]
-        if len(remaining) == len(entries):
-            return remaining
-        entries = remaining
+    rows, shares = summed_shares(entries)
+    invalid = rows[(shares != FULL_SHARE) | others.contains(rows)].tolist()
+    owners: dict[int, set[int]] = defaultdict(set)
+    for index, row in ((i, row) for i, entry in enumerate(entries) for row in _split_rows(entry)):
+        owners[row].add(index)
+    dropped: set[int] = set()
+    while invalid:
+        new = owners.pop(invalid.pop(), set()) - dropped
+        dropped |= new  # without an entry, its other split rows are incomplete
+        invalid += [row for index in new for row in _split_rows(entries[index])]
+    return [entry for index, entry in enumerate(entries) if index not in dropped]
 
 
 def summed_shares(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:

@@ -20,6 +20,7 @@ from batchinference.pipeline.input.readers import (
     Reader,
     StatsReader,
     error_of_file,
+    gaps_within,
     schemas_of,
 )
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
@@ -202,46 +203,33 @@ def with_row_counts(
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return the parts of these files, or of these parts of files, with the rows in `gaps`."""
+    """Return the parts of these files, or of these parts of files, with the rows in `gaps`. A part
+    that the reader cannot enter is read from the beginning of its file. So neighbors of a file are
+    then joined, up to the most rows of a part. A gap without an end counts as these."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
-    parts = (part for file in files for part in _parts_with_gaps(file, gaps[file.number], reader))
-    return _joined(parts, max_rows)
+    parts: list[InputFile] = []
+    for part in (part for file in files for part in _with_gaps(file, gaps[file.number])):
+        last = parts[-1] if parts else None
+        can_enter = isinstance(reader, DivisibleReader) and reader.can_enter(part.path)
+        if last and last.number == part.number and not can_enter:
+            both = last.gaps + part.gaps
+            rows = sum(max_rows if after is None else after - first for first, after in both)
+            if rows <= max_rows:
+                parts[-1] = replace(last, stop=part.stop, size=last.size + part.size, gaps=both)
+                continue
+        parts.append(part)
+    return parts
 
 
-def _parts_with_gaps(file: InputFile, gaps: list[RowRange], reader: Reader) -> list[InputFile]:
-    """Return the parts of one file, or of one part of a file, with the rows in `gaps`."""
-    inside = [gap for gap in (_clipped(file, *gap) for gap in gaps) if gap is not None]
-    if isinstance(reader, DivisibleReader) and reader.can_enter(file.path):
-        return [replace(file, start=first, stop=after) for first, after in inside]
+def _with_gaps(file: InputFile, gaps: list[RowRange]) -> list[InputFile]:
+    """Return the part of a file, or of a part of a file, with the rows in `gaps`, if any."""
+    inside: list[RowRange] = [
+        (max(first, file.start), min((end for end in (after, file.stop) if end), default=None))
+        for first, after in gaps_within(gaps, file.start, file.stop)
+    ]
     if not inside:
         return []
-    # the reader must start at the beginning of the file, so one part has all gaps
     return [replace(file, start=inside[0][0], stop=inside[-1][1], gaps=tuple(inside))]
-
-
-def _joined(parts: Iterable[InputFile], max_rows: int) -> list[InputFile]:
-    """Join adjacent parts of a file that have gaps, up to `max_rows` rows in gaps, because each is
-    read from the beginning of the file. Return all parts. A gap without an end counts as
-    `max_rows`."""
-    joined: list[InputFile] = []
-    for part in parts:
-        last = joined[-1] if joined else None
-        if last and last.gaps and part.gaps and last.number == part.number:
-            gaps = last.gaps + part.gaps
-            rows = sum(max_rows if after is None else after - first for first, after in gaps)
-            if rows <= max_rows:
-                joined[-1] = replace(last, stop=part.stop, size=last.size + part.size, gaps=gaps)
-                continue
-        joined.append(part)
-    return joined
-
-
-def _clipped(file: InputFile, first: int, after: int | None) -> RowRange | None:
-    """Return the rows from `first` to before `after` in a part of a file; None without rows."""
-    first = max(first, file.start)
-    ends = [end for end in (after, file.stop) if end is not None]
-    after = min(ends, default=None)
-    return (first, after) if after is None or first < after else None
 
 
 def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int) -> list[InputFile]:

@@ -307,10 +307,12 @@ def without_removed(
     """Write the files of an entry without its removed rows, and return the entry of the new files.
     Raises BadOutput if a file has changed, or if another pass has begun."""
     data, new_indexes = list[DataFile](), dict[int, int]()
+    runs = defaultdict[int, list[tuple[bool, int]]](list)
+    for origin in entry.origins:
+        for index, rows in origin.rows:
+            runs[index].append((not origin.removed, rows))
     for index, file in enumerate(entry.data):
-        runs = [(each, rows) for each in entry.origins for at, rows in each.rows if at == index]
-        keep, lengths = [not origin.removed for origin, _ in runs], [rows for _, rows in runs]
-        new = _rewrite(job_pass, job_pass.layout.data, file, writer, keep, lengths)
+        new = _rewrite(job_pass, job_pass.layout.data, file, writer, runs[index])
         if new is not None:
             new_indexes[index] = len(data)
             data.append(new)
@@ -328,7 +330,7 @@ def _rewrite_errors(job_pass: JobPass, entry: ManifestEntry, file: DataFile) -> 
     directory, writer = job_pass.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])
-    return _rewrite(job_pass, directory, file, writer, keep.tolist(), [1] * len(keep))
+    return _rewrite(job_pass, directory, file, writer, [(each, 1) for each in keep.tolist()])
 
 
 def _rewrite(
@@ -336,11 +338,11 @@ def _rewrite(
     directory: Location,
     file: DataFile,
     writer: RewritingWriter,
-    keep: list[bool],
-    lengths: list[int],
+    runs: list[tuple[bool, int]],
 ) -> DataFile | None:
-    """Write a file without its removed rows, and return it; None if no row remains. `keep[i]` is
-    whether to keep the next `lengths[i]` rows of the file."""
+    """Write a file without its removed rows, and return it; None if no row remains. Each of `runs`
+    says whether to keep the next rows of the file, and how many rows these are."""
+    keep, lengths = [kept for kept, _ in runs], [rows for _, rows in runs]
     if all(keep):
         return file
     if not any(keep):

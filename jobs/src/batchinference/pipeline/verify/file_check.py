@@ -15,7 +15,6 @@ from typing import BinaryIO, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_paths import Layout
@@ -34,6 +33,8 @@ FileCounter: TypeAlias = Callable[[Location], int]
 StreamCounter: TypeAlias = Callable[[BinaryIO], int]
 
 
+Listed: TypeAlias = Callable[..., dict[str, int]]
+"""Returns what `sizes_in` returns, but lists a directory only once."""
 Checked: TypeAlias = tuple[int | None, Defect | None]
 """The number of rows of a file (None if they were not counted), and its defect, if any."""
 
@@ -57,21 +58,20 @@ class StoredFiles:
     """Whether only the sizes and the footers of files are checked, not their content."""
 
     @classmethod
-    def of_rows(cls, layout: Layout, write: Write, *, quick: bool) -> StoredFiles:
-        """List the data files of an output, and return them."""
-        sizes = _sizes(layout.data, layout.data.visible_files())
-        return cls(layout.data, sizes, *counters_for(write), quick)
+    def of_rows(cls, layout: Layout, write: Write, listed: Listed, *, quick: bool) -> StoredFiles:
+        """Return the data files of an output."""
+        return cls(layout.data, listed(layout.data), *counters_for(write), quick)
 
     @classmethod
-    def of_errors(cls, layout: Layout, *, quick: bool) -> StoredFiles:
-        """List the error files of an output, and return them."""
-        sizes = _sizes(layout.errors, layout.errors.visible_files(but=layout.output))
-        return cls(layout.errors, sizes, footer_rows, None, quick)
+    def of_errors(cls, layout: Layout, listed: Listed, *, quick: bool) -> StoredFiles:
+        """Return the error files of an output."""
+        return cls(layout.errors, listed(layout.errors, layout.output), footer_rows, None, quick)
 
     def check(self, file: DataFile) -> Checked:
         """Compare a file with what was committed. Raises OSError if storage is unavailable."""
-        address, size = self.directory / file.name, self.sizes.get(file.name)
+        address = self.directory / file.name
         try:
+            size = self.sizes.get(file.name) or address.info().size  # the file may be newer
             if size is None:
                 raise FileNotFoundError
             if size != file.bytes:
@@ -88,8 +88,8 @@ class StoredFiles:
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
         """Yield the files whose names begin with `prefix` and that no manifest entry names."""
-        for name in sorted(self.sizes.keys() - named):
-            if base_name(name).startswith(prefix):
+        for name in sorted(name for name in self.sizes.keys() - named if prefix in name):
+            if base_name(name).startswith(prefix) and (self.directory / name).exists():
                 yield Kind.ORPHANS, Position((self.directory / name).uri), 1
 
     def _read(self, address: Location, crc32: int) -> int | None:
@@ -102,8 +102,9 @@ class StoredFiles:
         return self.from_header(address) if self.from_header else rows
 
 
-def _sizes(directory: Location, files: list[pafs.FileInfo]) -> dict[str, int]:
-    return {directory.relative(info.path): info.size for info in files}
+def sizes_in(directory: Location, but: Location | None = None) -> dict[str, int]:
+    """List a directory except for the directory `but`, and return `StoredFiles.sizes`."""
+    return {directory.relative(info.path): info.size for info in directory.visible_files(but)}
 
 
 class ChecksumReader(io.RawIOBase):

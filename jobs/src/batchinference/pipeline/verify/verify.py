@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from batchinference.pipeline.commit.manifest import ManifestEntry, Range, rows_in, warnings_of
 from batchinference.pipeline.commit.output_paths import Layout, part_prefix
@@ -18,7 +18,7 @@ from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
-from batchinference.pipeline.verify.file_check import DAMAGE, Checked, StoredFiles
+from batchinference.pipeline.verify.file_check import DAMAGE, Checked, Listed, StoredFiles, sizes_in
 from batchinference.pipeline.verify.findings import (
     Committed,
     Defect,
@@ -51,13 +51,13 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     """Compare input and output, and return the report. With `quick`, files are not read completely.
     Endpoints in the state of the output are only used if the output is `trusted`. Raises BadInput
     without an output or a readable input, and OSError or JobFailure if storage fails."""
-    layouts = stored_layouts(output)
-    reports = [_job_report(layout, quick=quick, trusted=trusted) for layout in layouts]
+    layouts, listed = stored_layouts(output), cache(sizes_in)
+    reports = [_job_report(layout, listed, quick=quick, trusted=trusted) for layout in layouts]
     defects = itertools.chain(_read_twice(layouts, reports), _unknown_files(layouts, reports))
     return VerificationReport(output.uri, reports, findings_of(defects))
 
 
-def _job_report(layout: Layout, *, quick: bool, trusted: bool) -> JobReport:
+def _job_report(layout: Layout, listed: Listed, *, quick: bool, trusted: bool) -> JobReport:
     """Return the report on one job, whose state is in this layout."""
     try:
         job = stored_job(layout, trusted=trusted)
@@ -65,7 +65,7 @@ def _job_report(layout: Layout, *, quick: bool, trusted: bool) -> JobReport:
             return JobReport(layout.state.uri)
         committed = job.committed()
         rows = input_rows(job, committed, quick=quick)
-        return JobCheck(job, committed, rows, quick).report()
+        return JobCheck(job, committed, rows, listed, quick).report()
     except BadOutput as failure:
         defect = Kind.STATE, Position(layout.state.uri, detail=failure.message), 1
         finished = layout.success.exists()
@@ -135,12 +135,12 @@ class Commits:
     errors: StoredFiles
 
     @classmethod
-    def of(cls, job: StoredJob, *, quick: bool) -> Commits:
-        """List the files of an output, and return them with their checks."""
+    def of(cls, job: StoredJob, listed: Listed, *, quick: bool) -> Commits:
+        """Return the files of an output with their checks."""
         layout, write = job.layout, job.spec.write
         in_table = layout.is_table and job.finished
-        data = None if in_table else StoredFiles.of_rows(layout, write, quick=quick)
-        return cls(job, data, StoredFiles.of_errors(layout, quick=quick))
+        data = None if in_table else StoredFiles.of_rows(layout, write, listed, quick=quick)
+        return cls(job, data, StoredFiles.of_errors(layout, listed, quick=quick))
 
     def check(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
         """Yield all defects of these manifest entries and their files."""
@@ -219,6 +219,7 @@ class JobCheck:
     job: StoredJob
     committed: Snapshot
     input: InputRows
+    listed: Listed
     quick: bool
 
     def report(self) -> JobReport:
@@ -248,12 +249,12 @@ class JobCheck:
             yield Kind.DUPLICATED, self._position(rows), rows[2] - rows[1]
         for rows in self._accounted_rows.beyond(self.input.sizes):
             yield Kind.UNKNOWN_ROWS, self._position(rows), rows[2] - rows[1]
-        commits, entries = Commits.of(self.job, quick=self.quick), self.committed.entries
+        commits = Commits.of(self.job, self.listed, quick=self.quick)
         if self.job.finished:
             yield from ((Kind.MISSING, position, count) for position, count in self._missing_rows())
             yield from self._final_defects()
-            yield from commits.orphans(entries)
-        yield from commits.check(entries)
+            yield from commits.orphans(self.committed.entries)
+        yield from commits.check(self.committed.entries)
 
     @cached_property
     def _accounted_rows(self) -> AccountedRows:

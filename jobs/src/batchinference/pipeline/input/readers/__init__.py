@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from math import inf
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import (
     TYPE_CHECKING,
@@ -63,7 +63,7 @@ class BadRow:
 
 
 Chunk: TypeAlias = pa.Table | BadRow
-_NOT_NEEDED = ValueError("the row is committed")
+NOT_NEEDED = ValueError("the row is committed")
 FILTERED = ValueError("the filter of the input removed the row")
 """The error of a BadRow for rows that are not read because the filter removes them."""
 KEPT = f"{OWN_PREFIX}kept"
@@ -316,22 +316,24 @@ def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
     return chunk.slice(start, rows)
 
 
+def gaps_within(gaps: Sequence[RowRange], start: int, stop: int | None) -> Sequence[RowRange]:
+    """Return the row ranges of `gaps`, which are sorted, with rows from `start` to before `stop`
+    (None: the end of the file)."""
+    begin = bisect_right(gaps, float(start), key=lambda gap: inf if gap[1] is None else gap[1])
+    end = len(gaps) if stop is None else bisect_left(gaps, stop, key=itemgetter(0))
+    return gaps[begin:end]
+
+
 def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the parts of a chunk that are in the row ranges `gaps`; all of the chunk if `gaps` is
-    empty. Each part is yielded as a pair: its first row, counted from the start of the chunk, and
-    the part. `row` is the number of the first row of the chunk in the file."""
-    if not gaps:
-        yield 0, chunk
-        return
+    """Yield the parts of a chunk that are in the row ranges `gaps`; all of the chunk if `gaps` or
+    the chunk is empty. Each part is yielded as a pair: its first row, counted from the start of the
+    chunk, and the part. `row` is the number of the first row of the chunk in the file."""
     size = size_of(chunk)
-    nearest = bisect_right(gaps, float(row), key=lambda gap: inf if gap[1] is None else gap[1])
-    for first_row, after_row in islice(gaps, nearest, None):
+    inside = gaps_within(gaps, row, row + size) if gaps and size else [(row, None)]
+    for first_row, after_row in inside:
         start = max(0, first_row - row)
         stop = size if after_row is None else min(size, after_row - row)
-        if start >= size:
-            return
-        if start < stop:
-            yield start, slice_chunk(chunk, start, stop - start)
+        yield start, slice_chunk(chunk, start, stop - start)
 
 
 def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
@@ -341,11 +343,11 @@ def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> It
         done, size = 0, size_of(chunk)
         for start, wanted in parts_in_gaps(chunk, row, gaps):
             if start > done:
-                yield BadRow(_NOT_NEEDED, start - done)
+                yield BadRow(NOT_NEEDED, start - done)
             yield wanted
             done = start + size_of(wanted)
         if done < size:
-            yield BadRow(_NOT_NEEDED, size - done)
+            yield BadRow(NOT_NEEDED, size - done)
         row += size
 
 
@@ -373,7 +375,7 @@ def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
     if end >= known:
         return
     begin = f"{file} could be read only up to row {end}, although {known} rows were read before"
-    if isinstance(last, BadRow) and last.error is not _NOT_NEEDED:
+    if isinstance(last, BadRow) and last.error is not NOT_NEEDED:
         problem = describe(last.error)
         raise Incomplete(f"{begin}: {problem}. Run the job again to compute the missing rows")
     raise Incomplete(

@@ -18,6 +18,7 @@ from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.parquet_file import OpenParquet
 from batchinference.pipeline.input.readers import (
     CHUNK_ROWS,
+    NOT_NEEDED,
     BadRow,
     Chunk,
     DivisibleReader,
@@ -26,6 +27,7 @@ from batchinference.pipeline.input.readers import (
     converted,
     describe_lacking,
     error_of_file,
+    gaps_within,
     plain,
     size_of,
     skip_rows,
@@ -173,7 +175,9 @@ class ParquetReader(StatsReader, DivisibleReader):
                     yield self._casts(opened.empty())
             for group, (first, after) in enumerate(pairwise(self._edges(opened.footer))):
                 begin, end = max(start, first), after if stop is None else min(stop, after)
-                if begin < end:
+                if begin < end and gaps and not gaps_within(gaps, begin, end):
+                    yield BadRow(NOT_NEEDED, end - begin)
+                elif begin < end:
                     chunks = self._group(opened, group)
                     yield from take_rows(end - begin, skip_rows(begin - first, chunks, file.uri))
 

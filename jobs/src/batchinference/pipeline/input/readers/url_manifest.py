@@ -119,21 +119,18 @@ class UrlManifestReader(DivisibleReader):
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()
     ) -> Iterator[Chunk]:
-        chunks = self._listed_rows(file, start, stop)
+        table = self._table(file)
+        if isinstance(table, DivisibleReader):
+            chunks = table.read_part(file, start, stop, gaps)
+        else:
+            chunks = skip_rows(start, table.read(file), file.uri)
+            chunks = chunks if stop is None else take_rows(stop - start, chunks)
         chunks = only_gaps(gaps, start, chunks) if gaps else chunks
         pool = ThreadPoolExecutor(THREADS)
         try:
             yield from self._tables(self._in_order(self._started(pool, chunks, file)))
         finally:
             pool.shutdown(cancel_futures=True)
-
-    def _listed_rows(self, file: Location, start: int, stop: int | None) -> Iterator[Chunk]:
-        """Yield the rows from `start` to before `stop` as they are in the manifest."""
-        table = self._table(file)
-        if isinstance(table, DivisibleReader):
-            return table.read_part(file, start, stop)
-        chunks = skip_rows(start, table.read(file), file.uri)
-        return chunks if stop is None else take_rows(stop - start, chunks)
 
     def _started(
         self, pool: ThreadPoolExecutor, chunks: Iterator[Chunk], file: Location

@@ -38,16 +38,16 @@ def check_callable(step: str, path: str) -> ast.Module | None:
         return None
     file = Path(spec.origin)
     alone = "." not in module and spec.submodule_search_locations is None
-    tree = _checked_module(step, file, alone=alone, checking=frozenset(), certain=True)
+    tree = _checked_module(step, file, set(), alone=alone, certain=True)
     _check_name(step, path, file, tree)
     return tree
 
 
 def _check_imports(
-    step: str, file: Path, tree: ast.Module, checking: frozenset[Path], *, certain: bool
+    step: str, file: Path, tree: ast.Module, begun: set[tuple[Path, bool]], *, certain: bool
 ) -> None:
     """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
-    that is not valid. `checking` are the files of the modules whose check has begun. `certain` is
+    that is not valid. `begun` has the file and `certain` of each check that has begun. `certain` is
     false if another module of the user runs first, because that one may change the Python path."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
@@ -68,8 +68,8 @@ def _check_imports(
         if other.suffix != ".py" or not is_user_file(str(other)):
             _check_standard_names(step, f"{file.name}, line {line}", package, names)
             continue
-        if spec.submodule_search_locations is None and other not in checking:
-            inner = _checked_module(step, other, alone=True, checking=checking, certain=certain)
+        if spec.submodule_search_locations is None:
+            inner = _checked_module(step, other, begun, alone=True, certain=certain)
             for name in names:
                 _check_name(step, f"{package}:{name}", other, inner)
         certain = False
@@ -98,14 +98,16 @@ def _may_change_imports(node: ast.AST) -> bool:
 
 
 def _checked_module(
-    step: str, file: Path, *, alone: bool, checking: frozenset[Path], certain: bool
+    step: str, file: Path, begun: set[tuple[Path, bool]], *, alone: bool, certain: bool
 ) -> ast.Module:
-    """Check a module of the user and its imports, and return the syntax tree of the module. `alone`
-    says whether the module is in no package. Raises ModelLoad if a check fails."""
+    """Check a module of the user and its imports, unless this has `begun`, and return its syntax
+    tree. `alone`: whether the module is in no package. Raises ModelLoad if a check fails."""
     tree = _parsed(step, file)
-    if alone:
-        _check_no_relative_import(step, file, tree)
-    _check_imports(step, file, tree, checking | {file}, certain=certain)
+    if (file, certain) not in begun:
+        begun.add((file, certain))
+        if alone:
+            _check_no_relative_import(step, file, tree)
+        _check_imports(step, file, tree, begun, certain=certain)
     return tree
 
 

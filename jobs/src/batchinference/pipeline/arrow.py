@@ -23,11 +23,11 @@ from pyarrow import types as kinds
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.type_widening import (
-    exact_cast,
+    TypeMismatch,
     is_list,
     is_tensor,
     nested_types,
-    unify_types,
+    with_equal_types,
 )
 
 Batch = dict[str, np.ndarray]
@@ -52,48 +52,16 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     if all(table.schema == tables[0].schema for table in tables):
         return pa.concat_tables(tables)
     names = dict.fromkeys(name for table in tables for name in table.column_names)
-    inputs = _without_null_tensors(tables)
     try:
-        joined = ray_compat().concat(inputs, promote_types=True, preserve_order=True)
-        return joined.select(list(names))
-    except Exception as error:
-        for name in names:
-            _raise_if_incompatible(name, inputs, error)
-        raise
-
-
-def _raise_if_incompatible(name: str, tables: Sequence[pa.Table], error: Exception) -> None:
-    columns = [table.column(name) for table in tables if name in table.column_names]
-    unified = pa.null()
-    for number, column in enumerate(columns, 1):
-        wider = unify_types(unified, column.type)
-        fits = wider == unified == column.type or all(_fits(c, wider) for c in columns[:number])
-        if not fits:
-            raise JobFailure(
-                f"column '{name}' is {unified} in some rows and {column.type} in others, and no "
-                "type holds both. Give it one type in the step that makes it, or in a step after "
-                "the read"
-            ) from error
-        unified = wider
-
-
-def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
-    if isinstance(kind, pa.BaseExtensionType | None):
-        return kind is not None
-    try:
-        exact_cast(column, kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return tables without null columns that are tensors in another: Ray cannot join the two."""
-    fields = (field for table in tables for field in table.schema)
-    tensor_names = {field.name for field in fields if is_tensor(field.type)}
-    return [table.drop_columns([field.name for field in table.schema
-                                if field.name in tensor_names and pa.types.is_null(field.type)])
-            for table in tables]  # fmt: skip
+        inputs = with_equal_types(tables)
+    except TypeMismatch as error:
+        raise JobFailure(
+            f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
+            "no type holds both. Give it one type in the step that makes it, or in a step after "
+            "the read"
+        ) from error
+    joined = ray_compat().concat(inputs, promote_types=True, preserve_order=True)
+    return joined.select(list(names))
 
 
 def to_batch(table: pa.Table) -> Batch:

@@ -24,6 +24,7 @@ from ray._private.node import Node
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
 from ray._private.worker import global_worker
 from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
+from ray.data._internal.arrow_ops import transform_pyarrow
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 from ray.data._internal.execution import streaming_executor_state
@@ -70,6 +71,12 @@ GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
 task, and in total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
 NODES_SECONDS = 10
 """Timeout of a request for the nodes."""
+
+
+def prepare_joined_blocks(prepared: Callable[[Any], Any]) -> None:
+    """Make Ray Data in this process call a function with blocks before it joins them."""
+    module: Any = transform_pyarrow
+    module.concat = lambda blocks, **options: concat(prepared(blocks), **options)
 
 
 def huggingface_datasource(dataset: Any) -> Datasource:

@@ -87,16 +87,37 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
     return fields[0].with_type(wider).with_nullable(any(field.nullable for field in fields))
 
 
-def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Schema:
     """Return a schema with the columns of all schemas. Raises TypeMismatch if a column has two
-    different types, and neither is null."""
+    different types, and neither is null; with `widen` only if no type holds values of both."""
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
-        if pa.null() not in (known.type, field.type) and known.type != field.type:
+        unified = unify_field([known, field])
+        fits = widen or pa.null() in (known.type, field.type) or known.type == field.type
+        if unified is None or not fits:
             raise TypeMismatch(field.name, known.type, field.type)
-        columns[field.name] = unify_field([known, field])
+        columns[field.name] = unified
     return pa.schema(list(columns.values()))
+
+
+def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return tables whose columns of one name have one type, for Ray to join. Raises TypeMismatch
+    if no type holds all values. Ray joins tensors of several types, but not with null columns,
+    which are left out. Of other types, Ray would change null structs, and decimals next to
+    floats."""
+    schema = unify_schemas((table.schema for table in tables), widen=True)
+    return [_with_types_of(schema, table) for table in tables]
+
+
+def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    for field in table.schema:
+        kind, index = schema.field(field.name).type, table.schema.get_field_index(field.name)
+        if is_tensor(kind):
+            table = table.remove_column(index) if kinds.is_null(field.type) else table
+        elif field.type != kind:
+            table = table.set_column(index, field.name, _cast(table, field.with_type(kind)))
+    return table
 
 
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -38,13 +38,15 @@ from batchinference.pipeline.execution.length_sorting import (
 )
 from batchinference.pipeline.execution.step_runner import STOP_SECONDS, ErrorHandling, StageRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
-from batchinference.pipeline.ray_compat import replaces_dead_process
+from batchinference.pipeline.ray_compat import prepare_joined_blocks, replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.pipeline.steps.result_cache import flush_caches
+from batchinference.pipeline.type_widening import with_equal_types
 
 if TYPE_CHECKING:
     from batchinference.plan import Plan, Stage
 
+prepare_joined_blocks(with_equal_types)
 BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
 """Maximum size of a batch. The second number applies if a step has a batch size."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS

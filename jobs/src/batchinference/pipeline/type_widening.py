@@ -142,13 +142,13 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
-_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type without a dictionary or view encoding."""
     values = kind.value_type if kinds.is_dictionary(kind) else kind
-    return _VIEWS.get(values, values)
+    return PLAIN_TYPES.get(values, values)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -277,7 +277,7 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
             .T.  a * 3 < 0.4 ; a - 2 < -1 ; a * 0.5 == 0.05 ; a == 0.1 ; a % 1 == 0.1
         """,
     ),
-    "decimal 99.99": ([pa.array([Decimal("99.99"), Decimal(1)])], "T.  a == 99.99 ; a in [99.99]"),
+    "99.99": ([pa.array([Decimal("99.99"), None])], "T.  a == 99.99 ; a in [99.99] ; round(a) > 9"),
     "booleans": ([pa.array([True, False])], "T.  a / 2 == 0.5"),
     "nulls": ([pa.nulls(2)], "T.  a is None and a == 1 or n == 1"),
     "tensors": ([to_column(np.zeros((2, 3)))], "T.  a is not None and n == 1"),

@@ -592,10 +592,11 @@ def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _wide_decimal(operand: Operand) -> Operand:
-    """Return decimals as decimal128 or decimal256, because Arrow cannot round narrower decimals."""
+    """Return decimals with one more digit: Arrow cannot round 9.9 to 10 in a decimal of 2 digits,
+    nor decimals narrower than decimal128."""
     kind = operand.kind
-    is_narrow = pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)
-    return operand.cast(pa.decimal128(kind.precision, kind.scale)) if is_narrow else operand
+    is_wider = pa.types.is_decimal(kind) and kind.precision < 76
+    return operand.cast(pa.decimal256(kind.precision + 1, kind.scale)) if is_wider else operand
 
 
 def _without_decimal(operand: Operand) -> Operand:

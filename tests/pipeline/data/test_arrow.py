@@ -144,6 +144,7 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         (NOON, NOON.replace(tzinfo=UTC)),
         ([pd.Timestamp(1)], [NOON]),
         (Decimal("NaN"), Decimal(1)),
+        (NOON, 5),
     ):
         for values in ([one, other], [other, one], [{"a": one}, {"a": other}], [[one, other]]):
             with pytest.raises(TypeError):
@@ -153,7 +154,7 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
 def test_to_column_rejects_values_without_a_type() -> None:
     tensors, wide = [np.zeros(2), np.zeros((2, 2))], np.zeros(2, np.longdouble)
     masked = np.ma.masked_array(np.zeros((2, 2)), [[0, 0], [0, 1]])
-    for values in ([1, "x"], [object(), object()], tensors, wide, masked, 5, None):
+    for values in ([1, "x"], [0.5, True], [object(), object()], tensors, wide, masked, 5, None):
         with pytest.raises(TypeError):
             to_column(values)
     with pytest.raises(Exception, match="Error converting data to Arrow"):

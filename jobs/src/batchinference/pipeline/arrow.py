@@ -146,16 +146,16 @@ def to_column(values: Any) -> pa.ChunkedArray:
     first = next((value for value in values if value is not None), None)
     is_time = isinstance(first, datetime | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
-    check_unchanged(column, values)
-    return column
+    return unchanged(column, values)
 
 
-def check_unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> None:
-    """Raise TypeError if `column`, which was made of `values`, has changed one of the values."""
-    if any(map(_may_change, nested_types(column.type))):
+def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
+    """Return a column that was made of values. Raises TypeError if one of them has changed."""
+    if bool in set(map(type, values)) or any(map(_may_change, nested_types(column.type))):
         for read, value in zip(column.to_pylist(), values, strict=True):
             if not is_unchanged(read, value):
                 raise TypeError(f"{value!r:.99} would become {read!r:.99}")
+    return column
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
@@ -204,7 +204,7 @@ def _may_change(kind: pa.DataType) -> bool:
 
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
-    stored, also inside lists and structs. Values of other types are not compared."""
+    stored, also inside lists and structs, and a number is no time and no other kind of number."""
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
@@ -213,7 +213,9 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
     if isinstance(value, str | bytes | date | time | timedelta):
         return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
-    return True
+    if isinstance(value, bool):
+        return isinstance(read, bool)
+    return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
@@ -349,10 +351,8 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
                 try:
                     chunk[index].as_py()
                 except Exception as error:  # noqa: BLE001 - any error means an invalid value
-                    reason = f"{type(error).__name__}: {error}"
-                    message = (
-                        f"column '{field.name}': its value is invalid as {field.type} ({reason})"
-                    )
+                    problem = f"invalid as {field.type} ({type(error).__name__}: {error})"
+                    message = f"column '{field.name}': its value is {problem}"
                     errors.setdefault(start + index, ValueError(message))
             start += len(chunk)
     return errors
@@ -361,9 +361,7 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 def _is_readable(array: pa.Array) -> bool:
     """Return True if Python can represent all values, and False if that is unknown."""
     kind = array.type
-    if kinds.is_primitive(kind) and not kinds.is_temporal(kind):
-        return True
-    if is_tensor(kind):
+    if is_tensor(kind) or (kinds.is_primitive(kind) and not kinds.is_temporal(kind)):
         return True
     if isinstance(kind, pa.BaseExtensionType):
         return _is_readable(array.storage)

@@ -224,7 +224,8 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
          for kind in (pa.list_(pa.int8()), pa.large_list(pa.int8()), pa.list_(pa.int8(), 2))],
         "T.  len(a) == 2",
     ),
-    "texts": ([TEXTS, TEXTS.cast(pa.large_string())], "T..  a == 'Ox'"),
+    "texts": ([*map(TEXTS.cast, (pa.string(), pa.large_string(), pa.json_()))], "T..  a == 'Ox'"),
+    "UUIDs": ([pa.array([bytes(16), None], pa.uuid())], "T.  endswith(str(a), '-000000000000')"),
     "dictionary texts": (
         [TEXTS.dictionary_encode()],
         "T..  lower(a) == 'ox' ; len(a) == 2 ; a in ['Ox'] ; a == 'Ox' ; matches(a, 'x')",

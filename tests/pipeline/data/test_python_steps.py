@@ -272,6 +272,7 @@ def test_other_errors_of_code_have_no_fix(own: Callable[[Callable[..., Any]], Tr
         assert "method: map" not in str(caught.value)
 
 
+LARGE = [2**53 + 1, None, 3]
 RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[str, str]]] = {
     "table": (
         lambda batch: pa.table({"n": pa.array(batch["n"], pa.int16()), "text": batch["text"]}),
@@ -279,11 +280,7 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
         {"n": "int16", "text": "string"},
     ),
     "batch": (lambda batch: pa.record_batch({"n": batch["n"]}), {"n": [1, 2, 3]}, {"n": "int64"}),
-    "nullable": (
-        lambda batch: {"n": pd.Series([2**53 + 1, None, 3], dtype="Int64")},
-        {"n": [2**53 + 1, None, 3]},
-        {"n": "int64"},
-    ),
+    "nulls": (lambda batch: {"n": pd.Series(LARGE, dtype="Int64")}, {"n": LARGE}, {"n": "int64"}),
     "frame": (
         lambda batch: pd.DataFrame({"text": batch["text"], "half": batch["n"] / 2}),
         {"text": ["a", "bb", "ccc"], "half": [0.5, 1.0, 1.5]},

@@ -60,8 +60,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
             "no type holds both. Give it one type in the step that makes it, or in a step after "
             "the read"
         ) from error
-    joined = ray_compat().concat(inputs, promote_types=True, preserve_order=True)
-    return joined.select(list(names))
+    return ray_compat().concat(inputs, promote_types=True, preserve_order=True).select([*names])
 
 
 def to_batch(table: pa.Table) -> Batch:

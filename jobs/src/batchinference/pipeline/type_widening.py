@@ -102,10 +102,8 @@ def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Sc
 
 
 def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return tables whose columns of one name have one type, for Ray to join. Raises TypeMismatch
-    if no type holds all values. Ray joins tensors of several types, but not with null columns,
-    which are left out. Of other types, Ray would change null structs, and decimals next to
-    floats."""
+    """Return tables whose columns of one name have one type, so that Ray joins them unchanged. Null
+    columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
     schema = unify_schemas((table.schema for table in tables), widen=True)
     return [_with_types_of(schema, table) for table in tables]
 
@@ -370,6 +368,8 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == pa.uuid() and is_text(kind):  # Arrow would take its bytes for a text
+        return pa.array([value and str(value) for value in array.to_pylist()], kind)
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
     has_fractions = any(map(kinds.is_floating, nested_types(kind)))
     # as texts, because Arrow casts the decimal 99.99 and the text 99.99 to different floats

@@ -176,6 +176,5 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
 
 def test_null_of_a_dictionary_is_none_in_a_batch() -> None:
     for values in (["a", "b", None, "a"], [None, None]):
-        text = pa.array(values, pa.string()).dictionary_encode()
-        chunks = pa.chunked_array([text, text])
+        chunks = pa.chunked_array([pa.array(values, pa.string()).dictionary_encode()] * 2)
         assert to_batch(pa.table({"c": chunks}))["c"].tolist() == [*values, *values]

@@ -57,9 +57,8 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_tensor(one) or is_tensor(other):
         return None
     wider = _wider(plain_type(one), plain_type(other))
-    return (
-        wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
-    )
+    fits = wider is not None and _castable(one, wider) and _castable(other, wider)
+    return wider if fits else None
 
 
 def is_tensor(kind: pa.DataType) -> bool:
@@ -159,10 +158,8 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_list(one) and is_list(other):
         return _wider_list(one, other)
     if kinds.is_map(one) and kinds.is_map(other):
-        key, item = (
-            unify_types(one.key_type, other.key_type),
-            unify_field([one.item_field, other.item_field]),
-        )
+        key = unify_types(one.key_type, other.key_type)
+        item = unify_field([one.item_field, other.item_field])
         return None if key is None or item is None else pa.map_(key, item)
     return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
 

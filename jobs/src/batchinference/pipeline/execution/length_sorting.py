@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch
+from batchinference.pipeline.type_widening import plain_type
 from batchinference.spec.reserved import PREPARED_PREFIX
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
     if tokens:
         counts = [pc.list_value_length(table.column(tokens[0]))]
     else:
-        counts = [pc.binary_length(_decoded(text)) for text in texts]
+        counts = [pc.binary_length(decoded(text)) for text in texts]
     lengths = np.zeros(table.num_rows, dtype=np.int64)
     for column in counts:
         lengths += pc.fill_null(column, 0).to_numpy()
@@ -84,13 +86,5 @@ def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedAr
     return [
         table.column(name)
         for name in columns
-        if name in table.column_names and _has_texts(table.schema.field(name).type)
+        if name in table.column_names and plain_type(table.schema.field(name).type) in _TEXT
     ]
-
-
-def _has_texts(kind: pa.DataType) -> bool:
-    return (kind.value_type if pa.types.is_dictionary(kind) else kind) in _TEXT
-
-
-def _decoded(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    return text.cast(text.type.value_type) if pa.types.is_dictionary(text.type) else text

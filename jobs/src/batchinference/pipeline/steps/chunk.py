@@ -5,7 +5,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import require_columns, with_column
+from batchinference.pipeline.arrow import decoded, require_columns, with_column
 from batchinference.pipeline.errors import PIPELINE_EXTRA, JobFailure, ModelLoad, require_package
 from batchinference.pipeline.expression import check_text
 from batchinference.pipeline.runtimes.model_files import (
@@ -57,9 +57,7 @@ class ChunkText(Transform):
                     f"step '{self._step}' adds a column '{name}', and there is one already. Rename "
                     "it before this step with renameColumns"
                 )
-        column = batch.column(self._column)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+        column = decoded(batch.column(self._column))
         # a block with only nulls may have the null type
         if not is_text(column.type) and not pa.types.is_null(column.type):
             message = f"column '{self._column}' holds {column.type}, and chunk needs texts"

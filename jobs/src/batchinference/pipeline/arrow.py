@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -367,7 +368,10 @@ def _is_readable(array: pa.Array) -> bool:
     if kinds.is_dictionary(kind):
         return _is_readable(array.dictionary)
     if any(is_text(kind) for is_text in _TEXTS):
-        return _is_valid(array)
+        with suppress(pa.ArrowInvalid):
+            array.validate(full=True)
+            return True
+        return False
     if kinds.is_struct(kind):
         unique = len({field.name for field in kind}) == kind.num_fields
         return unique and all(map(_is_readable, array.flatten()))
@@ -377,14 +381,6 @@ def _is_readable(array: pa.Array) -> bool:
         return _is_readable(array.flatten())
     special = kinds.is_temporal(kind) or any(is_kind(kind) for is_kind in _OTHERS)
     return not special or array.null_count == len(array) or _is_within(array, kind)
-
-
-def _is_valid(text: pa.Array) -> bool:
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:

@@ -224,7 +224,8 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
          for kind in (pa.list_(pa.int8()), pa.large_list(pa.int8()), pa.list_(pa.int8(), 2))],
         "T.  len(a) == 2",
     ),
-    "texts": ([TEXTS, TEXTS.cast(pa.large_string())], "T..  a == 'Ox'"),
+    "texts": ([*map(TEXTS.cast, (pa.string(), pa.large_string(), pa.json_()))], "T..  a == 'Ox'"),
+    "UUIDs": ([pa.array([bytes(16), None], pa.uuid())], "T.  endswith(str(a), '-000000000000')"),
     "dictionary texts": (
         [TEXTS.dictionary_encode()],
         "T..  lower(a) == 'ox' ; len(a) == 2 ; a in ['Ox'] ; a == 'Ox' ; matches(a, 'x')",
@@ -277,7 +278,7 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
             .T.  a * 3 < 0.4 ; a - 2 < -1 ; a * 0.5 == 0.05 ; a == 0.1 ; a % 1 == 0.1
         """,
     ),
-    "decimal 99.99": ([pa.array([Decimal("99.99"), Decimal(1)])], "T.  a == 99.99 ; a in [99.99]"),
+    "99.99": ([pa.array([Decimal("99.99"), None])], "T.  a == 99.99 ; a in [99.99] ; round(a) > 9"),
     "booleans": ([pa.array([True, False])], "T.  a / 2 == 0.5"),
     "nulls": ([pa.nulls(2)], "T.  a is None and a == 1 or n == 1"),
     "tensors": ([to_column(np.zeros((2, 3)))], "T.  a is not None and n == 1"),

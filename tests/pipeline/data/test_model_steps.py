@@ -90,12 +90,12 @@ def test_columns_become_module_arguments() -> None:
         assert product.tolist() == (np.array(left) @ np.array(right).T).tolist(), inputs
 
 
-def test_list_of_another_length_fails_its_row_only() -> None:
+def test_list_of_another_length_or_with_a_null_fails_its_row_only() -> None:
     model = torch_step(factory="user_code:Affine", factoryArgs={"features": 2}, inputs={"x": "a"},
                        output="y")  # fmt: skip
-    lists = pa.array([[1.0, 2.0], [1.0], [3.0, 4.0]], pa.list_(pa.float32()))
+    lists = pa.array([[1.0, 2.0], [1.0], [3.0, 4.0], [None, 1.0]], pa.list_(pa.float32()))
     result = runner(model)(batch(a=lists))
-    assert outcomes(result) == {0: "good", 1: "failed", 2: "good"}
+    assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "failed"}
 
 
 def test_wrong_number_of_results_ends_the_job(messages: Messages) -> None:

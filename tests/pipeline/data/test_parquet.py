@@ -40,9 +40,10 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_every_type_is_preserved(tmp_path: Path) -> None:
+def test_every_type_except_views_is_preserved(tmp_path: Path) -> None:
     table = pa.table(
         {
+            "view": pa.array([["ü"], None], pa.list_(pa.string_view())),
             "bool": [True, None],
             "uint8": pa.array([255, None], pa.uint8()),
             "float": [float("nan"), None],
@@ -62,7 +63,8 @@ def test_every_type_is_preserved(tmp_path: Path) -> None:
     pq.write_table(table, tmp_path / "a.parquet")
     outcome = read_files("parquet", tmp_path)
     assert str(outcome.good) == str(table.to_pylist())  # as text, because nan is not equal to nan
-    assert outcome.schema.equals(pq.read_schema(tmp_path / "a.parquet"))
+    stored = pq.read_schema(tmp_path / "a.parquet")
+    assert outcome.schema.equals(stored.set(0, pa.field("view", pa.list_(pa.string()))))
 
 
 def test_large_file_is_read_in_chunks(tmp_path: Path) -> None:
@@ -98,8 +100,7 @@ def test_types_of_a_file_without_rows_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_damaged_file_is_one_failed_row(digits: Path, tmp_path: Path) -> None:
-    half = digits.read_bytes()
-    half = half[: len(half) // 2]
+    half = digits.read_bytes()[: digits.stat().st_size // 2]
     for number, content in enumerate((b"", b"no parquet", b"PAR1 but no more", half)):
         (tmp_path / f"{number}.parquet").write_bytes(content)
     pq.write_table(pa.table({"label": [1, 2]}), tmp_path / "9.parquet")
@@ -225,13 +226,14 @@ def test_value_that_does_not_fit_the_shared_type_is_the_only_failed_row(tmp_path
 
 def test_declared_type_is_that_of_all_files(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"id": [7], "when": ["2024-02-29"], "n": [1.0]})
-    write(tmp_path / "b.parquet", {"id": ["A12"], "when": [date(2024, 3, 1)], "n": [2]})
+    ids = pa.array([bytes(16)], pa.uuid())
+    write(tmp_path / "b.parquet", {"id": ids, "when": [date(2024, 3, 1)], "n": [2]})
     with pytest.raises(BadInput, match=r"read\.options\.types"):
         open_input("parquet", tmp_path)
     types = {"id": "string", "when": "date", "n": "int64"}
     assert read_files("parquet", tmp_path, types=types).good == [
         {"id": "7", "when": date(2024, 2, 29), "n": 1},
-        {"id": "A12", "when": date(2024, 3, 1), "n": 2},
+        {"id": str(ids[0]), "when": date(2024, 3, 1), "n": 2},
     ]
 
 

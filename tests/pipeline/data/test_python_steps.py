@@ -272,17 +272,15 @@ def test_other_errors_of_code_have_no_fix(own: Callable[[Callable[..., Any]], Tr
         assert "method: map" not in str(caught.value)
 
 
+LARGE = [2**53 + 1, None, 3]
 RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[str, str]]] = {
     "table": (
         lambda batch: pa.table({"n": pa.array(batch["n"], pa.int16()), "text": batch["text"]}),
         {"n": [1, 2, 3], "text": ["a", "bb", "ccc"]},
         {"n": "int16", "text": "string"},
     ),
-    "record batch": (
-        lambda batch: pa.record_batch({"n": batch["n"]}),
-        {"n": [1, 2, 3]},
-        {"n": "int64"},
-    ),
+    "batch": (lambda batch: pa.record_batch({"n": batch["n"]}), {"n": [1, 2, 3]}, {"n": "int64"}),
+    "nulls": (lambda batch: {"n": pd.Series(LARGE, dtype="Int64")}, {"n": LARGE}, {"n": "int64"}),
     "frame": (
         lambda batch: pd.DataFrame({"text": batch["text"], "half": batch["n"] / 2}),
         {"text": ["a", "bb", "ccc"], "half": [0.5, 1.0, 1.5]},
@@ -290,14 +288,10 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
     ),
     "frame with missing values": (
         lambda batch: pd.DataFrame(
-            {
-                "text": ["a", None, "c"],
-                "n": pd.array([1, None, 3], "Int8"),
-                "x": [0.5, float("nan"), 1.5],
-            },
+            {"text": ["a", None, "c"], "n": pd.array([1, None, 3], "Int8"), "x": [0.5, np.nan, 1]},
             index=[7, 7, 7],
         ),
-        {"text": ["a", None, "c"], "n": [1, None, 3], "x": [0.5, None, 1.5]},
+        {"text": ["a", None, "c"], "n": [1, None, 3], "x": [0.5, None, 1.0]},
         {"text": "string", "n": "int8", "x": "double"},
     ),
     "frame of vectors": (
@@ -305,10 +299,12 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
         {"v": [[1.0, 1.0]] * 3, "l": [["a"], [], ["b"]]},
         {"v": "list<item: float>", "l": "list<item: string>"},
     ),
-    "frame of categories": (
-        lambda batch: pd.DataFrame({"c": pd.Categorical(["x", "y", "x"])}),
-        {"c": ["x", "y", "x"]},
-        {"c": "dictionary<values=string, indices=int8, ordered=0>"},
+    "frame of other kinds": (
+        lambda batch: pd.DataFrame(
+            {"c": pd.Categorical(["x", "y", "x"]), "s": pd.arrays.SparseArray([0, 1, 0])}
+        ),
+        {"c": ["x", "y", "x"], "s": [0, 1, 0]},
+        {"c": "dictionary<values=string, indices=int8, ordered=0>", "s": "int64"},
     ),
 }
 """What the code returns, and the values and types of its columns."""

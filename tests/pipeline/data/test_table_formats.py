@@ -378,11 +378,11 @@ class TestSql:
             job.commit()
         assert not sa.inspect(target.engine()).has_table("rows")
 
-    def test_nan_in_lists_and_many_rows_are_written(self, target: TableTarget) -> None:
-        rows = rows_of(id=range(2500), v=[[1.5, math.nan]] * 2500)
-        target.run(rows)
+    def test_nan_in_lists_uuids_and_many_rows_are_written(self, target: TableTarget) -> None:
+        ids = pa.array([bytes(16)] * 2500, pa.uuid())
+        target.run(rows_of(id=range(2500), v=[[1.5, math.nan]] * 2500, u=ids))
         assert in_order(target.table().first_rows(5000)) == [
-            {"id": number, "v": [1.5, None]} for number in range(2500)
+            {"id": number, "v": [1.5, None], "u": str(ids[0])} for number in range(2500)
         ]
 
     def test_url_comes_from_the_environment(

@@ -229,9 +229,11 @@ def test_float64_columns_are_cast_to_the_module(keep: Any, tmp_path: Path) -> No
     """Doubles in Parquet files, and the numbers in JSON and CSV files, are read as float64."""
     module = affine()
     column = pa.array(batch(4).astype(np.float64).tolist(), pa.list_(pa.float64()))
-    result = runtime(**keep(module, tmp_path))(to_batch(pa.table({"x": column})))
-    assert result.dtype == np.float32
-    assert np.abs(result - direct(module, batch(4))).max() < 1e-6
+    loaded = runtime(**keep(module, tmp_path))
+    result = loaded(to_batch(pa.table({"x": column})))
+    assert (result.dtype, np.abs(result - direct(module, batch(4))).max() < 1e-6) == ("f", True)
+    with pytest.raises(TypeError):  # not infinity
+        loaded({"x": np.full_like(batch(4), 1e39, np.float64)})
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

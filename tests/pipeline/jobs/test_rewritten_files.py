@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -149,12 +150,11 @@ class TestMerging:
         assert [record["row"] for record in records] == [1, 3, 5]
         assert len(data_files(Path(job_pass.layout.errors.path))) == 1
 
-    def test_values_that_do_not_fit_the_common_type_keep_their_file(
-        self, job_pass: JobPass
-    ) -> None:
-        large = (1 << 53) + 1
-        self.merged(job_pass, good(0, 0, table(large)), good(0, 1, table(0.5)))
-        assert self.rows(job_pass) == [[{"n": 0.5}], [{"n": large}]]
+    def test_values_that_fit_no_common_type_keep_their_file(self, job_pass: JobPass) -> None:
+        large, small = {"n": (1 << 53) + 1, "d": Decimal("99.99")}, {"n": 0.5, "d": 0.5}
+        tables = (pa.Table.from_pylist([row]) for row in (large, small))
+        self.merged(job_pass, *(good(0, row, each) for row, each in enumerate(tables)))
+        assert self.rows(job_pass) == [[small], [large | {"d": 99.99}]]
 
     def test_types_without_a_common_type_are_not_merged(self, job_pass: JobPass) -> None:
         batches = [good(0, 0, table(1)), good(0, 1, table("a")), good(0, 2, table(2))]

@@ -25,11 +25,11 @@ from pyarrow import types as kinds
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.type_widening import (
-    exact_cast,
+    TypeMismatch,
     is_list,
     is_tensor,
     nested_types,
-    unify_types,
+    with_equal_types,
 )
 
 Batch = dict[str, np.ndarray]
@@ -64,48 +64,18 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     if all(table.schema == tables[0].schema for table in tables):
         return pa.concat_tables(tables)
     names = dict.fromkeys(name for table in tables for name in table.column_names)
-    inputs = _without_null_tensors(tables)
     try:
-        joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
-        return joined.select(list(names))
-    except Exception as error:
-        for name in names:
-            _raise_if_incompatible(name, inputs, error)
-        raise
-
-
-def _raise_if_incompatible(name: str, tables: Sequence[pa.Table], error: Exception) -> None:
-    columns = [table.column(name) for table in tables if name in table.column_names]
-    unified = pa.null()
-    for number, column in enumerate(columns, 1):
-        wider = unify_types(unified, column.type)
-        fits = wider == unified == column.type or all(_fits(c, wider) for c in columns[:number])
-        if not fits:
-            raise JobFailure(
-                f"column '{name}' is {unified} in some rows and {column.type} in others, and no "
-                "type holds both. Give it one type in the step that makes it, or in a step after "
-                "the read"
-            ) from error
-        unified = wider
-
-
-def _fits(column: pa.ChunkedArray, kind: pa.DataType | None) -> bool:
-    if isinstance(kind, pa.BaseExtensionType | None):
-        return kind is not None
-    try:
-        exact_cast(column, kind)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _without_null_tensors(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return tables without null columns that are tensors in another: Ray cannot join the two."""
-    fields = (field for table in tables for field in table.schema)
-    tensor_names = {field.name for field in fields if is_tensor(field.type)}
-    return [table.drop_columns([field.name for field in table.schema
-                                if field.name in tensor_names and pa.types.is_null(field.type)])
-            for table in tables]  # fmt: skip
+        inputs = with_equal_types(tables)
+    except TypeMismatch as error:
+        raise JobFailure(
+            f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
+            "no type holds both. Give it one type in the step that makes it, or in a step after "
+            "the read"
+        ) from error
+    if not any(isinstance(kind, pa.BaseExtensionType) for t in inputs for kind in t.schema.types):
+        return pa.concat_tables(inputs, promote_options="default")
+    joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
+    return joined.select([*names])
 
 
 def to_batch(table: pa.Table) -> Batch:
@@ -187,16 +157,16 @@ def to_column(values: Any) -> pa.ChunkedArray:
     first = next((value for value in values if value is not None), None)
     is_time = isinstance(first, datetime | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
-    check_unchanged(column, values)
-    return column
+    return unchanged(column, values)
 
 
-def check_unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> None:
-    """Raise TypeError if `column`, which was made of `values`, has changed one of the values."""
-    if any(map(_may_change, nested_types(column.type))):
+def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
+    """Return a column that was made of values. Raises TypeError if one of them has changed."""
+    if bool in set(map(type, values)) or any(map(_may_change, nested_types(column.type))):
         for read, value in zip(column.to_pylist(), values, strict=True):
             if not is_unchanged(read, value):
                 raise TypeError(f"{value!r:.99} would become {read!r:.99}")
+    return column
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
@@ -251,7 +221,7 @@ def _may_change(kind: pa.DataType) -> bool:
 
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
-    stored, also inside lists and structs. Values of other types are not compared."""
+    stored, also inside lists and structs, and a number is no time and no other kind of number."""
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
@@ -260,7 +230,9 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
     if isinstance(value, str | bytes | date | time | timedelta):
         return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
-    return True
+    if isinstance(value, bool):
+        return isinstance(read, bool)
+    return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
@@ -396,10 +368,8 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
                 try:
                     chunk[index].as_py()
                 except Exception as error:  # noqa: BLE001 - any error means an invalid value
-                    reason = f"{type(error).__name__}: {error}"
-                    message = (
-                        f"column '{field.name}': its value is invalid as {field.type} ({reason})"
-                    )
+                    problem = f"invalid as {field.type} ({type(error).__name__}: {error})"
+                    message = f"column '{field.name}': its value is {problem}"
                     errors.setdefault(start + index, ValueError(message))
             start += len(chunk)
     return errors
@@ -408,16 +378,17 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 def _is_readable(array: pa.Array) -> bool:
     """Return whether it is certain that Python can represent all values."""
     kind = array.type
-    if kinds.is_primitive(kind) and not kinds.is_temporal(kind):
-        return True
-    if is_tensor(kind):
+    if is_tensor(kind) or (kinds.is_primitive(kind) and not kinds.is_temporal(kind)):
         return True
     if isinstance(kind, pa.BaseExtensionType):
         return _is_readable(array.storage)
     if kinds.is_dictionary(kind):
         return _is_readable(array.dictionary)
     if any(is_text(kind) for is_text in _TEXTS):
-        return _is_valid(array)
+        with suppress(pa.ArrowInvalid):
+            array.validate(full=True)
+            return True
+        return False
     if kinds.is_struct(kind):
         unique = len({field.name for field in kind}) == kind.num_fields
         return unique and all(map(_is_readable, array.flatten()))
@@ -427,14 +398,6 @@ def _is_readable(array: pa.Array) -> bool:
         return _is_readable(array.flatten())
     special = kinds.is_temporal(kind) or any(is_kind(kind) for is_kind in _OTHERS)
     return not special or array.null_count == len(array) or _is_within(array, kind)
-
-
-def _is_valid(text: pa.Array) -> bool:
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
+from ray.data._internal.arrow_ops import transform_pyarrow
 from ray.data._internal.arrow_ops.transform_pyarrow import concat, unify_schemas
 from ray.data._internal.datasource.lance_datasource import LanceDatasource
 from ray.data._internal.execution import streaming_executor_state
@@ -47,6 +48,12 @@ _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
 """How long Ray Data waits for results of further tasks after the first result, in seconds: for each
 task, and in total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
+
+
+def prepare_joined_blocks(prepared: Callable[[Any], Any]) -> None:
+    """Make Ray Data in this process call a function with blocks before it joins them."""
+    module: Any = transform_pyarrow
+    module.concat = lambda blocks, **options: concat(prepared(blocks), **options)
 
 
 def huggingface_datasource(dataset: Any) -> Datasource:

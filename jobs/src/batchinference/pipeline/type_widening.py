@@ -57,9 +57,8 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_tensor(one) or is_tensor(other):
         return None
     wider = _wider(plain_type(one), plain_type(other))
-    return (
-        wider if wider is not None and _castable(one, wider) and _castable(other, wider) else None
-    )
+    fits = wider is not None and _castable(one, wider) and _castable(other, wider)
+    return wider if fits else None
 
 
 def is_tensor(kind: pa.DataType) -> bool:
@@ -87,16 +86,37 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
     return fields[0].with_type(wider).with_nullable(any(field.nullable for field in fields))
 
 
-def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Schema:
     """Return a schema with the columns of all schemas. Raises TypeMismatch if a column has two
-    different types, and neither is null."""
+    different types, and neither is null; with `widen` only if no type holds values of both."""
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
-        if pa.null() not in (known.type, field.type) and known.type != field.type:
+        unified = unify_field([known, field])
+        fits = widen or pa.null() in (known.type, field.type) or known.type == field.type
+        if unified is None or not fits:
             raise TypeMismatch(field.name, known.type, field.type)
-        columns[field.name] = unify_field([known, field])
+        columns[field.name] = unified
     return pa.schema(list(columns.values()))
+
+
+def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return tables whose columns of one name have one type, so that Ray joins them unchanged. Null
+    columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
+    if all(table.schema == tables[0].schema for table in tables):
+        return [*tables]
+    schema = unify_schemas((table.schema for table in tables), widen=True)
+    return [_with_types_of(schema, table) for table in tables]
+
+
+def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    for field in table.schema:
+        kind, index = schema.field(field.name).type, table.schema.get_field_index(field.name)
+        if is_tensor(kind):
+            table = table.remove_column(index) if kinds.is_null(field.type) else table
+        elif field.type != kind:
+            table = table.set_column(index, field.name, _cast(table, field.with_type(kind)))
+    return table
 
 
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -121,13 +141,13 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
-_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type without a dictionary or view encoding."""
     values = kind.value_type if kinds.is_dictionary(kind) else kind
-    return _VIEWS.get(values, values)
+    return PLAIN_TYPES.get(values, values)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -140,10 +160,8 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_list(one) and is_list(other):
         return _wider_list(one, other)
     if kinds.is_map(one) and kinds.is_map(other):
-        key, item = (
-            unify_types(one.key_type, other.key_type),
-            unify_field([one.item_field, other.item_field]),
-        )
+        key = unify_types(one.key_type, other.key_type)
+        item = unify_field([one.item_field, other.item_field])
         return None if key is None or item is None else pa.map_(key, item)
     return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
 
@@ -347,6 +365,8 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == pa.uuid() and is_text(kind):  # Arrow would take its bytes for a text
+        return pa.array([value and str(value) for value in array.to_pylist()], kind)
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
     has_fractions = any(map(kinds.is_floating, nested_types(kind)))
     # as texts, because Arrow casts the decimal 99.99 and the text 99.99 to different floats

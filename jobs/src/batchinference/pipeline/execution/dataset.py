@@ -58,16 +58,19 @@ from batchinference.pipeline.ray_compat import retries_of_this_task
 from batchinference.pipeline.ray_data_compat import (
     errors_of_blocks,
     outputs_within,
+    prepare_joined_blocks,
     prompt_waits,
     whole_call,
 )
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps.result_cache import flush_caches
+from batchinference.pipeline.type_widening import with_equal_types
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations, writers
 
+prepare_joined_blocks(with_equal_types)
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """An argument of read tasks and task stages. Ray Data fuses only operators with equal arguments. So
 it fuses read tasks and task stages with each other, but not with an actor pool or a write task,

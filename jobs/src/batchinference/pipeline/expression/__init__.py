@@ -377,14 +377,16 @@ class _Translation:
 
 
 def _computable(operand: Operand) -> Operand:
-    """Return a column or part in a type with which Arrow computes: integers as int64, for example.
-    Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
+    """Return a column or part in a type with which Arrow computes: integers as int64, for example,
+    and UUIDs as texts. Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
     kind = operand.kind
+    if kind == pa.uuid():
+        return _by_python(str, operand)
     if pa.types.is_integer(kind):
-        return Operand(operand.expression.cast(pa.int64()), pa.int64())
-    if pa.types.is_float16(kind):
-        return operand.cast(pa.float32())
-    return operand.cast(kind.value_type) if pa.types.is_dictionary(kind) else operand
+        return operand.exactly_cast(pa.int64())
+    values = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = {pa.float16(): pa.float32(), pa.json_(): pa.string()}.get(values, values)
+    return operand if plain == kind else operand.cast(plain)
 
 
 def _field_of(value: Operand, name: str) -> Operand:
@@ -592,10 +594,11 @@ def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _wide_decimal(operand: Operand) -> Operand:
-    """Return decimals as decimal128 or decimal256, because Arrow cannot round narrower decimals."""
+    """Return decimals with one more digit: Arrow cannot round 9.9 to 10 in a decimal of 2 digits,
+    nor decimals narrower than decimal128."""
     kind = operand.kind
-    is_narrow = pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)
-    return operand.cast(pa.decimal128(kind.precision, kind.scale)) if is_narrow else operand
+    is_wider = pa.types.is_decimal(kind) and kind.precision < 76
+    return operand.cast(pa.decimal256(kind.precision + 1, kind.scale)) if is_wider else operand
 
 
 def _without_decimal(operand: Operand) -> Operand:

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.column_names import unique_names
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, row_group_tables
-from batchinference.pipeline.type_widening import is_list, register_tensors
+from batchinference.pipeline.type_widening import PLAIN_TYPES, is_list, map_types, register_tensors
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
@@ -120,9 +120,11 @@ class OpenParquet:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns with their names in rows. An unwanted column, whose type may be unsafe, has
-        the type null."""
-        pairs = zip(self._names, self._rows.schema_arrow.types, strict=True)
+        """The columns with their names in rows, without views, which Arrow cannot compare. An
+        unwanted column, whose type may be unsafe, has the type null."""
+        stored = self._rows.schema_arrow.types
+        types = (map_types(kind, lambda leaf: PLAIN_TYPES.get(leaf, leaf)) for kind in stored)
+        pairs = zip(self._names, types, strict=True)
         typed = [(name, kind if name in self._wanted else pa.null()) for name, kind in pairs]
         return pa.schema(typed)
 

@@ -35,7 +35,7 @@ from batchinference.pipeline.row_batch import ROW_BITS
 from batchinference.pipeline.storage.arrow_files import parquet_footer, refuse_pickles
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import damaged_state
-from batchinference.pipeline.type_widening import unify_field
+from batchinference.pipeline.type_widening import TypeMismatch, cast_to, unify_field
 from batchinference.spec.progress import Counts
 
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
@@ -88,12 +88,11 @@ class OutputSchema:
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the rows of a file with this schema. A column keeps its type if a value does not
         fit the new type, such as an integer with more digits than a float."""
-        arrays = {name: table.column(name) for name in table.column_names}
         for field in self.types:
-            arrays.setdefault(field.name, pa.nulls(table.num_rows, field.type))
-            with suppress(pa.ArrowInvalid):
-                arrays[field.name] = arrays[field.name].cast(field.type)
-        return pa.table(dict(self._ordered(arrays)))
+            with suppress(TypeMismatch):
+                table = cast_to(table, pa.schema([field]))
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+        return pa.table(dict(self._ordered(columns)))
 
     def _ordered(self, types: dict[str, Any]) -> list[tuple[str, Any]]:
         return [(name, types[name]) for name in self.names if name in types]

@@ -13,7 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.arrow import NO_VALUES, tensors_to_lists, unchanged
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.declared_types import INT64_TEXT
@@ -82,13 +82,13 @@ def _table_of(rows: list[Row]) -> pa.Table:
     return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
 
-def _column(name: str, values: list[Any]) -> pa.Array:
+def _column(name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
     """Return values in a type that holds all of them. If there is none, return them as JSON texts,
     or raise BadOutput if one of them is a str already."""
     kinds = {type(value) for value in values if value is not None}
     try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        return unchanged(pa.chunked_array([pa.array(values)]), values)
+    except NO_VALUES as error:
         if kinds == {int}:
             with suppress(OverflowError):
                 return pa.array(values, pa.uint64())

@@ -51,7 +51,10 @@ class TorchRuntime:
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
         tensor = to_device(numeric_array(name, values), self._device)
-        return tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
+        cast = tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
+        if cast is not tensor and (cast.isinf() & tensor.isfinite()).any():
+            raise TypeError(f"input '{name}' is {self._floats}, and a value does not fit in it")
+        return cast
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:

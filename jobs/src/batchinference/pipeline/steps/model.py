@@ -27,6 +27,7 @@ from batchinference.pipeline.steps.transform import (
     fail_rows,
     split_prepared,
 )
+from batchinference.pipeline.type_widening import is_list
 from batchinference.spec.models import Model
 from batchinference.spec.models.base import LABELED, LabelModel, TextModel
 from batchinference.spec.models.generation import GeneratingModel
@@ -149,6 +150,12 @@ def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
     columns = to_batch(table)
+    for name, column in model.inputs.items():
+        values = table.column(column)
+        while is_list(values.type):
+            values = values.combine_chunks().flatten()
+        if values.null_count:  # NumPy would make it NaN
+            raise TypeError(f"input '{name}' has a null in a list. Replace it in a python step")
     return {name: columns[column] for name, column in model.inputs.items()}
 
 

@@ -314,24 +314,27 @@ def _arrow_schema(result: Any, columns: list[tuple[Any, Any]]) -> pa.Schema:
 def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
     """Return the name and values of each column of a batch; None if the result is not a batch."""
     if isinstance(result, dict):
-        return list(result.items())
+        return [(name, _with_nulls_of_pandas(values)) for name, values in result.items()]
     if isinstance(result, pa.Table | pa.RecordBatch):
         return list(zip(result.schema.names, result.columns, strict=True))
-    if _is_frame(result):
+    pandas = sys.modules.get("pandas")  # code that returns a DataFrame has imported pandas
+    if pandas is not None and isinstance(result, pandas.DataFrame):
         return [(name, _series(result.iloc[:, at])) for at, name in enumerate(result.columns)]
     return None
 
 
-def _is_frame(result: Any) -> bool:
-    pandas = sys.modules.get("pandas")  # code that returns a DataFrame has imported pandas
-    return pandas is not None and isinstance(result, pandas.DataFrame)
+def _with_nulls_of_pandas(values: Any) -> Any:
+    """Return values of a type that only pandas has, such as Int64, as in a DataFrame."""
+    is_extension = hasattr(getattr(values, "dtype", None), "construct_array_type")
+    return _series(sys.modules["pandas"].Series(values)) if is_extension else values
 
 
 def _series(series: pd.Series) -> Any:
-    """Return the values of a column of a DataFrame, with None for missing values. Objects and texts
-    become a list, as in a dict that code returns, so that arrays in the column become tensors."""
-    text = isinstance(series.dtype, sys.modules["pandas"].StringDtype)
-    if series.dtype != object and not text:
+    """Return the values of a column of a DataFrame, with None for missing values. Objects, texts
+    and periods become a list, in which arrays become tensors, and periods do not become numbers."""
+    pandas, kind = sys.modules["pandas"], series.dtype
+    series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
+    if series.dtype != object and not isinstance(kind, pandas.StringDtype | pandas.PeriodDtype):
         return pa.Array.from_pandas(series)
     values = series.to_numpy(dtype=object, copy=True)
     values[series.isna().to_numpy()] = None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import NO_VALUES, unchanged
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
@@ -37,10 +38,11 @@ def _block(table: pa.Table, number: int, parts: int) -> list[pa.Table]:
     return [table.slice(start, end - start)]
 
 
-def _column(name: str, items: list[dict[str, Any]]) -> pa.Array:
+def _column(name: str, items: list[dict[str, Any]]) -> pa.ChunkedArray:
+    values = [item.get(name) for item in items]
     try:
-        return pa.array([item.get(name) for item in items])
-    except (pa.ArrowException, OverflowError) as error:
+        return unchanged(pa.chunked_array([pa.array(values)]), values)
+    except NO_VALUES as error:
         raise BadInput(
             f"read.items: the values of column '{name}' have no common type ({error}). Write them "
             "in one type, for instance all in quotes"

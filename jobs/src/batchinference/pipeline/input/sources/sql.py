@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.util import asbool
 
 from batchinference.credentials import add_secrets
-from batchinference.pipeline.arrow import NO_VALUES, check_unchanged
+from batchinference.pipeline.arrow import NO_VALUES, unchanged
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.errors import BadInput, JobFailure, describe, mask_secrets
 from batchinference.pipeline.input import RowCount
@@ -184,11 +184,9 @@ def _shards(database: Database, query: str, options: SqlOptions) -> list[str]:
 
 def _column(name: str, values: list[Any]) -> pa.ChunkedArray:
     try:
-        column = pa.chunked_array([pa.array(values)])
-        check_unchanged(column, values)
+        return unchanged(pa.chunked_array([pa.array(values)]), values)
     except NO_VALUES as error:
         raise BadInput(
             f"read.query: no type holds the values of column '{name}': {error}. Cast it to text in "
             "the query"
         ) from None
-    return column

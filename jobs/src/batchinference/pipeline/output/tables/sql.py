@@ -30,6 +30,7 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
+from batchinference.pipeline.type_widening import exact_cast
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -70,7 +71,7 @@ class SqlTable(MergingTable):
             check_columns(table.column_names, names, f"write.table: '{self._write.table}'")
         elif self._dialect not in CASE_SENSITIVE:
             check_case(table.column_names)
-        table = _in_utc(storable(tensors_to_lists(table)))
+        table = _portable(storable(tensors_to_lists(table)))
         types = self._types(table.schema)
         check_keys(table.schema, types, self.key, self._dialect)
         check_values(table, types, self._dialect)
@@ -228,12 +229,13 @@ class SqlTable(MergingTable):
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
 
 
-def _in_utc(table: pa.Table) -> pa.Table:
-    """Return the table with times in UTC, because some databases store no time zone."""
-    for index, field in enumerate(table.schema):
-        if getattr(field.type, "tz", None):
-            kind = pa.timestamp(field.type.unit, "UTC")
-            table = table.set_column(index, field.with_type(kind), table.column(index).cast(kind))
+def _portable(table: pa.Table) -> pa.Table:
+    """Return the table with times in UTC and UUIDs as texts, as some databases have no others."""
+    for index, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        utc = pa.timestamp(kind.unit, "UTC") if getattr(kind, "tz", None) else kind
+        wanted = pa.string() if kind == pa.uuid() else utc
+        if wanted != kind:
+            table = table.set_column(index, name, exact_cast(table.column(index), wanted))
     return table
 
 

@@ -13,14 +13,8 @@ from ray.data.block import BlockAccessor
 from ray.data.extensions import get_arrow_extension_tensor_types
 
 import batchinference.pipeline.execution.dataset  # noqa: F401 - prepares the blocks that Ray joins
-from batchinference.pipeline.arrow import (
-    concat,
-    rows_of,
-    tensors_to_lists,
-    to_batch,
-    to_column,
-    to_table,
-)
+from batchinference.pipeline import arrow
+from batchinference.pipeline.arrow import concat, tensors_to_lists, to_batch, to_column, to_table
 
 COLUMNS = [
     *([None, 1], [1.5, None], [True, None], ["a", None], [b"a"], [None], [[1], None], [{"a": 1}]),
@@ -98,7 +92,7 @@ def test_conversions_without_ray_data_equal_those_of_ray_data(values: list[objec
         block = BlockAccessor.for_block(table)
         ours, rays = to_batch(table)["c"], block.to_numpy("c")
         assert (ours.dtype, ours.tolist().__repr__()) == (rays.dtype, rays.tolist().__repr__())
-        assert [*rows_of(table)] == [*block.iter_rows(public_row_format=True)]
+        assert [*arrow.rows_of(table)] == [*block.iter_rows(public_row_format=True)]
     is_time = isinstance(values[0], datetime | timedelta)  # Ray changes Python times
     for given in () if is_time else (values, np.array([*values, None], dtype=object)[:-1]):
         assert to_column(given).equals(to_table({"c": given}).column(0))

@@ -170,7 +170,6 @@ MISTAKES = {
     "a choice": _returned(
         "{'x': 'a' if batch['n'] > 1 else 'b'}", "['a' if n > 1 else 'b' for n in batch['n']]"
     ),
-    "a conversion": _returned("{'x': float(batch['n'])}", "[float(n) for n in batch['n']]"),
     "a text of two columns": _returned(
         "{'x': f\"{batch['text']} {batch['n']}\"}",
         "[f'{text} {n}' for text, n in zip(batch['text'], batch['n'])]",

@@ -433,8 +433,8 @@ def flags(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return flags
 
 
-def quick(run: str) -> StopRequest:
-    return StopRequest(run, poll_seconds=(0.01, 0.02), drain_seconds=0.01)
+def quick(run: str, drain_seconds: float = 60.0) -> StopRequest:
+    return StopRequest(run, poll_seconds=(0.01, 0.02), drain_seconds=drain_seconds)
 
 
 @pytest.mark.usefixtures("flags")
@@ -464,7 +464,7 @@ def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         worker_stop, "os", SimpleNamespace(_exit=lambda code: exited.set(), environ={})
     )
-    with quick("run").watched():
+    with quick("run", drain_seconds=0.01).watched():
         quick("run").send()
         assert exited.wait(10)
 

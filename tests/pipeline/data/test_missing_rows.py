@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.errors import Incomplete
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.readers import BadRow, Chunk, parts_in_gaps, size_of
 from batchinference.pipeline.input.readers.csv import CsvReader
@@ -180,6 +181,11 @@ def test_only_row_groups_with_gaps_are_read(tmp_path: Path) -> None:
     outcome = read(given_, {0: gaps}, tasks=7)
     assert [row["v"] for row in outcome.good] == rows_in(gaps, 1000)
     assert outcome.ends == {0: 1000}
+    (tmp_path / "a.parquet").write_bytes(b"damaged")
+    assert set(read(given_, {0: gaps[:2]}, tasks=1).bad) == {(0, n) for n in rows_in(gaps[:2], 302)}
+    pq.write_table(pa.table({"v": range(800)}), tmp_path / "a.parquet")
+    with pytest.raises(Incomplete):
+        read(given_, {0: gaps[2:]}, tasks=1)
 
 
 def manifest(tmp_path: Path, names: list[str]) -> JobInput:

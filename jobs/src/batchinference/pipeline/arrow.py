@@ -50,7 +50,8 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
     frozenset({float}): pa.float64(),
 }
 """Ray's type for values that are all null or of one Python type."""
-_ROWS_AT_ONCE = 1024
+_BYTES_AT_ONCE = 1 << 20
+"""Approximate bytes of the rows that are Python objects at the same time."""
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
@@ -130,10 +131,11 @@ def to_table(columns: Mapping[str, Any]) -> pa.Table:
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
     """Yield the rows of a table in the form in which Ray Data passes rows to `map` functions."""
-    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-        part = table.slice(start, _ROWS_AT_ONCE)
-        columns = {name: values_of(part.column(name)) for name in part.column_names}
-        for index in range(part.num_rows):
+    at_once = max(1, _BYTES_AT_ONCE * table.num_rows // max(1, table.nbytes))
+    for start in range(0, table.num_rows, at_once):
+        stop = min(start + at_once, table.num_rows)  # a slice without columns may be longer
+        columns = {n: values_of(table.column(n)[start:stop]) for n in table.column_names}
+        for index in range(stop - start):
             yield {name: values[index] for name, values in columns.items()}
 
 

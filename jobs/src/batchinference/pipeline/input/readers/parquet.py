@@ -24,6 +24,7 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
     StatsReader,
+    check_end,
     converted,
     describe_lacking,
     error_of_file,
@@ -168,8 +169,9 @@ class ParquetReader(StatsReader, DivisibleReader):
             try:
                 opened = self._opened(source)
             except Exception as error:  # noqa: BLE001 - see error_of_file
-                yield BadRow(error_of_file(error))
+                yield from _failed(error, 1 if stop is None else stop - start)
                 return
+            check_end(file.uri, opened.footer.num_rows, start, None)
             if not opened.footer.num_rows:
                 with suppress(TypeError, ValueError):  # types of an empty file do not matter
                     yield self._casts(opened.empty())
@@ -194,9 +196,7 @@ class ParquetReader(StatsReader, DivisibleReader):
                     rows -= size_of(chunk)
                     yield chunk
         except Exception as error:  # noqa: BLE001 - see error_of_file
-            cause = error_of_file(error)
-            for start in range(0, rows, CHUNK_ROWS):
-                yield BadRow(cause, min(CHUNK_ROWS, rows - start))
+            yield from _failed(error, rows)
 
     def _edges(self, footer: pq.FileMetaData) -> list[int]:
         """Return the first row of each row group, followed by the total number of rows."""
@@ -215,6 +215,12 @@ class ParquetReader(StatsReader, DivisibleReader):
 
     def types(self) -> dict[str, pa.DataType]:
         return self._casts.shared
+
+
+def _failed(error: Exception, rows: int) -> Iterator[BadRow]:
+    cause = error_of_file(error)
+    for start in range(0, rows, CHUNK_ROWS):
+        yield BadRow(cause, min(CHUNK_ROWS, rows - start))
 
 
 def read_footer(source: pa.NativeFile) -> pq.FileMetaData:

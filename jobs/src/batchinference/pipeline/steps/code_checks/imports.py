@@ -167,7 +167,7 @@ def _parsed(step: str, file: Path) -> ast.Module:
         ) from None
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=256)
 def _parse(source: bytes, name: str) -> ast.Module:
     """Return the syntax tree of a module. Trees are cached, because steps often share a module."""
     _symbols(source, name)  # finds more errors than the parser

@@ -180,11 +180,6 @@ MISTAKES = {
     "two conditions on arrays": _returned(
         "{'x': batch['n'] > 1 and batch['n'] < 3}", "[n > 1 and n < 3 for n in batch['n']]"
     ),
-    "a method that is not called": _code(
-        "def clean(batch):\n    return {'x': [t.upper for t in batch['text']]}\n",
-        "def clean(batch):\n    return {'x': [t.upper() for t in batch['text']]}\n",
-        "Write t.upper()",
-    ),
     "a column of pandas": _code(
         "def clean(df):\n    df['x'] = df['text'].str.len()\n    return df\n",
         "import pandas as pd\ndef clean(df):\n    df = pd.DataFrame(df)\n"

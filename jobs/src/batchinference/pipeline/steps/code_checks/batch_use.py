@@ -24,8 +24,6 @@ _VALUE_FUNCTIONS = re.compile(
     r"math\.(sqrt|log|log2|log10|exp|floor|ceil|trunc|isnan|isinf|fabs|sin|cos|tan)"
 )
 """Functions that take a single value and fail for an array."""
-_TEXT_METHODS = ("upper", "lower", "strip", "title", "split", "capitalize", "isdigit", "splitlines")
-"""Methods of texts, which other values do not have."""
 _USUAL_NAMES = ("batch", "row", "rows", "record", "item", "data", "x", "r", "b", "d")
 """Usual names of a parameter that is a batch or a row. Other names may be names of columns."""
 
@@ -122,8 +120,7 @@ class BatchUse:
         return f"Write {frame} before it, with 'import pandas as pd', {other}"
 
     def _problem_of_return(self, node: ast.AST) -> str | None:
-        """Return the problem if a statement returns a column that has another number of rows than
-        the batch, or that holds methods."""
+        """Return the problem if a statement returns a column with another number of rows."""
         match node:
             case ast.Return(ast.Dict(values=values)):
                 return next(filter(None, map(self._returned_problem, values)), None)
@@ -133,19 +130,13 @@ class BatchUse:
         return None
 
     def _returned_problem(self, column: ast.expr) -> str | None:
-        """Return the problem of a returned column that has another number of rows than the batch,
-        or that holds methods, because their calls lack parentheses."""
+        """Return the problem of a returned column with another number of rows than the batch."""
         match column:
             case ast.Subscript(value, mask) if self.is_column(value):
                 return self._mask_problem(column, mask)
             case ast.BinOp(ast.List(), _, ast.Call(ast.Name("len"), [ast.Name(self.name)])):
                 why = f"reads len({self.name}) in line {column.lineno}, and that is the number of"
                 return f"{why} columns. Write len({self.some_column})"
-            case ast.ListComp(
-                ast.Attribute(ast.Name(each), attr) as part,
-                [ast.comprehension(ast.Name(item), source)],
-            ) if each == item and self.is_column(source) and attr in _TEXT_METHODS:
-                return _misread(part, "that is a method", f"Write {ast.unparse(part)}()")
         return None
 
     def _mask_problem(self, node: ast.AST, mask: ast.expr) -> str | None:

@@ -149,14 +149,17 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
-    columns = to_batch(table)
     for name, column in model.inputs.items():
-        values = table.column(column)
-        while is_list(values.type):
-            values = values.combine_chunks().flatten()
-        if values.null_count:  # NumPy would make it NaN
+        if any(map(_has_null, table.column(column).chunks)):  # NumPy would make it NaN
             raise TypeError(f"input '{name}' has a null in a list. Replace it in a python step")
+    columns = to_batch(table)
     return {name: columns[column] for name, column in model.inputs.items()}
+
+
+def _has_null(values: pa.Array) -> bool:
+    while is_list(values.type):
+        values = values.flatten()
+    return bool(values.null_count)
 
 
 def with_non_finite_policy(

@@ -137,6 +137,7 @@ NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 
 
 def test_to_column_keeps_texts_and_times_exactly() -> None:
+    assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
     for values in (
         np.array([b"a\0b", b"c"]),
@@ -165,8 +166,12 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         ([pd.Timestamp(1)], [NOON]),
         (Decimal("NaN"), Decimal(1)),
         (NOON, 5),
+        ([NOON.date()], [pd.NaT]),
+        (np.True_, 5),
+        (True, 0.5),
     ):
-        for values in ([one, other], [other, one], [{"a": one}, {"a": other}], [[one, other]]):
+        lists = ([[one, other]], [[one], [other]], [[[one]], [[other]]])
+        for values in ([one, other], [other, one], [{"a": one}, {"a": other}], *lists):
             with pytest.raises(TypeError):
                 to_column(values)
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import chain
 from types import NoneType
 from typing import Any
 
@@ -50,6 +51,8 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
     frozenset({float}): pa.float64(),
 }
 """Ray's type for values that are all null or of one Python type."""
+_CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
+"""They test whether Arrow may convert values of several types to a type, other than bools."""
 _ROWS_AT_ONCE = 1024
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
@@ -155,14 +158,14 @@ def to_column(values: Any) -> pa.ChunkedArray:
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
     first = next((value for value in values if value is not None), None)
-    is_time = isinstance(first, datetime | timedelta)
+    is_time = isinstance(first, date | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
     return unchanged(column, values)
 
 
 def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
     """Return a column that was made of values. Raises TypeError if one of them has changed."""
-    if bool in set(map(type, values)) or any(map(_may_change, nested_types(column.type))):
+    if _may_change(column.type, values):
         for read, value in zip(column.to_pylist(), values, strict=True):
             if not is_unchanged(read, value):
                 raise TypeError(f"{value!r:.99} would become {read!r:.99}")
@@ -185,10 +188,7 @@ def _by_ray(values: Any) -> pa.ChunkedArray:
 
 
 def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-    plain = [
-        value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "SUO" else value
-        for value in values
-    ]
+    plain = [*map(_plain, values)]
     try:
         column = pa.array(plain, from_pandas=True)
         if any(map(_has_nanoseconds, plain)):
@@ -198,6 +198,17 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
     except NO_VALUES as error:
         raise TypeError(f"its values have no type in common that Arrow knows: {error}") from error
     return column
+
+
+def _plain(value: Any) -> Any:
+    """Return arrays of texts or objects as lists, NaT as None, and any other value unchanged."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "SUO":
+        return value.tolist()
+    return None if _is_nat(value) else value
+
+
+def _is_nat(value: Any) -> bool:
+    return isinstance(value, datetime) and value != value  # noqa: PLR0124
 
 
 def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
@@ -213,10 +224,22 @@ def _has_nanoseconds(value: Any) -> bool:
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
-def _may_change(kind: pa.DataType) -> bool:
-    """Return whether Arrow may change a value of another type by converting it to this type."""
-    kind_of = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
-    return any(is_kind(kind) for is_kind in kind_of)
+def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
+    """Return whether Arrow may have changed one of the values to make a column of this type."""
+    types = frozenset(map(type, values)) - {NoneType}
+    if types in _PLAIN:
+        return False
+    if types <= {list, tuple} and is_list(kind):
+        rows = [*filter(None, values)]
+        if frozenset(map(type, chain.from_iterable(rows))) in _PLAIN:
+            return False  # without a copy of all items
+        return _may_change(kind.value_type, [*chain.from_iterable(rows)])
+    if types == {dict} and kinds.is_struct(kind):
+        rows = [*filter(None, values)]
+        return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
+    is_number = (kinds.is_integer, kinds.is_floating)
+    suspect = _CONVERTED + is_number * bool(types & {bool, np.bool_} or kind.num_fields)
+    return any(is_kind(part) for part in nested_types(kind) for is_kind in suspect)
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
@@ -229,8 +252,8 @@ def is_unchanged(read: Any, value: Any) -> bool:
     if isinstance(value, Decimal):
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
     if isinstance(value, str | bytes | date | time | timedelta):
-        return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
-    if isinstance(value, bool):
+        return bool(read == value) or (read is None and _is_nat(value))
+    if isinstance(value, bool | np.bool_):
         return isinstance(read, bool)
     return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
 

@@ -403,10 +403,13 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error if a cast is between numbers and times, or adds or drops a zone."""
+    """Raise an Arrow error if a cast is between numbers and times, adds or drops a zone, or takes
+    the bytes of a UUID for a text."""
     both = (source, target)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")
+    if source == pa.uuid() and is_text(target):
+        raise pa.ArrowInvalid("it has UUIDs in a list or struct. Make them texts in a python step")
     if kinds.is_timestamp(target) and kinds.is_date(source) and target.tz:
         raise pa.ArrowInvalid(f"it is {source}, without a time zone. Declare date")
     both_timestamps = all(map(kinds.is_timestamp, both))

@@ -216,7 +216,7 @@ def test_output_name_selects_an_output() -> None:
         assert runtime(factory=factory, outputName=name)({"x": np.arange(2.0)}).tolist() == [0, 2]
     with pytest.raises(ModelLoad, match=r"outputName: .* outputs\. Name one of 0, 1"):
         runtime(factory="user_code:Tuple")({"x": np.zeros(2)})
-    with pytest.raises(ModelLoad, match="no outputs"):
+    with pytest.raises(ModelLoad, match=r"outputName: .* no outputs"):
         select_output({}, None)
     with pytest.raises(ModelLoad, match="no output 'x'"):
         runtime(factory="user_code:Dict", outputName="x")({"x": np.zeros(2)})

@@ -200,6 +200,9 @@ class ColumnExpression:
                 raise UnsuitableTypes(f"{message}. Correct it") from None
             types = ", ".join(f"{field.name} is {_shown(field.type)}" for field in schema)
             fix = fix_for_types(self._text, lambda part: checked(part).kind)
+            uuids = (field.name for field in schema if field.type == pa.uuid())
+            if any(f"float({name})" in fix for name in uuids):
+                fix = "Compare UUIDs with texts"
             raise UnsuitableTypes(f"{message}. Here {types}. {fix}") from None
 
 

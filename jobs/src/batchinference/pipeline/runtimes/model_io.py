@@ -76,7 +76,7 @@ def select_output_name(outputs: Iterable[str], wanted: str | None) -> str:
     has no output `wanted`, or if `wanted` is None and there is not exactly one output."""
     names = list(outputs)
     if not names:
-        raise ModelLoad("the model has no outputs. Return at least one tensor")
+        raise ModelLoad("outputName: the model has no outputs. Return at least one tensor")
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or wanted not in names:

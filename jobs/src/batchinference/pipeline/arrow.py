@@ -29,7 +29,9 @@ from batchinference.pipeline.type_widening import (
     TypeMismatch,
     is_list,
     is_tensor,
+    is_text,
     nested_types,
+    plain_type,
     with_equal_types,
 )
 
@@ -188,7 +190,11 @@ def _by_ray(values: Any) -> pa.ChunkedArray:
 
 
 def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-    plain = [*map(_plain, values)]
+    known = [None if isinstance(v, datetime) and v != v else v for v in values]  # noqa: PLR0124 NaT
+    plain = [
+        value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "SUO" else value
+        for value in known
+    ]
     try:
         column = pa.array(plain, from_pandas=True)
         if any(map(_has_nanoseconds, plain)):
@@ -198,17 +204,6 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
     except NO_VALUES as error:
         raise TypeError(f"its values have no type in common that Arrow knows: {error}") from error
     return column
-
-
-def _plain(value: Any) -> Any:
-    """Return arrays of texts or objects as lists, NaT as None, and any other value unchanged."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "SUO":
-        return value.tolist()
-    return None if _is_nat(value) else value
-
-
-def _is_nat(value: Any) -> bool:
-    return isinstance(value, datetime) and value != value  # noqa: PLR0124
 
 
 def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
@@ -230,10 +225,9 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
     if types in _PLAIN:
         return False
     if types <= {list, tuple} and is_list(kind):
-        rows = [*filter(None, values)]
-        if frozenset(map(type, chain.from_iterable(rows))) in _PLAIN:
-            return False  # without a copy of all items
-        return _may_change(kind.value_type, [*chain.from_iterable(rows)])
+        lists = [*filter(None, values)]
+        is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
+        return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
     if types == {dict} and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
@@ -252,7 +246,7 @@ def is_unchanged(read: Any, value: Any) -> bool:
     if isinstance(value, Decimal):
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
     if isinstance(value, str | bytes | date | time | timedelta):
-        return bool(read == value) or (read is None and _is_nat(value))
+        return read is None if value != value else bool(read == value)  # noqa: PLR0124 - NaT
     if isinstance(value, bool | np.bool_):
         return isinstance(read, bool)
     return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
@@ -327,11 +321,9 @@ def with_nulls(
     ascending), and null in all other rows."""
     if len(column) == 0:
         return pa.nulls(count, column.type)
-    indexes = np.zeros(count, dtype=np.int64)
+    indexes = np.full(count, -1)
     indexes[rows] = np.arange(len(rows))
-    absent = np.ones(count, dtype=bool)
-    absent[rows] = False
-    return column.take(pa.array(indexes, mask=absent))
+    return column.take(pa.array(indexes, mask=indexes < 0))
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
@@ -355,11 +347,9 @@ def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
     tensors = at_assumed_offsets(tensors)
-    native = isinstance(tensors, pa.FixedShapeTensorArray)  # of this type, to_numpy loses the shape
-    values: np.ndarray = (
-        tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)
-    )
-    return values
+    if isinstance(tensors, pa.FixedShapeTensorArray):  # of this type, to_numpy loses the shape
+        return np.asarray(tensors.to_numpy_ndarray())
+    return np.asarray(tensors.to_numpy(zero_copy_only=False))
 
 
 def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
@@ -376,7 +366,6 @@ _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
 """0001-01-02 and 9999-12-30, in days since 1970: a time zone may shift a date by one day."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
-_TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
 """Types whose arrays Arrow cannot check, so their values are converted one by one."""
 
@@ -407,7 +396,7 @@ def _is_readable(array: pa.Array) -> bool:
         return _is_readable(array.storage)
     if kinds.is_dictionary(kind):
         return _is_readable(array.dictionary)
-    if any(is_text(kind) for is_text in _TEXTS):
+    if is_text(plain_type(kind)):
         with suppress(pa.ArrowInvalid):
             array.validate(full=True)
             return True
@@ -442,8 +431,6 @@ def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
 @lru_cache(maxsize=1024)
 def _has_known_zone(kind: pa.TimestampType) -> bool:
     """Return whether Python knows the time zone of a timestamp."""
-    try:
-        pa.scalar(0, kind).as_py()
-    except Exception:  # noqa: BLE001 - pytz and zoneinfo raise different errors
-        return False
-    return True
+    with suppress(Exception):  # pytz and zoneinfo raise different errors
+        return pa.scalar(0, kind).as_py() is not None
+    return False

@@ -134,9 +134,8 @@ class _Program(torch.nn.Module):
         self._module = program.module()
 
     def forward(self, **tensors: torch.Tensor) -> Any:
-        positional, named = tree_unflatten(
-            [tensors[name] for name in self._names], self._input_spec
-        )
+        given = [tensors[name] for name in self._names]
+        positional, named = tree_unflatten(given, self._input_spec)
         return self._module(*positional, **named)
 
 

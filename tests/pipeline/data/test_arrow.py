@@ -101,15 +101,11 @@ def test_conversions_without_ray_data_equal_those_of_ray_data(values: list[objec
 
 def test_to_column_keeps_the_type_of_values() -> None:
     for values, kind in [
-        ([1, 2], pa.int64()),
-        ((1, 2), pa.int64()),
-        (np.array([1.0, 2.0], np.float32), pa.float32()),
-        (np.array([1.0, 2.0], np.float16), pa.float16()),
+        *((values, pa.int64()) for values in ([1, 2], (1, 2), [1, None])),
+        *((np.ones(2, kind.to_pandas_dtype()), kind) for kind in (pa.float32(), pa.float16())),
         (["a", "b"], pa.string()),
         (np.array(["a", None], object), pa.string()),
-        ([b"a", b"b"], pa.binary()),
-        ([1, None], pa.int64()),
-        ([None, None], pa.null()),
+        *(([b"a", b"b"], pa.binary()), ([None, None], pa.null())),
         ([[1], [1, 2]], pa.list_(pa.int64())),
         ([{"a": 1}, {"a": 2}], pa.struct([("a", pa.int64())])),
     ]:
@@ -138,6 +134,7 @@ NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 
 
 def test_to_column_keeps_texts_and_times_exactly() -> None:
+    assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
     for values in (
         np.array([b"a\0b", b"c"]),
@@ -160,14 +157,12 @@ def test_to_column_keeps_texts_and_times_exactly() -> None:
 
 def test_to_column_rejects_values_that_it_would_change() -> None:
     for one, other in (
-        (NOON.date(), NOON),
-        (b"x", "text"),
-        (NOON, NOON.replace(tzinfo=UTC)),
-        ([pd.Timestamp(1)], [NOON]),
-        (Decimal("NaN"), Decimal(1)),
-        (NOON, 5),
+        *((NOON.date(), NOON), (b"x", "text"), (NOON, NOON.replace(tzinfo=UTC)), (NOON, 5)),
+        *(([pd.Timestamp(1)], [NOON]), ([NOON.date()], [pd.NaT]), (Decimal("NaN"), Decimal(1))),
+        *((np.True_, 5), (True, 0.5)),
     ):
-        for values in ([one, other], [other, one], [{"a": one}, {"a": other}], [[one, other]]):
+        lists = ([[one, other]], [[one], [other]], [[[one]], [[other]]])
+        for values in ([one, other], [other, one], [{"a": one}, {"a": other}], *lists):
             with pytest.raises(TypeError):
                 to_column(values)
 

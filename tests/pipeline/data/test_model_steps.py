@@ -93,9 +93,14 @@ def test_columns_become_module_arguments() -> None:
 def test_list_of_another_length_or_with_a_null_fails_its_row_only() -> None:
     model = torch_step(factory="user_code:Affine", factoryArgs={"features": 2}, inputs={"x": "a"},
                        output="y")  # fmt: skip
-    lists = pa.array([[1.0, 2.0], [1.0], [3.0, 4.0], [None, 1.0]], pa.list_(pa.float32()))
-    result = runner(model)(batch(a=lists))
-    assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "failed"}
+    run, lists = runner(model), [[1, 2], [1], [3, 4], [None, 1]]
+    for kind, rows in (
+        (pa.list_(pa.float32()), lists),
+        (pa.large_list(pa.list_(pa.float32())), [[row] for row in lists]),
+        (pa.list_(pa.list_(pa.float32(), 2)), [[lists[at]] for at in (0, 3, 2, 3)]),
+    ):
+        result = run(batch(a=pa.chunked_array([rows[:3], rows[3:]], kind)))
+        assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "failed"}, kind
 
 
 def test_wrong_number_of_results_ends_the_job(messages: Messages) -> None:

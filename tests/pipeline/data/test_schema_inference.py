@@ -284,12 +284,8 @@ LABEL = pa.struct([("label", pa.string()), ("score", pa.float32())])
 COLUMNS = pa.schema(
     [
         *(("t", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("flag", pa.bool_())),
-        *(
-            ("day", pa.date32()),
-            ("o", LABEL),
-            ("top", pa.list_(LABEL)),
-            ("e", pa.list_(pa.int32())),
-        ),
+        *(("day", pa.date32()), ("o", LABEL), ("top", pa.list_(LABEL)), ("u", pa.uuid())),
+        ("e", pa.list_(pa.int32())),
     ]
 )
 FIXES = {
@@ -324,8 +320,7 @@ UNKNOWN = [
     *("n == '007'", "n in ['007']", "t in [12345678901234568]", "t > 12345678901234568"),
     *("flag == 'banana'", "flag == 2", "flag in ['true']"),
     *("contains(e, '1')", "e in ['a']", "o in ['P']", "lower(o) == 'p'", "not o"),
-    "day == 5",
-    "flag + 1 > 1",
+    *("day == 5", "u == 5", "abs(u) > n", "flag + 1 > 1"),
     "t + 1 == 'x'",
     "matches(t, '[')",
     "day.year > 1",

@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import chain
 from types import NoneType
 from typing import Any
 
@@ -28,7 +29,9 @@ from batchinference.pipeline.type_widening import (
     TypeMismatch,
     is_list,
     is_tensor,
+    is_text,
     nested_types,
+    plain_type,
     with_equal_types,
 )
 
@@ -52,6 +55,8 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
 """Ray's type for values that are all null or of one Python type."""
 _BYTES_AT_ONCE = 1 << 20
 """Approximate bytes of the rows that are Python objects at the same time."""
+_CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
+"""They test whether Arrow may convert values of several types to a type, other than bools."""
 _FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
@@ -157,14 +162,14 @@ def to_column(values: Any) -> pa.ChunkedArray:
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
     first = next((value for value in values if value is not None), None)
-    is_time = isinstance(first, datetime | timedelta)
+    is_time = isinstance(first, date | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
     return unchanged(column, values)
 
 
 def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
     """Return a column that was made of values. Raises TypeError if one of them has changed."""
-    if bool in set(map(type, values)) or any(map(_may_change, nested_types(column.type))):
+    if _may_change(column.type, values):
         for read, value in zip(column.to_pylist(), values, strict=True):
             if not is_unchanged(read, value):
                 raise TypeError(f"{value!r:.99} would become {read!r:.99}")
@@ -187,9 +192,10 @@ def _by_ray(values: Any) -> pa.ChunkedArray:
 
 
 def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+    known = [None if isinstance(v, datetime) and v != v else v for v in values]  # noqa: PLR0124 NaT
     plain = [
         value.tolist() if isinstance(value, np.ndarray) and value.dtype.kind in "SUO" else value
-        for value in values
+        for value in known
     ]
     try:
         column = pa.array(plain, from_pandas=True)
@@ -215,10 +221,21 @@ def _has_nanoseconds(value: Any) -> bool:
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
-def _may_change(kind: pa.DataType) -> bool:
-    """Return whether Arrow may change a value of another type by converting it to this type."""
-    kind_of = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
-    return any(is_kind(kind) for is_kind in kind_of)
+def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
+    """Return whether Arrow may have changed one of the values to make a column of this type."""
+    types = frozenset(map(type, values)) - {NoneType}
+    if types in _PLAIN:
+        return False
+    if types <= {list, tuple} and is_list(kind):
+        lists = [*filter(None, values)]
+        is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
+        return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
+    if types == {dict} and kinds.is_struct(kind):
+        rows = [*filter(None, values)]
+        return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
+    is_number = (kinds.is_integer, kinds.is_floating)
+    suspect = _CONVERTED + is_number * bool(types & {bool, np.bool_} or kind.num_fields)
+    return any(is_kind(part) for part in nested_types(kind) for is_kind in suspect)
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
@@ -231,8 +248,8 @@ def is_unchanged(read: Any, value: Any) -> bool:
     if isinstance(value, Decimal):
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
     if isinstance(value, str | bytes | date | time | timedelta):
-        return bool(read == value or value != value)  # noqa: PLR0124 - NaT is null
-    if isinstance(value, bool):
+        return read is None if value != value else bool(read == value)  # noqa: PLR0124 - NaT
+    if isinstance(value, bool | np.bool_):
         return isinstance(read, bool)
     return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
 
@@ -306,11 +323,9 @@ def with_nulls(
     ascending), and null in all other rows."""
     if len(column) == 0:
         return pa.nulls(count, column.type)
-    indexes = np.zeros(count, dtype=np.int64)
+    indexes = np.full(count, -1)
     indexes[rows] = np.arange(len(rows))
-    absent = np.ones(count, dtype=bool)
-    absent[rows] = False
-    return column.take(pa.array(indexes, mask=absent))
+    return column.take(pa.array(indexes, mask=indexes < 0))
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
@@ -334,11 +349,9 @@ def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
     tensors = at_assumed_offsets(tensors)
-    native = isinstance(tensors, pa.FixedShapeTensorArray)  # of this type, to_numpy loses the shape
-    values: np.ndarray = (
-        tensors.to_numpy_ndarray() if native else tensors.to_numpy(zero_copy_only=False)
-    )
-    return values
+    if isinstance(tensors, pa.FixedShapeTensorArray):  # of this type, to_numpy loses the shape
+        return np.asarray(tensors.to_numpy_ndarray())
+    return np.asarray(tensors.to_numpy(zero_copy_only=False))
 
 
 def _nested(array: pa.Array, shapes: np.ndarray) -> pa.Array:
@@ -355,7 +368,6 @@ _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
 """0001-01-02 and 9999-12-30, in days since 1970: a time zone may shift a date by one day."""
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
-_TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
 """Types whose arrays Arrow cannot check, so their values are converted one by one."""
 
@@ -386,7 +398,7 @@ def _is_readable(array: pa.Array) -> bool:
         return _is_readable(array.storage)
     if kinds.is_dictionary(kind):
         return _is_readable(array.dictionary)
-    if any(is_text(kind) for is_text in _TEXTS):
+    if is_text(plain_type(kind)):
         with suppress(pa.ArrowInvalid):
             array.validate(full=True)
             return True
@@ -421,8 +433,6 @@ def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
 @lru_cache(maxsize=1024)
 def _has_known_zone(kind: pa.TimestampType) -> bool:
     """Return whether Python knows the time zone of a timestamp."""
-    try:
-        pa.scalar(0, kind).as_py()
-    except Exception:  # noqa: BLE001 - pytz and zoneinfo raise different errors
-        return False
-    return True
+    with suppress(Exception):  # pytz and zoneinfo raise different errors
+        return pa.scalar(0, kind).as_py() is not None
+    return False

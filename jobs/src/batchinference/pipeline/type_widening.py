@@ -9,6 +9,7 @@ therefore raises ArrowInvalid for the other values."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -22,14 +23,8 @@ INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
 """Decimal types, each with its maximum number of digits."""
-
-
-TENSORS = frozenset(
-    (
-        *("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"),
-        *("ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"),
-    )
-)
+_OF_RAY = ("arrow_tensor", "arrow_tensor_v2", "arrow_variable_shaped_tensor")
+TENSORS = frozenset({"arrow.fixed_shape_tensor", *(f"ray.data.{name}" for name in _OF_RAY)})
 """The names of tensor types. Arrow knows Ray's types only after Ray Data is imported."""
 EXTENSION_NAME = b"ARROW:extension:name"
 
@@ -80,9 +75,8 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
     """Return the first field, with a type for the values of all fields; None if no type fits."""
     wider: pa.DataType | None = pa.null()
     for field in fields:
-        wider = None if wider is None else unify_types(wider, field.type)
-    if wider is None:
-        return None
+        if (wider := unify_types(wider, field.type)) is None:
+            return None
     return fields[0].with_type(wider).with_nullable(any(field.nullable for field in fields))
 
 
@@ -170,10 +164,9 @@ def _by_schema(
     unify: Callable[..., pa.Schema], one: pa.DataType, other: pa.DataType, **options: object
 ) -> pa.DataType | None:
     schemas = [pa.schema([("column", kind)]) for kind in (one, other)]
-    try:
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
         return unify(schemas, **options).field(0).type
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return None
+    return None
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -202,11 +195,9 @@ def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None
 
 
 def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    scales = [kind.scale for kind in (one, other) if kinds.is_decimal(kind)]
-    digits = [
-        kind.precision - kind.scale if kinds.is_decimal(kind) else INTEGER_DIGITS
-        for kind in (one, other)
-    ]
+    both = (one, other)
+    scales = [kind.scale for kind in both if kinds.is_decimal(kind)]
+    digits = [k.precision - k.scale if kinds.is_decimal(k) else INTEGER_DIGITS for k in both]
     scale, precision = max(scales), max(scales) + max(digits)
     fitting = (make(precision, scale) for make, limit in _DECIMALS if precision <= limit)
     return next(fitting, None)
@@ -260,11 +251,9 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
-    try:
-        pa.nulls(0, kind).cast(wider)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return False
-    return True
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return pa.nulls(0, kind).cast(wider) is not None
+    return False
 
 
 def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
@@ -403,10 +392,12 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error if a cast is between numbers and times, or adds or drops a zone."""
+    """Raise an Arrow error for a cast of numbers and times, of UUIDs to texts, or of a zone."""
     both = (source, target)
     if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")
+    if source == pa.uuid() and is_text(target):
+        raise pa.ArrowInvalid("it has UUIDs in a list or struct. Make them texts in a python step")
     if kinds.is_timestamp(target) and kinds.is_date(source) and target.tz:
         raise pa.ArrowInvalid(f"it is {source}, without a time zone. Declare date")
     both_timestamps = all(map(kinds.is_timestamp, both))

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any
 
 import numpy as np
@@ -200,6 +200,8 @@ class ColumnExpression:
                 raise UnsuitableTypes(f"{message}. Correct it") from None
             types = ", ".join(f"{field.name} is {_shown(field.type)}" for field in schema)
             fix = fix_for_types(self._text, lambda part: checked(part).kind)
+            if any(f"float({f.name})" in fix and f.type == pa.uuid() for f in schema):
+                fix = "Compare UUIDs with texts"
             raise UnsuitableTypes(f"{message}. Here {types}. {fix}") from None
 
 
@@ -244,10 +246,8 @@ class _Translation:
         return Operand(expression, compute(expression, self._empty).type)
 
     def _fold(self, op: ast.boolop, parts: list[Operand]) -> Operand:
-        result, *others = [part.as_condition() for part in parts]
-        for part in others:
-            result = self._apply(_OPERATORS[type(op)], result, part)
-        return result
+        apply = partial(self._apply, _OPERATORS[type(op)])
+        return reduce(apply, (part.as_condition() for part in parts))
 
     def _unary(self, node: ast.UnaryOp) -> Operand:
         operand = self.of(node.operand)

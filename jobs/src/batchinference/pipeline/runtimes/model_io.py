@@ -17,10 +17,8 @@ def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
     Raises TypeError if the rows have different shapes or are not numbers."""
     values = _stacked(values)
     if values.dtype.kind not in "biufc":
-        raise TypeError(
-            f"input '{name}' has rows of different shapes or no numbers: a tensor needs "
-            "numbers of one shape"
-        )
+        problem = "rows of different shapes or no numbers: a tensor needs numbers of one shape"
+        raise TypeError(f"input '{name}' has {problem}")
     return values
 
 
@@ -62,12 +60,11 @@ def select_output(output: Any, name: str | None) -> Any:
     """Return one of the outputs that a model has returned as a dict, list or tuple. `name` is a key
     or a position; None for the only output. If the model has returned a value of another type,
     return that value. Raises ModelLoad like `select_output_name`."""
-    if isinstance(output, Mapping):
-        outputs = {str(key): value for key, value in output.items()}
-    elif isinstance(output, list | tuple):
-        outputs = {str(position): value for position, value in enumerate(output)}
-    else:
+    if isinstance(output, list | tuple):
+        output = dict(enumerate(output))
+    if not isinstance(output, Mapping):
         return output
+    outputs = {str(key): value for key, value in output.items()}
     return outputs[select_output_name(outputs, name)]
 
 
@@ -76,7 +73,7 @@ def select_output_name(outputs: Iterable[str], wanted: str | None) -> str:
     has no output `wanted`, or if `wanted` is None and there is not exactly one output."""
     names = list(outputs)
     if not names:
-        raise ModelLoad("the model has no outputs. Return at least one tensor")
+        raise ModelLoad("outputName: the model has no outputs. Return at least one tensor")
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or wanted not in names:

@@ -51,10 +51,13 @@ class TorchRuntime:
 
     def _tensor(self, name: str, values: np.ndarray) -> torch.Tensor:
         tensor = to_device(numeric_array(name, values), self._device)
-        cast = tensor.to(self._floats) if self._floats and tensor.is_floating_point() else tensor
-        if cast is not tensor and (cast.isinf() & tensor.isfinite()).any():
+        if self._floats is None or not tensor.is_floating_point():
+            return tensor
+        limit = torch.finfo(self._floats).max
+        is_wider = torch.finfo(tensor.dtype).max > limit
+        if is_wider and (tensor.isfinite() & (tensor.abs() > limit)).any():
             raise TypeError(f"input '{name}' is {self._floats}, and a value does not fit in it")
-        return cast
+        return tensor.to(self._floats)
 
 
 def _takes_by_position(module: torch.nn.Module, inputs: list[str]) -> bool:
@@ -131,9 +134,8 @@ class _Program(torch.nn.Module):
         self._module = program.module()
 
     def forward(self, **tensors: torch.Tensor) -> Any:
-        positional, named = tree_unflatten(
-            [tensors[name] for name in self._names], self._input_spec
-        )
+        given = [tensors[name] for name in self._names]
+        positional, named = tree_unflatten(given, self._input_spec)
         return self._module(*positional, **named)
 
 

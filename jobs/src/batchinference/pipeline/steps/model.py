@@ -70,10 +70,8 @@ class ModelTransform(Transform):
         for name, column in settings.inputs.items():
             kind = known.schema.field(column).type if column in known.column_names else None
             if kind in (pa.string(), pa.large_string()) and (fix := settings.MEDIA.get(name)):
-                raise UnsuitableTypes(
-                    f"step '{step}': the input '{name}' is column '{column}', which holds "
-                    f"texts. Use a column of {fix}"
-                )
+                problem = f"the input '{name}' is column '{column}', which holds texts"
+                raise UnsuitableTypes(f"step '{step}': {problem}. Use a column of {fix}")
         if isinstance(settings, TextModel) and not settings.uses_texts:
             for name in {"text", "text_pair"} & {*settings.inputs}:
                 check_text(step, settings.inputs[name], known, f"the input '{name}'")
@@ -119,10 +117,8 @@ class ModelTransform(Transform):
         for warning in warnings:
             warn(warning.name, row=int(rows[warning.row]), amount=warning.amount)
         if len(results) != len(rows):
-            raise JobFailure(
-                f"step '{self._step}': the model returned {len(results)} results for a batch of "
-                f"{len(rows)}"
-            )
+            problem = f"the model returned {len(results)} results for a batch of {len(rows)}"
+            raise JobFailure(f"step '{self._step}': {problem}")
         if not isinstance(results, list):
             return results, {}
         # a list holds an exception for each row whose error the runtime has caught
@@ -149,14 +145,17 @@ def _columns(model: Model, results: Any) -> dict[str, Any]:
 def _inputs(model: Model, table: pa.Table) -> dict[str, Any]:
     if model.uses_texts:
         return dict(values_for_texts(model.inputs, table))
-    columns = to_batch(table)
     for name, column in model.inputs.items():
-        values = table.column(column)
-        while is_list(values.type):
-            values = values.combine_chunks().flatten()
-        if values.null_count:  # NumPy would make it NaN
+        if any(map(_has_null, table.column(column).chunks)):  # NumPy would make it NaN
             raise TypeError(f"input '{name}' has a null in a list. Replace it in a python step")
+    columns = to_batch(table)
     return {name: columns[column] for name, column in model.inputs.items()}
+
+
+def _has_null(values: pa.Array) -> bool:
+    while is_list(values.type):
+        values = values.flatten()
+    return bool(values.null_count)
 
 
 def with_non_finite_policy(
@@ -184,6 +183,5 @@ def _load(step: str, model: Model, device: Device) -> Runtime:
     except ModelLoad:
         raise
     except Exception as error:
-        raise ModelLoad(
-            f"step '{step}': the model cannot be loaded: {type(error).__name__}: {error}"
-        ) from error
+        problem = f"the model cannot be loaded: {type(error).__name__}: {error}"
+        raise ModelLoad(f"step '{step}': {problem}") from error

@@ -281,6 +281,11 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
     ),
     "batch": (lambda batch: pa.record_batch({"n": batch["n"]}), {"n": [1, 2, 3]}, {"n": "int64"}),
     "nulls": (lambda batch: {"n": pd.Series(LARGE, dtype="Int64")}, {"n": LARGE}, {"n": "int64"}),
+    "categories": (
+        lambda batch: {"t": pd.Categorical(["x", None, "x"]), "n": pd.Categorical(LARGE[:1] * 3)},
+        {"t": ["x", None, "x"], "n": LARGE[:1] * 3},
+        {"t": "string", "n": "int64"},
+    ),
     "frame": (
         lambda batch: pd.DataFrame({"text": batch["text"], "half": batch["n"] / 2}),
         {"text": ["a", "bb", "ccc"], "half": [0.5, 1.0, 1.5]},
@@ -318,23 +323,28 @@ def test_tables_and_frames_may_be_returned(own: Callable[..., Transform], name: 
     assert {field.name: str(field.type).replace("large_", "") for field in tensors.schema} == types
 
 
+@pytest.mark.parametrize("column", [list, pd.Categorical])
 @pytest.mark.parametrize("kind", [pd.DataFrame, dict])
 def test_rows_of_a_frame_whose_value_does_not_fit_fail(
-    own: Callable[..., Transform], kind: Callable[..., Any]
+    own: Callable[..., Transform], kind: Callable[..., Any], column: Callable[..., Any]
 ) -> None:
-    result = own(lambda batch: kind({"a": [1, "two", 3]}))(TABLE)
+    result = own(lambda batch: kind({"a": column([1, "two", 3])}))(TABLE)
     assert isinstance(result, TransformResult)
     assert result.table.to_pydict() == {"a": [1, 3]}
     assert list(result.failed) == [1]
 
 
 def test_types_of_frames_agree_over_batches(own: Callable[..., Transform]) -> None:
-    frames = iter([pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": ["x", "y", "z"]})])
-    step = own(lambda batch: next(frames))
-    assert step(TABLE).to_pydict() == {"a": [1, 2, 3]}
-    result = step(TABLE)
-    assert isinstance(result, TransformResult)
-    assert set(result.failed) == {0, 1, 2}
+    for first, second, failed in (
+        (pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": ["x", "y", "z"]}), {0, 1, 2}),
+        (pd.DataFrame({"a": pd.Categorical([*"xyz"])}), {"a": ["x", "y", "z"]}, set()),
+        ({"a": [1, 2, 3]}, {"a": pd.cut([1, 2, 3], 3)}, {0, 1, 2}),
+        ({"a": [1, 2, 3]}, {"a": pd.Categorical(pd.period_range("2024", periods=3))}, {0, 1, 2}),
+    ):
+        batches = iter([first, second])
+        step = own(lambda batch, batches=batches: next(batches))
+        assert step(TABLE).num_rows == 3
+        assert set(as_result(step(TABLE)).failed) == failed
 
 
 def test_columns_may_be_any_sequence(own: Callable[..., Transform]) -> None:

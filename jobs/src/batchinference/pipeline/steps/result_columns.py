@@ -14,7 +14,7 @@ from batchinference.pipeline.arrow import concat, to_column, with_column, with_n
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.returned_values import InputColumn, chunks_of
 from batchinference.pipeline.steps.transform import TransformResult
-from batchinference.pipeline.type_widening import exact_cast, nested_types, unify_types
+from batchinference.pipeline.type_widening import exact_cast, is_text, nested_types, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
@@ -227,7 +227,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _text_count(kind: pa.DataType) -> int:
-    return sum(map(pa.types.is_string, nested_types(kind)))
+    return sum(map(is_text, nested_types(kind)))
 
 
 def _cast(

@@ -22,13 +22,10 @@ INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
 """Decimal types, each with its maximum number of digits."""
-
-
+FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+"""Ray's tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 TENSORS = frozenset(
-    (
-        *("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2"),
-        *("ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"),
-    )
+    {*FIXED_SHAPE, "ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"}
 )
 """The names of tensor types. Arrow knows Ray's types only after Ray Data is imported."""
 EXTENSION_NAME = b"ARROW:extension:name"
@@ -66,11 +63,14 @@ def is_tensor(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name in TENSORS
 
 
-def register_tensors(schema: pa.Schema) -> bool:
-    """Return whether a schema names a tensor type of Ray that Arrow does not know yet. If so,
-    registers Ray's tensor types, and the caller must open the data again."""
-    unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
-                  for field in schema)  # fmt: skip
+def register_tensors(fields: Iterable[pa.Field]) -> bool:
+    """Return whether fields, at any depth, name a tensor type of Ray that Arrow does not know yet.
+    If so, registers Ray's tensor types, and the caller must open the data again."""
+    unknown = any(
+        (field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
+        or register_tensors(map(field.type.field, range(field.type.num_fields)))
+        for field in fields
+    )
     if unknown:
         ray_data_compat()
     return unknown
@@ -106,10 +106,21 @@ def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
     if all(table.schema == tables[0].schema for table in tables):
         return [*tables]
     schema = unify_schemas((table.schema for table in tables), widen=True)
-    return [_with_types_of(schema, table) for table in tables]
+    return _with_types_of(schema, tables)
 
 
-def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
+def _with_types_of(schema: pa.Schema, tables: Sequence[pa.Table]) -> list[pa.Table]:
+    try:
+        return [_with_columns_of(schema, table) for table in tables]
+    except TypeMismatch as error:
+        field, index = schema.field(error.column), schema.get_field_index(error.column)
+        signed = map_types(field.type, lambda kind: pa.int64() if kind == pa.uint64() else kind)
+        if signed == field.type:
+            raise
+    return _with_types_of(schema.set(index, field.with_type(signed)), tables)
+
+
+def _with_columns_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
     for field in table.schema:
         kind, index = schema.field(field.name).type, table.schema.get_field_index(field.name)
         if is_tensor(kind):
@@ -129,7 +140,7 @@ def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    if field.name not in table.column_names:
+    if field.name not in table.column_names or kinds.is_null(table.field(field.name).type):
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
@@ -202,12 +213,9 @@ def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None
 
 
 def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    scales = [kind.scale for kind in (one, other) if kinds.is_decimal(kind)]
-    digits = [
-        kind.precision - kind.scale if kinds.is_decimal(kind) else INTEGER_DIGITS
-        for kind in (one, other)
-    ]
-    scale, precision = max(scales), max(scales) + max(digits)
+    both = [(getattr(k, "precision", INTEGER_DIGITS), getattr(k, "scale", 0)) for k in (one, other)]
+    scale = max(scale for _, scale in both)
+    precision = scale + max(digits - scale for digits, scale in both)
     fitting = (make(precision, scale) for make, limit in _DECIMALS if precision <= limit)
     return next(fitting, None)
 
@@ -436,5 +444,7 @@ def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
 def nested_types(kind: pa.DataType) -> Iterator[pa.DataType]:
     """Yield a type and all types nested in it."""
     yield kind
+    if kinds.is_dictionary(kind):
+        yield kind.value_type
     for index in range(kind.num_fields):
         yield from nested_types(kind.field(index).type)

@@ -111,14 +111,12 @@ def test_conversions_without_ray_data_equal_those_of_ray_data(values: list[objec
 
 def test_to_column_keeps_the_type_of_values() -> None:
     for values, kind in [
-        ([1, 2], pa.int64()),
-        ((1, 2), pa.int64()),
+        *(([1, 2], pa.int64()), ((1, 2), pa.int64()), ([1, None], pa.int64())),
         (np.array([1.0, 2.0], np.float32), pa.float32()),
         (np.array([1.0, 2.0], np.float16), pa.float16()),
         (["a", "b"], pa.string()),
         (np.array(["a", None], object), pa.string()),
         ([b"a", b"b"], pa.binary()),
-        ([1, None], pa.int64()),
         ([None, None], pa.null()),
         ([[1], [1, 2]], pa.list_(pa.int64())),
         ([{"a": 1}, {"a": 2}], pa.struct([("a", pa.int64())])),
@@ -150,17 +148,11 @@ NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 def test_to_column_keeps_texts_and_times_exactly() -> None:
     nano = pd.Timestamp(1_704_067_200_123_456_789)
     for values in (
-        np.array([b"a\0b", b"c"]),
-        np.array(["a\0b", "c"]),
+        *(np.array([b"a\0b", b"c"]), np.array(["a\0b", "c"]), np.array([[b"a\0b", b"c"]])),
         np.array([["a\0b", "c"], ["d", "e"]]),
-        np.array([[b"a\0b", b"c"]]),
-        [np.array(["a\0b", "c"])],
-        [np.array([b"a\0b", b"c"])] * 2,
-        [np.array(["a", None], object)] * 2,
-        [np.array([{"a": 1}], object)] * 2,
-        [nano, NOON],
-        [nano.tz_localize("UTC"), None],
-        [pd.Timedelta(1001), timedelta(1)],
+        *([np.array(["a\0b", "c"])], [np.array([b"a\0b", b"c"])] * 2),
+        *([np.array(["a", None], object)] * 2, [np.array([{"a": 1}], object)] * 2),
+        *([nano, NOON], [nano.tz_localize("UTC"), None], [pd.Timedelta(1001), timedelta(1)]),
         [NOON.replace(tzinfo=timezone(timedelta(hours=2))), None],
     ):
         table = tensors_to_lists(pa.table({"c": to_column(values)}))
@@ -170,9 +162,7 @@ def test_to_column_keeps_texts_and_times_exactly() -> None:
 
 def test_to_column_rejects_values_that_it_would_change() -> None:
     for one, other in (
-        (NOON.date(), NOON),
-        (b"x", "text"),
-        (NOON, NOON.replace(tzinfo=UTC)),
+        *((NOON.date(), NOON), (b"x", "text"), (NOON, NOON.replace(tzinfo=UTC))),
         ([pd.Timestamp(1)], [NOON]),
         (Decimal("NaN"), Decimal(1)),
         (NOON, 5),

@@ -56,7 +56,6 @@ _ROWS_AT_ONCE = 1024
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all tables as one table. Missing columns become null; types are widened.
-
     Raises JobFailure if no type can hold all values of a column."""
     if all(table.schema == tables[0].schema for table in tables):
         return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
@@ -306,11 +305,9 @@ def with_nulls(
     ascending), and null in all other rows."""
     if len(column) == 0:
         return pa.nulls(count, column.type)
-    indexes = np.zeros(count, dtype=np.int64)
+    indexes = np.full(count, -1, dtype=np.int64)
     indexes[rows] = np.arange(len(rows))
-    absent = np.ones(count, dtype=bool)
-    absent[rows] = False
-    return column.take(pa.array(indexes, mask=absent))
+    return column.take(pa.array(indexes, mask=indexes < 0))
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:

@@ -37,9 +37,7 @@ class TypeMismatch(TypeError):
     def __init__(
         self, column: str, one: pa.DataType, other: pa.DataType, error: object = ""
     ) -> None:
-        super().__init__(
-            f"column '{column}' is {one} and {other}" + (f": {error}" if error else "")
-        )
+        super().__init__(f"column '{column}' is {one} and {other}{error and f': {error}'}")
         self.column, self.one, self.other, self.error = column, one, other, error
 
 
@@ -54,8 +52,12 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_tensor(one) or is_tensor(other):
         return None
     wider = _wider(plain_type(one), plain_type(other))
-    fits = wider is not None and _castable(one, wider) and _castable(other, wider)
-    return wider if fits else None
+    try:
+        for kind in (one, other) if wider is not None else ():
+            pa.nulls(0, kind).cast(wider)
+    except pa.ArrowException:
+        return None
+    return wider
 
 
 def is_tensor(kind: pa.DataType) -> bool:
@@ -106,21 +108,18 @@ def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
     if all(table.schema == tables[0].schema for table in tables):
         return [*tables]
     schema = unify_schemas((table.schema for table in tables), widen=True)
-    return _with_types_of(schema, tables)
+    while True:
+        try:
+            return [_with_types_of(schema, table) for table in tables]
+        except TypeMismatch as error:
+            field, index = schema.field(error.column), schema.get_field_index(error.column)
+            signed = map_types(field.type, lambda kind: pa.int64() if kind == pa.uint64() else kind)
+            if signed == field.type:
+                raise
+            schema = schema.set(index, field.with_type(signed))
 
 
-def _with_types_of(schema: pa.Schema, tables: Sequence[pa.Table]) -> list[pa.Table]:
-    try:
-        return [_with_columns_of(schema, table) for table in tables]
-    except TypeMismatch as error:
-        field, index = schema.field(error.column), schema.get_field_index(error.column)
-        signed = map_types(field.type, lambda kind: pa.int64() if kind == pa.uint64() else kind)
-        if signed == field.type:
-            raise
-    return _with_types_of(schema.set(index, field.with_type(signed)), tables)
-
-
-def _with_columns_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
+def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
     for field in table.schema:
         kind, index = schema.field(field.name).type, table.schema.get_field_index(field.name)
         if is_tensor(kind):
@@ -267,14 +266,6 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.struct(fields)
 
 
-def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
-    try:
-        pa.nulls(0, kind).cast(wider)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return False
-    return True
-
-
 def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """Return the type with each leaf type (no struct, map or list) replaced by `changed(leaf)`."""
     if kinds.is_struct(kind):
@@ -308,11 +299,10 @@ def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict
     """Return the type of each column for file formats without a schema. If files differ, the type
     is widened, or if that is impossible, chosen by `resolve`."""
     agreed: dict[str, pa.DataType] = {}
-    for schema in schemas:
-        for field in schema:
-            known = agreed.get(field.name, field.type)
-            wider = unify_types(known, field.type)
-            agreed[field.name] = resolve(known, field.type) if wider is None else wider
+    for field in (field for schema in schemas for field in schema):
+        known = agreed.get(field.name, field.type)
+        wider = unify_types(known, field.type)
+        agreed[field.name] = resolve(known, field.type) if wider is None else wider
     return agreed
 
 

@@ -197,9 +197,7 @@ def no_column_error(step: str, column: str, values: Any, error: Exception) -> Jo
 
 
 def _is_sequence(values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        return values.ndim > 0
-    return isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    return values.ndim > 0 if isinstance(values, np.ndarray) else isinstance(values, Sequence)
 
 
 def _unsupported_value(value: Any) -> str:
@@ -221,9 +219,8 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return a type for values of both types; None if no such type keeps texts as texts."""
     wider = unify_types(one, other)
-    if wider is None or _text_count(wider) < max(_text_count(one), _text_count(other)):
-        return None
-    return wider
+    fits = wider is not None and _text_count(wider) >= max(_text_count(one), _text_count(other))
+    return wider if fits else None
 
 
 def _text_count(kind: pa.DataType) -> int:

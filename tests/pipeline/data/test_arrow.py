@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
@@ -15,6 +16,7 @@ from ray.data.extensions import get_arrow_extension_tensor_types
 import batchinference.pipeline.execution.dataset  # noqa: F401 - prepares the blocks that Ray joins
 from batchinference.pipeline import arrow
 from batchinference.pipeline.arrow import concat, tensors_to_lists, to_batch, to_column, to_table
+from batchinference.pipeline.errors import JobFailure
 
 COLUMNS = [
     *([None, 1], [1.5, None], [True, None], ["a", None], [b"a"], [None], [[1], None], [{"a": 1}]),
@@ -31,11 +33,16 @@ def test_concat_keeps_the_order_and_fills_missing_columns() -> None:
 
 
 def test_concat_widens_types_and_keeps_values_also_in_blocks_of_ray() -> None:
+    views = pa.list_view(pa.int64())
     for one, other, joined in [
         (pa.array([1], pa.int32()), [2], pa.array([1, 2])),
         ([None], pa.array(["x"], pa.large_string()), pa.array([None, "x"], pa.large_string())),
         ([[]], [[1]], pa.array([[], [1]])),
         ([1], pa.array([2**64 - 1], pa.uint64()), pa.array([1, 2**64 - 1], pa.uint64())),
+        (pa.array([5], pa.uint64()), [-3], pa.array([5, -3])),
+        (pa.array([], pa.uint64()), [-3], pa.array([-3])),
+        (pa.array([[5]], pa.list_(pa.uint64())), [[-3]], pa.array([[5], [-3]])),
+        ([None], pa.array([[1]], views), pa.array([None, [1]], views)),
         ([Decimal("99.99")], [0.5], pa.array([99.99, 0.5])),
         ([{"x": 1}, None], [{"y": "z"}], pa.array([{"x": 1}, None, {"y": "z"}])),
     ]:
@@ -44,6 +51,10 @@ def test_concat_widens_types_and_keeps_values_also_in_blocks_of_ray() -> None:
         for block in blocks:
             of_ray.add_block(block)
         assert concat(blocks) == of_ray.build() == pa.table({"a": joined})
+    of_ray.add_block(pa.table({"a": ["x"]}))
+    with pytest.raises(JobFailure, match="column 'a'") as failure:
+        of_ray.build()
+    assert pickle.loads(pickle.dumps(failure.value)).message == failure.value.message
 
 
 @pytest.mark.parametrize(
@@ -137,17 +148,11 @@ def test_to_column_keeps_texts_and_times_exactly() -> None:
     assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
     for values in (
-        np.array([b"a\0b", b"c"]),
-        np.array(["a\0b", "c"]),
+        *(np.array([b"a\0b", b"c"]), np.array(["a\0b", "c"]), np.array([[b"a\0b", b"c"]])),
         np.array([["a\0b", "c"], ["d", "e"]]),
-        np.array([[b"a\0b", b"c"]]),
-        [np.array(["a\0b", "c"])],
-        [np.array([b"a\0b", b"c"])] * 2,
-        [np.array(["a", None], object)] * 2,
-        [np.array([{"a": 1}], object)] * 2,
-        [nano, NOON],
-        [nano.tz_localize("UTC"), None],
-        [pd.Timedelta(1001), timedelta(1)],
+        *([np.array(["a\0b", "c"])], [np.array([b"a\0b", b"c"])] * 2),
+        *([np.array(["a", None], object)] * 2, [np.array([{"a": 1}], object)] * 2),
+        *([nano, NOON], [nano.tz_localize("UTC"), None], [pd.Timedelta(1001), timedelta(1)]),
         [NOON.replace(tzinfo=timezone(timedelta(hours=2))), None],
     ):
         table = tensors_to_lists(pa.table({"c": to_column(values)}))

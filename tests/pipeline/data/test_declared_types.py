@@ -21,11 +21,13 @@ from ray.data.extensions import (
 from batchinference.pipeline import declared_types
 from batchinference.pipeline.declared_types import arrow_type, cast_column, cast_texts
 from batchinference.pipeline.type_widening import (
+    EXTENSION_NAME,
     TENSORS,
     TypeMismatch,
     cast_to,
     exact_cast,
     is_tensor,
+    register_tensors,
     unify_field,
     unify_schemas,
     unify_types,
@@ -357,4 +359,6 @@ def test_tensors_are_the_types_that_ray_takes_for_tensors() -> None:
     assert set(map(type, kinds)) == set(get_arrow_extension_tensor_types())
     assert {kind.extension_name for kind in kinds} == TENSORS
     assert all(map(is_tensor, kinds))
+    unknown = pa.field("x", pa.int8(), metadata={EXTENSION_NAME: min(TENSORS)})
+    assert register_tensors(pa.schema({"a": pa.list_(pa.struct([unknown]))}))
     assert not any(map(is_tensor, [pa.int8(), pa.list_(pa.int8()), pa.uuid()]))

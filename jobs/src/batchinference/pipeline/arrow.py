@@ -26,6 +26,7 @@ from pyarrow import types as kinds
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.type_widening import (
+    FIXED_SHAPE,
     TypeMismatch,
     is_list,
     is_tensor,
@@ -57,31 +58,31 @@ _BYTES_AT_ONCE = 1 << 20
 """Approximate bytes of the rows that are Python objects at the same time."""
 _CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
 """They test whether Arrow may convert values of several types to a type, other than bools."""
-_FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
-"""Tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all tables as one table. Missing columns become null; types are widened.
-
     Raises JobFailure if no type can hold all values of a column."""
-    if len(tables) == 1:
-        return tables[0]
     if all(table.schema == tables[0].schema for table in tables):
-        return pa.concat_tables(tables)
+        return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
     names = dict.fromkeys(name for table in tables for name in table.column_names)
+    inputs = joinable(tables)
+    if not any(isinstance(kind, pa.BaseExtensionType) for t in inputs for kind in t.schema.types):
+        return pa.concat_tables(inputs, promote_options="default")
+    joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
+    return joined.select([*names])
+
+
+def joinable(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
-        inputs = with_equal_types(tables)
+        return with_equal_types(tables)
     except TypeMismatch as error:
         raise JobFailure(
             f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
             "no type holds both. Give it one type in the step that makes it, or in a step after "
             "the read"
         ) from error
-    if not any(isinstance(kind, pa.BaseExtensionType) for t in inputs for kind in t.schema.types):
-        return pa.concat_tables(inputs, promote_options="default")
-    joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
-    return joined.select([*names])
 
 
 def to_batch(table: pa.Table) -> Batch:
@@ -121,7 +122,7 @@ def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
 
     Ray computes an offset as if each earlier row had a tensor in memory. Null rows have none, so
     Ray would read the tensors after a null row at the wrong offset."""
-    if not len(tensors) or tensors.type.extension_name not in _FIXED_SHAPE:
+    if not len(tensors) or tensors.type.extension_name not in FIXED_SHAPE:
         return tensors
     storage = tensors.storage
     if storage.offsets[0].as_py() == storage.offset * math.prod(tensors.type.shape):

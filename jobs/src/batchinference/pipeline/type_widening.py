@@ -23,8 +23,11 @@ INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
 """Decimal types, each with its maximum number of digits."""
-_OF_RAY = ("arrow_tensor", "arrow_tensor_v2", "arrow_variable_shaped_tensor")
-TENSORS = frozenset({"arrow.fixed_shape_tensor", *(f"ray.data.{name}" for name in _OF_RAY)})
+FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+"""Ray's tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
+TENSORS = frozenset(
+    {*FIXED_SHAPE, "ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"}
+)
 """The names of tensor types. Arrow knows Ray's types only after Ray Data is imported."""
 EXTENSION_NAME = b"ARROW:extension:name"
 
@@ -35,9 +38,7 @@ class TypeMismatch(TypeError):
     def __init__(
         self, column: str, one: pa.DataType, other: pa.DataType, error: object = ""
     ) -> None:
-        super().__init__(
-            f"column '{column}' is {one} and {other}" + (f": {error}" if error else "")
-        )
+        super().__init__(f"column '{column}' is {one} and {other}{error and f': {error}'}")
         self.column, self.one, self.other, self.error = column, one, other, error
 
 
@@ -52,8 +53,12 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_tensor(one) or is_tensor(other):
         return None
     wider = _wider(plain_type(one), plain_type(other))
-    fits = wider is not None and _castable(one, wider) and _castable(other, wider)
-    return wider if fits else None
+    try:
+        for kind in (one, other) if wider is not None else ():
+            pa.nulls(0, kind).cast(wider)
+    except pa.ArrowException:
+        return None
+    return wider
 
 
 def is_tensor(kind: pa.DataType) -> bool:
@@ -61,11 +66,14 @@ def is_tensor(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name in TENSORS
 
 
-def register_tensors(schema: pa.Schema) -> bool:
-    """Return whether a schema names a tensor type of Ray that Arrow does not know yet. If so,
-    registers Ray's tensor types, and the caller must open the data again."""
-    unknown = any((field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
-                  for field in schema)  # fmt: skip
+def register_tensors(fields: Iterable[pa.Field]) -> bool:
+    """Return whether fields, at any depth, name a tensor type of Ray that Arrow does not know yet.
+    If so, registers Ray's tensor types, and the caller must open the data again."""
+    unknown = any(
+        (field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
+        or register_tensors(map(field.type.field, range(field.type.num_fields)))
+        for field in fields
+    )
     if unknown:
         ray_data_compat()
     return unknown
@@ -100,7 +108,15 @@ def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
     if all(table.schema == tables[0].schema for table in tables):
         return [*tables]
     schema = unify_schemas((table.schema for table in tables), widen=True)
-    return [_with_types_of(schema, table) for table in tables]
+    while True:
+        try:
+            return [_with_types_of(schema, table) for table in tables]
+        except TypeMismatch as error:
+            field, index = schema.field(error.column), schema.get_field_index(error.column)
+            signed = map_types(field.type, lambda kind: pa.int64() if kind == pa.uint64() else kind)
+            if signed == field.type:
+                raise
+            schema = schema.set(index, field.with_type(signed))
 
 
 def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
@@ -123,7 +139,7 @@ def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
-    if field.name not in table.column_names:
+    if field.name not in table.column_names or kinds.is_null(table.field(field.name).type):
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
@@ -195,10 +211,9 @@ def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None
 
 
 def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    both = (one, other)
-    scales = [kind.scale for kind in both if kinds.is_decimal(kind)]
-    digits = [k.precision - k.scale if kinds.is_decimal(k) else INTEGER_DIGITS for k in both]
-    scale, precision = max(scales), max(scales) + max(digits)
+    both = [(getattr(k, "precision", INTEGER_DIGITS), getattr(k, "scale", 0)) for k in (one, other)]
+    scale = max(scale for _, scale in both)
+    precision = scale + max(digits - scale for digits, scale in both)
     fitting = (make(precision, scale) for make, limit in _DECIMALS if precision <= limit)
     return next(fitting, None)
 
@@ -250,12 +265,6 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.struct(fields)
 
 
-def _castable(kind: pa.DataType, wider: pa.DataType) -> bool:
-    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return pa.nulls(0, kind).cast(wider) is not None
-    return False
-
-
 def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     """Return the type with each leaf type (no struct, map or list) replaced by `changed(leaf)`."""
     if kinds.is_struct(kind):
@@ -289,11 +298,10 @@ def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict
     """Return the type of each column for file formats without a schema. If files differ, the type
     is widened, or if that is impossible, chosen by `resolve`."""
     agreed: dict[str, pa.DataType] = {}
-    for schema in schemas:
-        for field in schema:
-            known = agreed.get(field.name, field.type)
-            wider = unify_types(known, field.type)
-            agreed[field.name] = resolve(known, field.type) if wider is None else wider
+    for field in (field for schema in schemas for field in schema):
+        known = agreed.get(field.name, field.type)
+        wider = unify_types(known, field.type)
+        agreed[field.name] = resolve(known, field.type) if wider is None else wider
     return agreed
 
 
@@ -427,5 +435,7 @@ def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
 def nested_types(kind: pa.DataType) -> Iterator[pa.DataType]:
     """Yield a type and all types nested in it."""
     yield kind
+    if kinds.is_dictionary(kind):
+        yield kind.value_type
     for index in range(kind.num_fields):
         yield from nested_types(kind.field(index).type)

@@ -25,7 +25,7 @@ from ray.data.datasource import Datasink, Datasource, ReadTask
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.credentials import NO_SECRETS, SecretVariables
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, joinable
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
@@ -65,12 +65,11 @@ from batchinference.pipeline.ray_data_compat import (
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, resized
 from batchinference.pipeline.step_time import StepTime
 from batchinference.pipeline.steps.result_cache import flush_caches
-from batchinference.pipeline.type_widening import with_equal_types
 from batchinference.plan import Plan, Stage
 from batchinference.plan.groups import CPU_GROUP
 from batchinference.plan.stages import TASK_CPUS, with_preparations, writers
 
-prepare_joined_blocks(with_equal_types)
+prepare_joined_blocks(joinable)
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
 """An argument of read tasks and task stages. Ray Data fuses only operators with equal arguments. So
 it fuses read tasks and task stages with each other, but not with an actor pool or a write task,

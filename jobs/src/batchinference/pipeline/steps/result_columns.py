@@ -14,7 +14,7 @@ from batchinference.pipeline.arrow import concat, to_column, with_column, with_n
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.returned_values import InputColumn, chunks_of
 from batchinference.pipeline.steps.transform import TransformResult
-from batchinference.pipeline.type_widening import exact_cast, nested_types, unify_types
+from batchinference.pipeline.type_widening import exact_cast, is_text, nested_types, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
@@ -197,9 +197,7 @@ def no_column_error(step: str, column: str, values: Any, error: Exception) -> Jo
 
 
 def _is_sequence(values: Any) -> bool:
-    if isinstance(values, np.ndarray):
-        return values.ndim > 0
-    return isinstance(values, Sequence) and not isinstance(values, str | bytes)
+    return values.ndim > 0 if isinstance(values, np.ndarray) else isinstance(values, Sequence)
 
 
 def _unsupported_value(value: Any) -> str:
@@ -221,13 +219,12 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return a type for values of both types; None if no such type keeps texts as texts."""
     wider = unify_types(one, other)
-    if wider is None or _text_count(wider) < max(_text_count(one), _text_count(other)):
-        return None
-    return wider
+    fits = wider is not None and _text_count(wider) >= max(_text_count(one), _text_count(other))
+    return wider if fits else None
 
 
 def _text_count(kind: pa.DataType) -> int:
-    return sum(map(pa.types.is_string, nested_types(kind)))
+    return sum(map(is_text, nested_types(kind)))
 
 
 def _cast(

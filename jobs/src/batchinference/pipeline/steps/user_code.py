@@ -54,6 +54,7 @@ _ARRAY_AS_VALUE = (
     "unhashable type: 'numpy.ndarray'",
 )
 """Texts in the errors of code that uses a column of a batch, an array, as one value."""
+_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # categories that Arrow changes
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
@@ -324,17 +325,21 @@ def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _with_nulls_of_pandas(values: Any) -> Any:
-    """Return values of a type that only pandas has, such as Int64, as in a DataFrame."""
+    """Return values of a type that only pandas has, such as Int64, as in a frame, but decoded."""
     is_extension = hasattr(getattr(values, "dtype", None), "construct_array_type")
-    return _series(sys.modules["pandas"].Series(values)) if is_extension else values
+    return _series(sys.modules["pandas"].Series(values), True) if is_extension else values
 
 
-def _series(series: pd.Series) -> Any:
-    """Return the values of a column of a DataFrame, with None for missing values. Objects, texts
-    and periods become a list, in which arrays become tensors, and periods do not become numbers."""
+def _series(series: pd.Series, decode: bool = False) -> Any:
+    """Return the values of a column of a DataFrame, with None for missing values. Objects, texts,
+    periods and intervals become a list: its arrays become tensors, its periods no numbers."""
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
-    if series.dtype != object and not isinstance(kind, pandas.StringDtype | pandas.PeriodDtype):
+    categories = getattr(kind, "categories", None)
+    if categories is not None and (decode or categories.inferred_type in _UNENCODED):
+        series = series.astype(object if series.hasnans else categories.dtype)
+    listed = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype
+    if series.dtype != object and not isinstance(series.dtype, listed):
         return pa.Array.from_pandas(series)
     values = series.to_numpy(dtype=object, copy=True)
     values[series.isna().to_numpy()] = None

@@ -71,8 +71,9 @@ class SqlTable(MergingTable):
             check_columns(table.column_names, names, f"write.table: '{self._write.table}'")
         elif self._dialect not in CASE_SENSITIVE:
             check_case(table.column_names)
-        table = _portable(storable(tensors_to_lists(table)))
+        table = storable(tensors_to_lists(table))
         types = self._types(table.schema)
+        table = _portable(table, types)
         check_keys(table.schema, types, self.key, self._dialect)
         check_values(table, types, self._dialect)
         return self.vectors.cast(table) if self.vectors else table
@@ -82,9 +83,8 @@ class SqlTable(MergingTable):
         existing table, or the times and decimals of a new table."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
-        exact = (pa.types.is_timestamp, pa.types.is_decimal)
-        chosen = [field for field in rows if any(is_one(field.type) for is_one in exact)]
-        return {field.name: _type(field.type) for field in chosen}
+        is_exact = (pa.types.is_timestamp, pa.types.is_decimal)
+        return {x.name: _type(x.type) for x in rows if any(is_one(x.type) for is_one in is_exact)}
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         if self._existing is not None:
@@ -229,11 +229,12 @@ class SqlTable(MergingTable):
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
 
 
-def _portable(table: pa.Table) -> pa.Table:
-    """Return the table with times in UTC and UUIDs as texts, as some databases have no others."""
+def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
+    """Return the table with times in UTC, and with UUIDs as texts, except for columns of UUIDs."""
     for index, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
+        is_other = kind == pa.uuid() and not isinstance(types.get(name), sa.Uuid)
         utc = pa.timestamp(kind.unit, "UTC") if getattr(kind, "tz", None) else kind
-        wanted = pa.string() if kind == pa.uuid() else utc
+        wanted = pa.string() if is_other else utc
         if wanted != kind:
             table = table.set_column(index, name, exact_cast(table.column(index), wanted))
     return table

@@ -43,9 +43,8 @@ def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: st
                 f"write.key: column '{field.name}' is {kind}, and SQLite has no time zones. Make "
                 "it text in a step, or name other columns"
             )
-        if stored is None or kinds.is_null(kind):
-            continue
-        if is_text(kind) != isinstance(stored, sa.String):
+        is_known = stored is not None and not kinds.is_null(kind)
+        if is_known and is_text(kind) != isinstance(stored, sa.String):
             raise BadOutput(
                 f"write.key: column '{field.name}' is {stored!r} in the table, and {kind} in the "
                 f"rows, which do not compare exactly. {_FIX}"

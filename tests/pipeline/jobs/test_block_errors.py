@@ -27,7 +27,7 @@ from ray.data._internal.output_buffer import OutputBlockSizeOption
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayTaskError, WorkerCrashedError
 
-from batchinference.pipeline import ray_data_compat
+from batchinference.pipeline import ray_data_compat as compat
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.execution import execution_control as control_module
 from batchinference.pipeline.execution.execution_control import ExecutionControl
@@ -77,10 +77,10 @@ def test_ended_tasks_are_noticed_while_others_run(monkeypatch: pytest.MonkeyPatc
         limit = module.WAIT_FOR_TASK_COMPLETION_TIMEOUT_S
         for tasks in (2, 200):
             module.ray.wait(["a"] * tasks, num_returns=tasks, fetch_local=False, timeout=limit)
-    few, many = 2 * ray_data_compat.GATHER_SECONDS, ray_data_compat.MAX_GATHER_SECONDS
+    few, many = 2 * compat.GATHER_SECONDS, compat.MAX_GATHER_SECONDS
     assert waits == [(1, limit), (2, few), (1, limit), (200, many)]
     assert limit > many > few
-    assert module.ray is ray_data_compat.ray
+    assert module.ray is compat.ray
 
 
 def test_overlapping_executions_leave_the_real_ray_behind() -> None:
@@ -90,7 +90,7 @@ def test_overlapping_executions_leave_the_real_ray_behind() -> None:
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
     module: Any = streaming_executor_state
-    assert module.ray is ray_data_compat.ray
+    assert module.ray is compat.ray
 
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_write_task_begins_with_enough_rows_or_in_time(
 ) -> None:
     """Each arrival is the time in seconds and the rows that wait."""
     now = 0.0
-    monkeypatch.setattr(ray_data_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(compat, "time", SimpleNamespace(monotonic=lambda: now))
     bundling: Any = TimedBundling(rows=10, seconds=60.0)
     result = []
     for now, rows in arrivals:  # noqa: B007 - read by the clock
@@ -212,11 +212,9 @@ def test_write_task_begins_in_time_although_no_block_arrives(
     the rows of a block that arrives; None if the input ends, with a task for all rows. From 500
     seconds on, a node is draining."""
     now, started = 0.0, list[tuple[float, int | None]]()
-    monkeypatch.setattr(ray_data_compat, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(compat, "time", SimpleNamespace(monotonic=lambda: now))
     draining = {"node": 1}
-    monkeypatch.setattr(
-        ray_data_compat, "get_draining_nodes", lambda: draining if now > 500 else {}
-    )
+    monkeypatch.setattr(compat, "get_draining_nodes", lambda: draining if now > 500 else {})
     queue = RebundleQueue(TimedBundling(rows=10, seconds=60.0))
     operator = Mock(spec=MapOperator, _block_ref_bundler=queue, _metrics=Mock())
     operator._try_schedule_task = lambda bundle, strict: started.append((now, bundle.num_rows()))

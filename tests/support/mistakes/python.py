@@ -159,9 +159,7 @@ MISTAKES = {
         "def clean(row):\n    return {'x': [text.upper() for text in row['text']]}\n",
         "Set method: map",
     ),
-    "the number of rows": _returned(
-        "{'x': len(batch['text'])}", "[len(text) for text in batch['text']]"
-    ),
+    "the number of rows": _returned("{'x': len(batch['text'])}", "[len(t) for t in batch['text']]"),
     "a generator": _returned(
         "{'x': (text.upper() for text in batch['text'])}",
         "[text.upper() for text in batch['text']]",

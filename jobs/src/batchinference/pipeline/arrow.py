@@ -200,7 +200,8 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
     ]
     try:
         column = pa.array(plain, from_pandas=True)
-        if any(map(_has_nanoseconds, plain)):
+        # nanoseconds of pandas times, which Arrow would cut by default
+        if any(getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in plain):
             is_duration = kinds.is_duration(column.type)
             kind = pa.duration("ns") if is_duration else pa.timestamp("ns", column.type.tz)
             return pa.array(plain, kind, from_pandas=True)
@@ -215,11 +216,6 @@ def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
     for _ in values.shape[1:]:
         kind = pa.list_(kind)
     return pa.array(values.tolist(), kind)  # Arrow cuts texts of a NumPy array at the first NUL
-
-
-def _has_nanoseconds(value: Any) -> bool:
-    """Return whether a pandas time has nanoseconds, which Arrow would cut by default."""
-    return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
 def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:

@@ -137,7 +137,9 @@ class DatasetExecution:
         """Return three lists of stages: those in the read tasks, those that are operators, and
         those in the tasks that commit."""
         stages = list(with_preparations(self.plan.stages))
-        first = list(takewhile(_runs_with_reading, stages)) if self.reads_run_steps else []
+        # read tasks have TASK_CPUS
+        small = takewhile(lambda s: s.replicas is None and s.cpus == TASK_CPUS, stages)
+        first = list(small) if self.reads_run_steps else []
         rest = stages[len(first) :]
         ends = rest and rest[-1].replicas is None
         return (first, rest[:-1], rest[-1:]) if ends else (first, rest, [])
@@ -260,11 +262,6 @@ def configured() -> DataContext:
     context.raise_original_map_exception = True
     context.custom_execution_callback_classes = [ControlCallback]
     return context
-
-
-def _runs_with_reading(stage: Stage) -> bool:
-    """Return whether the steps of a stage can run in read tasks, which have TASK_CPUS."""
-    return stage.replicas is None and stage.cpus == TASK_CPUS
 
 
 class RowsDatasource(Datasource):

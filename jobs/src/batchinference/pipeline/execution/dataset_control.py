@@ -32,15 +32,13 @@ class ObservedExecution:
 
     control: ExecutionControl
     read: str = "read"
-    """The names of the stages that run in read tasks, as shown to users."""
     write: str = "write"
-    """The names of the stages that run in write tasks, as shown to users."""
+    """The names of the stages that run in read tasks and in write tasks, as shown to users."""
     sized_reads: bool = False
     """Whether read tasks make blocks of the right size."""
     rows: int = 1
-    """The number of rows that are enough for a write task."""
     seconds: float = 60.0
-    """The seconds after which a write task starts with fewer rows."""
+    """A write task starts as soon as it has `rows` rows, or after `seconds` with fewer rows."""
 
 
 class ControlCallback(ExecutionCallback):

@@ -16,7 +16,7 @@ import torch
 from batchinference.pipeline.arrow import tensors_to_lists, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.runtimes import load_callable
-from batchinference.pipeline.steps.transform import Transform, TransformResult, as_result
+from batchinference.pipeline.steps.transform import Transform, as_result
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.spec.python_step import PythonStep
 from plugins.messages import Messages
@@ -315,8 +315,7 @@ def test_tables_and_frames_may_be_returned(own: Callable[..., Transform], name: 
 def test_rows_of_a_frame_whose_value_does_not_fit_fail(
     own: Callable[..., Transform], kind: Callable[..., Any], column: Callable[..., Any]
 ) -> None:
-    result = own(lambda batch: kind({"a": column([1, "two", 3])}))(TABLE)
-    assert isinstance(result, TransformResult)
+    result = as_result(own(lambda batch: kind({"a": column([1, "two", 3])}))(TABLE))
     assert result.table.to_pydict() == {"a": [1, 3]}
     assert list(result.failed) == [1]
 
@@ -325,6 +324,7 @@ def test_types_of_frames_agree_over_batches(own: Callable[..., Transform]) -> No
     for first, second, failed in (
         (pd.DataFrame({"a": [1, 2, 3]}), pd.DataFrame({"a": ["x", "y", "z"]}), {0, 1, 2}),
         (pd.DataFrame({"a": pd.Categorical([*"xyz"])}), {"a": ["x", "y", "z"]}, set()),
+        (pd.DataFrame({"a": [0.5, 1, 2]}), pd.DataFrame({"a": [1, 2, 3]}), set()),
         ({"a": [1, 2, 3]}, {"a": pd.cut([1, 2, 3], 3)}, {0, 1, 2}),
         ({"a": [1, 2, 3]}, {"a": pd.Categorical(pd.period_range("2024", periods=3))}, {0, 1, 2}),
     ):

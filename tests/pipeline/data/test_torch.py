@@ -232,7 +232,7 @@ def test_float64_columns_are_cast_to_the_module(keep: Any, tmp_path: Path) -> No
     loaded = runtime(**keep(module, tmp_path))
     result = loaded(to_batch(pa.table({"x": column})))
     assert (result.dtype, np.abs(result - direct(module, batch(4))).max() < 1e-6) == ("f", True)
-    for floats, limit in ((torch.float32, 3.4e38), (torch.float8_e4m3fn, 448.0)):
+    for floats, limit in ((torch.float32, 3.4028235e38), (torch.float8_e4m3fn, 448.0)):
         loaded._floats = floats  # type: ignore[attr-defined]
         assert loaded._tensor("x", np.array([limit, np.inf])).dtype == floats  # type: ignore[attr-defined]
         with pytest.raises(TypeError, match="does not fit"):  # not infinity

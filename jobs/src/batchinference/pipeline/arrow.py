@@ -64,7 +64,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all tables as one table. Missing columns become null; types are widened.
     Raises JobFailure if no type can hold all values of a column."""
     if all(table.schema == tables[0].schema for table in tables):
-        return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     names = dict.fromkeys(name for table in tables for name in table.column_names)
     inputs = joinable(tables)
     if not any(isinstance(kind, pa.BaseExtensionType) for t in inputs for kind in t.schema.types):
@@ -146,13 +146,13 @@ def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def to_column(values: Any) -> pa.ChunkedArray:
-    """Return values as a column. Arrow data is returned unchanged.
+    """Return values as a column. The values of Arrow data are not changed.
 
     Ray changes NumPy texts and bytes, and Python times, so these are converted without Ray. Raises
     TypeError for objects that Ray Data could only pickle, for masked values in several dimensions,
     and if the common type would change a value, such as a datetime among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values
+        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
         return _texts(values)
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.char in _NUMBERS:
@@ -202,8 +202,8 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
         column = pa.array(plain, from_pandas=True)
         # nanoseconds of pandas times, which Arrow would cut by default
         if any(getattr(v, "nanosecond", 0) or getattr(v, "nanoseconds", 0) for v in plain):
-            is_duration = kinds.is_duration(column.type)
-            kind = pa.duration("ns") if is_duration else pa.timestamp("ns", column.type.tz)
+            zone = getattr(column.type, "tz", None)
+            kind = pa.duration("ns") if kinds.is_duration(column.type) else pa.timestamp("ns", zone)
             return pa.array(plain, kind, from_pandas=True)
     except NO_VALUES as error:
         raise TypeError(f"its values have no type in common that Arrow knows: {error}") from error
@@ -227,7 +227,9 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         lists = [*filter(None, values)]
         is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
         return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
-    if types == {dict} and kinds.is_struct(kind):
+    if types == {np.ndarray} and {v.dtype.kind for v in values if v is not None} <= {*"iuf"}:
+        return False  # without a comparison of each number
+    if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
     is_number = (kinds.is_integer, kinds.is_floating)

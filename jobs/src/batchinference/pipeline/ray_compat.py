@@ -1,7 +1,6 @@
 """Uses private parts of Ray Core, in the version that pyproject.toml pins.
 
-A test checks that only this module and `ray_data_compat` import private parts of Ray. This one does
-not import Ray Data, whose import takes longer than that of all other modules."""
+A test checks that only this module and `ray_data_compat` do so. This one imports no Ray Data."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ def ray_compat() -> ModuleType:
 
 
 def ray_data_compat() -> ModuleType:
-    """Return the module `ray_data_compat`. The first call imports Ray Data, which takes long, and
-    registers its tensor types in Arrow."""
+    """Return the module `ray_data_compat`. The first call registers Ray's tensor types in Arrow."""
     from batchinference.pipeline import ray_data_compat as module
 
     return module

@@ -253,9 +253,8 @@ class DatasetExecution:
 
 def configured() -> DataContext:
     """Set the Ray Data settings of this process, and return them."""
-    # harmless: a small job has fewer write tasks than may run at the same time
+    # harmless: a small job has few write tasks, and it is not the user who passes the arguments
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
-    # Ray would show this to the user, who did not pass the argument
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
     context.enable_progress_bars = False

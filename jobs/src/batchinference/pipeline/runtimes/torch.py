@@ -53,8 +53,9 @@ class TorchRuntime:
         tensor = to_device(numeric_array(name, values), self._device)
         if self._floats is None or not tensor.is_floating_point():
             return tensor
-        limit = torch.finfo(self._floats).max
-        is_wider = torch.finfo(tensor.dtype).max > limit
+        info = torch.finfo(self._floats)
+        limit = info.max * (1 + info.eps / 4)  # larger numbers do not round to the maximum
+        is_wider = torch.finfo(tensor.dtype).max > info.max
         if is_wider and (tensor.isfinite() & (tensor.abs() > limit)).any():
             raise TypeError(f"input '{name}' is {self._floats}, and a value does not fit in it")
         return tensor.to(self._floats)

@@ -226,7 +226,7 @@ TYPED_ORDERS = [
 EXPECTED = {
     "docs/jobs.md": {"torch-model": count(3), "one-topic": count(2), "gated": count(3)},
     "docs/errors.md": {"bad-rows": count(2)},
-    "docs/exactly-once.md": {"nightly": count(3), "mirror": count(3)},
+    "docs/exactly-once.md": {"mirror": count(3)},
 }
 """A check of the rows that each job of a page writes, in the order of the page."""
 PARTS = {

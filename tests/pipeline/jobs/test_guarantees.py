@@ -1,11 +1,15 @@
-"""The guarantees of docs/contributing/protocol.md, each for each kind of job."""
+"""The guarantees of docs/exactly-once.md, each for each kind of job."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,13 +17,15 @@ from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.crash_isolation import CRASHED
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec.report import JobState, Report
-from support.documents.minimal import Document
+from support.documents.minimal import Document, document
 from support.documents.vllm_models import vllm_step
-from support.jobs.on_ray import Run, errors_of, job_document, run_job, write_lines
+from support.jobs.on_ray import Run, run_job, write_lines
+from support.jobs.vector_jobs import STORES, store_fields
 from support.outputs.rows import rows_of
 from support.outputs.tables import table_rows, write_fields
 from support.outputs.verify_command import verified
 from support.servers.openai import save_language_model
+from support.servers.stores import Store, stored_in
 
 pytestmark = pytest.mark.usefixtures("ray")
 
@@ -40,8 +46,13 @@ MODEL = {
     "replicas": {},
 }
 """A model in the process of the actor. One batch is prepared while another one is computed."""
+COPY = {"addColumns": {"copy": "text"}}
 TABLES = {f"a table of {format_}": format_ for format_ in ("delta", "iceberg", "lance", "sql")}
-TABLE_OF = {**TABLES, "a pool and a table": "iceberg"}
+MERGES = {f"merge into {format_}": f"{format_} merge" for format_ in ("delta", "iceberg", "sql")}
+UPSERTS = {f"upsert into {format_}": format_ for format_ in STORES}
+ADDED, PARTS = {"addColumn to lance": "lance addColumn"}, "files in partitions"
+TABLE_OF = {**TABLES, **MERGES, **UPSERTS, **ADDED, "a pool and a table": "iceberg"}
+"""The format of each table, and a mode other than the default."""
 KINDS: dict[str, list[Document]] = {
     "no pool": [{}],
     "one pool": [{}, POOL, {}],
@@ -49,7 +60,9 @@ KINDS: dict[str, list[Document]] = {
     "one replica": [{}, {"replicas": {"max": 1}, "batchSize": 3}, {}],
     "a model": [CODES, MODEL, {"dropColumns": ["codes"]}],
     "vLLM": [{}, VLLM, {}],
-    **{kind: [{}] for kind in TABLES},
+    **{kind: [{}] for kind in (*TABLES, *MERGES)},
+    **{kind: [{}, CODES] for kind in UPSERTS},
+    **{kind: [{}, COPY] for kind in (*ADDED, PARTS)},
     "a pool and a table": [{}, POOL, {}],
     "before a pool": [SCRIPTED, SAME],
     "after a pool": [SAME, SCRIPTED],
@@ -62,8 +75,10 @@ NEXT_TO_POOL = ("before a pool", "after a pool")
 class Job:
     """A job of one kind, whose last pool does what the texts say."""
 
-    def __init__(self, directory: Path, kind: str) -> None:
-        self._directory, self._kind, self._table = directory, kind, TABLE_OF.get(kind)
+    def __init__(self, directory: Path, kind: str, store: Store | None = None) -> None:
+        self._directory, self._kind, self._store = directory, kind, store
+        self._table, _, self._mode = TABLE_OF.get(kind, "").partition(" ")
+        self._output, self._column = directory / "out", "copy" if kind in ADDED else "text"
         (directory / "code").mkdir()
         if kind == "vLLM":
             (directory / "code" / "record").touch()
@@ -71,7 +86,8 @@ class Job:
 
     def _step(self, number: int) -> Document:
         fields = KINDS[self._kind]
-        step, pools = fields[number], [at for at, step in enumerate(fields) if step]
+        step = fields[number]
+        pools = [at for at, each in enumerate(fields) if each and each not in (CODES, COPY)]
         directory = str(self._directory / "code")
         if step is VLLM:
             return {**step, "model": step["model"] | {"source": f"{directory}/model"}}
@@ -79,11 +95,9 @@ class Job:
             model = step["model"] | {"factoryArgs": {"directory": directory}}
             return {"name": "model", **step, "model": model}
         if step is SCRIPTED:
-            return {
-                "name": "step",
-                "python": step["python"] | {"callArgs": {"directory": directory}},
-            }
-        if step.keys() & {"python", "dropColumns"}:
+            python = step["python"] | {"callArgs": {"directory": directory}}
+            return {"name": "step", "python": python}
+        if step.keys() & {"python", "addColumns", "dropColumns"}:
             return {"name": f"step{number}", **step}
         scripted = {"callable": "own_code:Scripted", "constructorArgs": {"directory": directory}}
         same = {"callable": "own_code:Same" if step else "own_code:same"}
@@ -92,39 +106,54 @@ class Job:
 
     def run(self, stop: StopSignal | None = None, **arguments: Any) -> Run:
         steps = [self._step(number) for number in range(len(KINDS[self._kind]))]
-        job = job_document(
-            "job",
-            self._directory / "in",
-            self._directory / "out",
-            steps=steps,
-            errors={"maxRows": 5},
-            write=write_fields(self._table, self._directory) if self._table else {},
-        )
+        read = {"format": "text", "paths": [str(self._directory / "in")]}
+        if self._kind in ADDED:
+            read = {"format": "lance", "path": str(self._output)}
+        job = document("job", read=read, write=self._write(), steps=steps, errors={"maxRows": 5})
         return run_job(job, stop=stop, **arguments)
 
+    def _write(self) -> Document:
+        if self._store is not None:
+            vector = {"key": ["text"], "vectorColumn": "codes", "dimensions": 16}
+            return store_fields(self._table, self._store, self._directory, **vector)
+        if self._kind == PARTS:
+            return write_fields("parquet", self._directory) | {"partitionBy": ["copy"]}
+        fields = write_fields(self._table or "json", self._directory)
+        own = {"merge": {"key": ["text"]}, "addColumn": {"columns": [self._column]}}
+        return fields | ({"mode": self._mode, **own[self._mode]} if self._mode else {})
+
     def read(self, **files: list[str]) -> None:
-        """Write the input: the lines of each file."""
-        write_lines(self._directory / "in", {f"{name}.txt": lines for name, lines in files.items()})
+        """Write the input: the lines of each file, or the rows of each fragment."""
+        for name, lines in files.items():
+            if self._kind in ADDED:
+                lance.write_dataset(pa.table({"text": lines}), self._output, mode="append")
+            else:
+                write_lines(self._directory / "in", {f"{name}.txt": lines})
 
     def texts(self) -> list[str]:
         """Return the texts in the output, as its readers see them."""
-        if self._table:
-            return sorted(row["text"] for row in table_rows(self._table, self._directory))
-        return sorted(str(row["text"]) for row in rows_of(self._directory / "out"))
+        if self._store is not None:
+            rows = self._store.rows()
+        elif self._table:
+            rows = table_rows(self._table, self._directory)
+        else:
+            parts = (self._output, *self._output.glob("copy=*"))
+            rows = [row for part in parts for row in rows_of(part)]
+        computed = [row for row in rows if row.get("copy") or self._kind not in ADDED]
+        return sorted(row[self._column] for row in computed)
 
     def committed(self) -> list[str]:
         """Return the committed texts of an unfinished output."""
         if not self._table:
             return self.texts()
         assert self.texts() == []
-        files = (self._directory / "out" / "_batchinference" / "staged").iterdir()
-        return [text for file in files for text in pq.read_table(file).column("text").to_pylist()]
+        tables = map(pq.read_table, self._output.rglob("staged/*.parquet"))
+        return [text for table in tables for text in table[self._column].to_pylist()]
 
     def errors(self) -> dict[str, str]:
-        """Return the error of each failed row, by its file and number."""
-        records = errors_of(self._directory / "out")
-        named = {f"{Path(str(row['path'])).stem} {row['row']}": row["error"] for row in records}
-        return {name: str(error) for name, error in sorted(named.items())}
+        """Return the error of each failed row, by the numbers of its file and its row."""
+        tables = map(pq.read_table, self._output.rglob("errors/*.parquet"))
+        return dict(sorted((row["id"], row["error"]) for t in tables for row in t.to_pylist()))
 
     def computed(self) -> list[str]:
         """Return the texts that were computed, each as often as that happened."""
@@ -136,7 +165,7 @@ class Job:
         (self._directory / "code" / "release").touch()
 
     def is_proven(self) -> bool:
-        return verified(self._directory / "out", "--trust-output").result == "proven"
+        return verified(self._output, "--trust-output").result == "proven"
 
 
 SOON = ("no pool", "one pool", "a model", "vLLM", "a table of delta")
@@ -150,8 +179,10 @@ SOON = ("no pool", "one pool", "a model", "vLLM", "a table of delta")
         if kind not in ("one replica", *NEXT_TO_POOL)
     ]
 )
-def job(request: pytest.FixtureRequest, tmp_path: Path) -> Job:
-    return Job(tmp_path, request.param)
+def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
+    store = STORES.get(UPSERTS.get(request.param, ""))
+    with stored_in(store()) if store else nullcontext() as served:
+        yield Job(tmp_path, request.param, served)
 
 
 @pytest.mark.parametrize(
@@ -178,21 +209,18 @@ def check_failed_rows(job: Job, **retries: int) -> None:
     assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (8, 6, 2, 0))
     assert job.texts() == ["a0", "a2", "b0", "b1", "c0", "c1"]
     errors = job.errors()
-    assert [*errors] == ["a 1", "b 2"]
-    assert errors["a 1"] == f"WorkerCrashed: {CRASHED}"
-    assert "WorkerCrashed" not in errors["b 2"]
+    assert [*errors] == ["0:1", "1:2"]
+    assert errors["0:1"] == f"WorkerCrashed: {CRASHED}"
+    assert "WorkerCrashed" not in errors["1:2"]
     assert run.report.retries >= 2
     assert job.is_proven()
 
 
-@pytest.fixture
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let tasks commit after each batch."""
+def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks commit after each batch."""
     monkeypatch.setattr(executor, "small_commit_seconds", lambda **_: 0.0)
-
-
-@pytest.mark.usefixtures("_soon")
-def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(job: Job) -> None:
     files = {f"f{number}": [f"{number} {row}" for row in range(4)] for number in range(6)}
     job.read(**files, waiting=["hold"])
     stop = StopSignal()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
+from aiohttp import web
 
 from support.documents.http_models import chat
 from support.documents.minimal import Document
@@ -19,7 +19,7 @@ from support.jobs.command import Command, wait_until
 from support.jobs.gated import committed_rows
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
-from support.servers.loopback import handled_by
+from support.servers.scripted_http import serving
 
 ROWS, HELD = 60, 40
 """The number of rows, and the first one that the endpoint does not answer at once."""
@@ -32,47 +32,26 @@ class Endpoint:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
-        self.refused, self.url = set[int](), ""
 
-    def answer(self, text: str) -> Document:
-        """Return the response for a text; empty if it is refused."""
+    async def answer(self, request: web.Request) -> web.Response:
+        text = json.loads(await request.text())["messages"][0]["content"]
         self.asked[text] += 1
         number = int(text.split()[1])
-        if number in self.refused:
-            return {}
         if number >= HELD:
-            self.released.wait(120)
+            await asyncio.to_thread(self.released.wait, 120)
         usage = {"prompt_tokens": 2, "completion_tokens": 3}
         message = {"content": json.dumps({"number": number})}
-        return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+        choices = [{"message": message, "finish_reason": "stop"}]
+        return web.json_response({"choices": choices, "usage": usage})
 
 
-@contextmanager
-def served(endpoint: Endpoint) -> Iterator[Endpoint]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            answer = endpoint.answer(body["messages"][0]["content"])
-            content = json.dumps(answer).encode()
-            self.send_response(200 if answer else 400)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-    with handled_by(Handler) as port:
-        endpoint.url = f"http://127.0.0.1:{port}/v1"
-        yield endpoint
-        endpoint.released.set()
-
-
-def job(directory: Path, endpoint: Endpoint, **spec: object) -> Document:
+def job(directory: Path, url: str) -> Document:
     files = {f"{n}.txt": TEXTS[20 * n : 20 * n + 20] for n in range(ROWS // 20)}
-    source = directory / "in"
-    source = source if source.exists() else write_lines(source, files)
+    source = write_lines(directory / "in", files)
     fields = {"schema": {"fields": [{"name": "number", "type": "int64"}]}, "concurrency": 4}
-    ask = {"name": "ask", "model": chat(url=endpoint.url, **fields), "batchSize": 4}
+    ask = {"name": "ask", "model": chat(url=url, **fields), "batchSize": 4}
     ask["cache"] = {"path": str(directory / "results")}
-    return job_document("asking", source, directory / "out", steps=[ask], **spec)
+    return job_document("asking", source, directory / "out", steps=[ask])
 
 
 def assert_has(directory: Path, texts: Sequence[str]) -> None:
@@ -81,8 +60,9 @@ def assert_has(directory: Path, texts: Sequence[str]) -> None:
 
 
 def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path: Path) -> None:
-    with served(Endpoint()) as endpoint:
-        given = job(tmp_path, endpoint)
+    endpoint = Endpoint()
+    with serving(endpoint.answer) as server:
+        given = job(tmp_path, server.url)
         (tmp_path / "job.yaml").write_text(yaml.safe_dump(given))
         command = Command(["run", "job.yaml"], tmp_path)
         process = command.start()

@@ -1,7 +1,7 @@
 """The number of storage requests of a small job in each phase, by kind.
 
-Each lease, marker and directory is read once to decide what the job does. What is read again is
-named here. A write of a lease (`update`) reads the lease and compares it."""
+Each lease, marker and directory is read once to decide what the job does, and the input is listed
+once. What is read again is named here. A write of a lease (`update`) reads and compares it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from batchinference.pipeline import pass_start
 from batchinference.pipeline.commit import output_paths
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan import plan
 from batchinference.spec.report import JobState
+from support.calls import counted
 from support.documents.minimal import Document
 from support.jobs.without_ray import invoke_without_ray, run_without_ray, small_job, write_input
 
@@ -46,6 +48,7 @@ class Storage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._found: dict[str, Counter[str]] = {}
+        self._prepared = Counter[tuple[str, str]]()
         self._phase, self._nested = "look", False
         for name, kind in KINDS.items():
             monkeypatch.setattr(Location, name, self._counted(kind, getattr(Location, name)))
@@ -59,6 +62,7 @@ class Storage:
             if self._nested or location.path.endswith("heartbeat"):
                 return real(location, *given, **named)
             self._found.setdefault(self._phase, Counter())[kind] += 1
+            self._prepared[kind, location.path] += self._phase not in ("begin", "run", "end")
             self._nested = True
             try:
                 return real(location, *given, **named)
@@ -77,11 +81,14 @@ class Storage:
 
         return call
 
-    def of(self, job: Document) -> Requests:
-        """Run a job, and return its requests until its first task, and those of its end."""
-        self._found, self._phase = {}, "look"
+    def of(self, job: Document, again: int = 0) -> Requests:
+        """Run a job, and return its requests until its first task, and those of its end. Before it
+        begins a pass, it repeats a request for `again` files."""
+        self._found, self._phase, self._prepared = {}, "look", Counter()
         report = run_without_ray(job)
         assert report.state == JobState.SUCCEEDED, report.message
+        repeated = [request for request, count in self._prepared.items() if count > 1]
+        assert len(repeated) == again, repeated
         return {phase: dict(result) for phase, result in self._found.items() if phase != "run"}
 
 
@@ -147,7 +154,7 @@ def test_requests_of_an_append(storage: Storage, source: Path, tmp_path: Path) -
 
 def test_requests_of_a_replacement(storage: Storage, source: Path, tmp_path: Path) -> None:
     storage.of(small_job(source, tmp_path / "out"))
-    result = storage.of(small_job(source, tmp_path / "out", mode="overwrite"))
+    result = storage.of(small_job(source, tmp_path / "out", mode="overwrite"), again=2)
     assert until_first_task(result) == {
         # the leases are read again after what is left of an earlier replacement is deleted
         "look": {"read": 7, "list": 1, "clear": 1},
@@ -160,12 +167,9 @@ def until_first_task(requests: Requests) -> Requests:
     return {phase: requests for phase, requests in requests.items() if phase != "end"}
 
 
-def test_work_of_a_job_is_hashed_once(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hashed, real = [], output_paths.work_key
-    monkeypatch.setattr(output_paths, "work_key", lambda spec: hashed.append(1) or real(spec))
+def test_work_is_hashed_and_plan_is_computed_once(source: Path, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(yaml.safe_dump(small_job(source, tmp_path / "out", mode="overwrite")))
-    assert not invoke_without_ray("run", str(job)).exit_code
-    assert len(hashed) == 1
+    with counted(output_paths, "work_key") as hashed, counted(plan, "stages_of") as planned:
+        assert not invoke_without_ray("run", str(job)).exit_code
+    assert (hashed.call_count, planned.call_count) == (1, 1)

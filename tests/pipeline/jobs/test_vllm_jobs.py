@@ -71,15 +71,6 @@ def test_rows_keep_their_columns_and_failed_rows_their_errors(tmp_path: Path, mo
     }
 
 
-@pytest.mark.long("vllm")
-def test_engine_that_dies_is_replaced(tmp_path: Path, model: str) -> None:
-    texts = [*TEXTS, "lost once"]
-    result = run(tmp_path, vllm_step(source=model, chat=False), texts=texts)
-    assert result.report.state == JobState.SUCCEEDED, result.report.message
-    assert written(tmp_path) == {text: text[::-1] for text in texts}
-    assert result.report.retries
-
-
 def test_missing_adapters_are_reported_before_anything_starts(tmp_path: Path, model: str) -> None:
     fields = {"inputs": {"question": "text", "style": "text"}, "prompt": "{question}"}
     result = run(tmp_path, vllm_step(source=model, adapter="style", loraPath="/nowhere", **fields))

@@ -25,7 +25,6 @@ S3_IMAGE = os.environ.get("S3_IMAGE", "ghcr.io/versity/versitygw:v1.8.0")
 SECRET = "s3-credentials"
 BUCKET = "data"
 KEYS = {"AWS_ACCESS_KEY_ID": "e2e", "AWS_SECRET_ACCESS_KEY": "e2e-secret-of-the-tests"}
-SECRET_VALUE = KEYS["AWS_SECRET_ACCESS_KEY"]
 JOB_ENVIRONMENT: list[dict[str, Any]] = [
     # a short name: each namespace has a service `s3`, even without its own server
     {"name": "AWS_ENDPOINT_URL", "value": "http://s3:7070"},

@@ -216,9 +216,6 @@ class AsyncLLMEngine:
         )
         if "refuse" in text or text == "fail":
             raise VLLMValidationError("The decoder prompt is too odd")
-        if "lost once" in text and not (mark := Path(self.arguments.model, "lost")).exists():
-            mark.touch()
-            raise EngineDeadError
         if "is lost" in text or text == "die":
             raise EngineDeadError
         if "no memory" in text:

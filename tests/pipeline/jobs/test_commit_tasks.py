@@ -445,6 +445,19 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         assert not of_another.is_set()
 
 
+def test_process_stops_although_ray_did_not_answer_before(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str]
+) -> None:
+    answers = iter([False])
+
+    def answer(name: str) -> bool:
+        return name in flags if next(answers, True) else 1 / 0 > 0
+
+    monkeypatch.setattr(worker_stop, "has_flag", answer)
+    quick("run").send()
+    assert quick("run").watched_for_ever().wait(10)
+
+
 @pytest.mark.usefixtures("flags")
 def test_processes_stop_when_their_pod_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -7,8 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -27,6 +29,8 @@ from batchinference.pipeline.execution.stop_signals import (
     stop_on_signals,
 )
 from batchinference.spec.lifecycle import DRAIN_SECONDS
+from batchinference.spec.report import JobState
+from support.jobs.without_ray import run_without_ray, small_job, write_input
 
 QUICK = 0.01
 
@@ -193,6 +197,22 @@ def test_second_request_ends_at_once(long: Long) -> None:
     with pytest.raises(Interrupted, match="SIGTERM"):
         run_monitored(long, nothing, stop)
     assert long.given_up
+
+
+@pytest.mark.parametrize(
+    "function", ["job.prepare_pass", "execution.executor.Executor.rewrite_files"]
+)
+def test_second_request_ends_work_before_and_after_the_rows(tmp_path: Path, function: str) -> None:
+    stop, job = StopSignal(), small_job(write_input(tmp_path / "in"), tmp_path / "out")
+
+    def long(*_: object, **__: object) -> None:
+        for _ in range(2):
+            stop.ask(signal.SIGINT)
+
+    with patch(f"batchinference.pipeline.{function}", long):
+        report = run_without_ray(job, stop=stop)
+    assert (report.reason, report.message) == ("Interrupted", "stopped by SIGINT")
+    assert run_without_ray(job).state == JobState.SUCCEEDED
 
 
 def test_work_broken_by_a_signal_is_interrupted() -> None:

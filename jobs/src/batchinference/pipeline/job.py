@@ -118,7 +118,8 @@ class JobRun:
         self._notes.clear()
         self._reports.begin_output(target.layout)
         identity = identity_of(self.job)
-        run = prepare_pass(self.job.spec, target, identity, own_only=self.own_only)
+        with self.stop.interrupting():
+            run = prepare_pass(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)
@@ -204,11 +205,10 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
         check_tokens(self.job.spec.cluster.limits, counts)
 
-    def _finalize(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Report:
-        """Complete the output of a pass without missing rows, and return the report."""
+    def _final_files(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Snapshot:
+        """Rewrite the files of a pass without missing rows, and commit the rows to the table, if
+        any. Return the final snapshot."""
         job_pass, write, snapshot = run.job_pass, self.job.spec.write, end.snapshot
-        self._reports.enter(JobState.FINALIZING)
-        self._check_final(run, snapshot)
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
             job_pass.write_unified_snapshot(unified)
@@ -220,6 +220,15 @@ class JobRun:
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
             job_pass.commit_table(write, run.table, placed, snapshot, self._reports.build())
+        return snapshot
+
+    def _finalize(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Report:
+        """Complete the output of a pass without missing rows, and return the report."""
+        job_pass, write = run.job_pass, self.job.spec.write
+        self._reports.enter(JobState.FINALIZING)
+        self._check_final(run, end.snapshot)
+        with self.stop.interrupting():
+            snapshot = self._final_files(run, end, executor)
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()

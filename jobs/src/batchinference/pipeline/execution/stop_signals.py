@@ -41,6 +41,7 @@ class StopSignal:
         self.has_run = False
         """Whether rows may have been computed."""
         self._announced = threading.Event()
+        self._interrupts = False
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Handle a signal: the first one asks to stop, and a second one to stop at once."""
@@ -49,6 +50,8 @@ class StopSignal:
         self.signal = number
         self.event.set()
         self._announced.set()
+        if self._interrupts and self.forced.is_set():
+            raise KeyboardInterrupt
 
     @contextmanager
     def announced(self) -> Iterator[None]:
@@ -66,6 +69,19 @@ class StopSignal:
         self._announced.wait()
         if self.event.is_set() and not self.has_run:
             self.say(STOPPING_EARLY)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """While the block runs, a second signal raises Interrupted. The block leaves its work as if
+        the process was killed."""
+        self._interrupts = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.check()
+            raise
+        finally:
+            self._interrupts = False
 
     def check(self) -> None:
         """Raise Interrupted if a stop was requested."""

@@ -164,7 +164,7 @@ def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     stage_runner = SimpleNamespace(note_occupancy=lambda: None)
-    monkeypatch.setattr(Segment, "load", lambda _: [stage_runner])
+    monkeypatch.setattr(Segment, "load", lambda _: stage_runner)
     monkeypatch.setattr(Segment, "of_block", die)
     (stage,) = stages_of(steps_of(vllm_step()))
     errors = ErrorHandling(tolerant=True, input=Location("/none"))

@@ -411,7 +411,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
 def load_in_pool(segment: Segment) -> None:
     """Load the stages of an actor, and make them note how busy it is. Raises JobFailure."""
     outputs_within(OCCUPANCY.passing_on)
-    segment.load()[0].note_occupancy()
+    segment.load().note_occupancy()
 
 
 def exit_process(error: EngineDied) -> None:

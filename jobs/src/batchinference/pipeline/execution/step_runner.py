@@ -1,4 +1,4 @@
-"""Runs the steps of a stage over batches of rows, and isolates rows that fail.
+"""Runs the steps of a segment over batches of rows, and isolates rows that fail.
 
 A batch that raises an error about a row is halved until each failing row is alone."""
 
@@ -123,15 +123,12 @@ class ErrorHandling:
         ]
 
 
-class StageRunner:
-    """Runs the steps of a stage. Each actor or worker process creates one runner."""
+class SegmentRunner:
+    """Runs the steps of a segment. Each actor or worker process creates one runner."""
 
-    def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
+    def __init__(self, stages: Sequence[Stage], errors: ErrorHandling) -> None:
         """Load the models and user code of the steps. Raises ModelLoad or DeviceFailed."""
-        custom, kinds = dict(stage.custom), dict(stage.kinds)
-        device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        load = _prepared if stage.prepares else _loaded
-        self._steps = [load(step, device, errors) for step in stage.steps]
+        self._steps = [runner for stage in stages for runner in _runners_of(stage, errors)]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the results of a batch, in several batches if a step makes large results. Once
@@ -149,7 +146,7 @@ class StageRunner:
                 kept.enter_context(step.unlearned())
             yield
 
-    def for_other_thread(self) -> StageRunner:
+    def for_other_thread(self) -> SegmentRunner:
         """Return a runner for the current thread that shares the models and code of the steps."""
         limit_this_thread()
         other = copy(self)
@@ -163,6 +160,14 @@ class StageRunner:
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.time.take_rest())
+
+
+def _runners_of(stage: Stage, errors: ErrorHandling) -> Iterator[StepRunner]:
+    """Yield the runners of the steps of a stage, on the device of the stage."""
+    custom, kinds = dict(stage.custom), dict(stage.kinds)
+    device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
+    load = _prepared if stage.prepares else _loaded
+    yield from (load(step, device, errors) for step in stage.steps)
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:

@@ -169,7 +169,7 @@ class JobRun:
         failed = False
         if executor.has_rows:
             try:
-                run_monitored(executor, observe, self.stop)
+                run_monitored(executor.run, executor.control, observe, self.stop)
             except JobFailure as failure:
                 if not (failed := search.retries_with_fewer(failure)):
                     raise

@@ -306,14 +306,6 @@ class Executor:
         """The resources that Ray has now; None if unknown."""
         return capacity_of(self._plan)
 
-    def drain(self) -> None:
-        """Make `run` return soon in its thread, after running tasks have committed."""
-        self.control.drain()
-
-    def give_up(self) -> None:
-        """Make `run` raise an error soon in its thread."""
-        self.control.given_up = True
-
 
 def _run(function: Callable[[], Result]) -> Result:
     return function()

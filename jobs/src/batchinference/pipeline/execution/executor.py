@@ -33,8 +33,10 @@ from batchinference.pipeline.execution.task_resources import (
 )
 from batchinference.pipeline.execution.task_sizing import (
     FULL_FILES,
-    TaskSizing,
-    small_commit_seconds,
+    LARGE_TASK_ROWS,
+    SMALL_COMMIT_SECONDS,
+    SMALL_COMMIT_UNMERGED_SECONDS,
+    number_of_tasks,
 )
 from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
@@ -129,13 +131,17 @@ class Executor:
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
         texts = read.HAS_TEXTS and columns_of_first_model(self._spec.steps)
-        merged = self._merges
-        prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
         parts = None if divisible else math.ceil(share * len(job_input))
-        per_file = self._layout.rows_per_file
-        tasks = TaskSizing(self._at_once, parts, prefer_large, merged, per_file)
-        return tasks.tasks(sizing.blocks, share * count.rows)
+        large = max(LARGE_TASK_ROWS, FULL_FILES * (self._layout.rows_per_file or 0))
+        return number_of_tasks(
+            sizing.blocks,
+            share * count.rows,
+            self._at_once,
+            parts,
+            merged=self._merges,
+            large_rows=large if texts or not self._merges else None,
+        )
 
     @property
     def _merges(self) -> bool:
@@ -176,7 +182,8 @@ class Executor:
     def _rules(self) -> CommitRules:
         per_file = self._layout.rows_per_file or 0
         enough = max(self._prepared.sizing.rows_per_file, per_file)
-        return CommitRules(enough, small_commit_seconds(merged=self._merges), per_file)
+        small = SMALL_COMMIT_SECONDS if self._merges else SMALL_COMMIT_UNMERGED_SECONDS
+        return CommitRules(enough, small, per_file)
 
     @property
     def _committer(self) -> Committer:

@@ -250,7 +250,7 @@ def test_batches_are_in_prefix_order_and_results_in_that_of_the_input() -> None:
         yield batch
 
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": 3}))
-    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event(), in_flight=RowsInFlight())
+    concurrent = ConcurrentBatches(stage, run, threading.Event(), in_flight=RowsInFlight())
     given = merged([good(0, 0, pa.table({"text": texts})), failed(0, 9)])
     text = decode(pa.concat_tables(concurrent(encode(given))))
     assert text.table["text"].to_pylist() == texts

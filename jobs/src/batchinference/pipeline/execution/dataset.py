@@ -31,8 +31,8 @@ from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
 from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
 from batchinference.pipeline.execution.concurrent_batches import (
+    ConcurrentBatches,
     concurrency_of_actors,
-    concurrent_or_single,
 )
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Isolation
 from batchinference.pipeline.execution.dataset_control import ControlCallback, ObservedExecution
@@ -386,9 +386,9 @@ def _actor(stage: Stage, segment: Segment) -> type:
             except JobFailure as failure:
                 # raised at the first batch, because Ray drops the cause of constructor errors
                 self._failure = failure
-            self._run = concurrent_or_single(
-                stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
-            )
+            calls = BlockCalls(stage.name, segment, stopping)
+            batches_itself = stage.batches_itself
+            self._run = ConcurrentBatches(stage, calls, stopping) if batches_itself else calls
 
         def __del__(self) -> None:  # runs when Ray Data ends the actor
             try:

@@ -38,7 +38,7 @@ from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Isolati
 from batchinference.pipeline.execution.dataset_control import ControlCallback, ObservedExecution
 from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits
-from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.report_notes import process_notes
 from batchinference.pipeline.execution.segment import Segment, unload_stages
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.task_resources import (
@@ -287,7 +287,7 @@ class BlockReader:
         read = read_time.of(self.read(), lambda batch: len(batch.input_ids))
         with StopRequest(self.segment.run_id).watched() as stopping:
             yield from map(encode, until_stopped(self._results(read, stopping), stopping))
-        process = (*peak_memory(self.segment.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
+        process = process_notes(self.segment.run_id, READ_STEP)
         if notes := (*process, *read_time.take_rest(), *self.segment.take_notes()):
             yield encode(RowBatch(notes=notes))
 
@@ -445,9 +445,8 @@ class BlockCalls:
         return OCCUPANCY.working(self._results(block))
 
     def _results(self, block: pa.Table) -> Iterator[pa.Table]:
-        memory = peak_memory(self._segment.run_id)
         for batch in self._segment.of_block(decode(block), self._stopping):
-            notes = (*batch.notes, *memory.notes(self._name), *retry_notes(self._name))
+            notes = (*batch.notes, *process_notes(self._segment.run_id, self._name))
             yield encode(replace(batch, notes=notes))
 
 

@@ -17,8 +17,8 @@ from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     counts_of,
     parse_manifest_name,
-    ranges_of,
 )
+from batchinference.pipeline.commit.row_coverage import ranges_of
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
 from batchinference.spec.progress import Counts

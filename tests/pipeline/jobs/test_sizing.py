@@ -12,7 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution.task_sizing import LARGE_TASK_ROWS, number_of_tasks
+from batchinference.pipeline.execution.task_sizing import (
+    LARGE_TASK_ROWS,
+    number_of_tasks,
+    small_commit_seconds,
+)
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.file_input import open_files
 from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot
@@ -152,6 +156,10 @@ def test_tasks_follow_the_cpus_if_each_has_enough_rows(
     large_rows = LARGE_TASK_ROWS if large else None
     tasks = number_of_tasks(64, rows, cpus, parts, merged=merged, large_rows=large_rows)
     assert tasks == expected
+
+
+def test_files_that_are_not_merged_wait_longer_for_enough_rows() -> None:
+    assert small_commit_seconds(merged=False) > small_commit_seconds(merged=True)
 
 
 def test_large_rows_make_short_files() -> None:

@@ -34,9 +34,8 @@ from batchinference.pipeline.execution.task_resources import (
 from batchinference.pipeline.execution.task_sizing import (
     FULL_FILES,
     LARGE_TASK_ROWS,
-    SMALL_COMMIT_SECONDS,
-    SMALL_COMMIT_UNMERGED_SECONDS,
     number_of_tasks,
+    small_commit_seconds,
 )
 from batchinference.pipeline.execution.worker_stop import StopRequest
 from batchinference.pipeline.input import ReadRows
@@ -182,8 +181,7 @@ class Executor:
     def _rules(self) -> CommitRules:
         per_file = self._layout.rows_per_file or 0
         enough = max(self._prepared.sizing.rows_per_file, per_file)
-        small = SMALL_COMMIT_SECONDS if self._merges else SMALL_COMMIT_UNMERGED_SECONDS
-        return CommitRules(enough, small, per_file)
+        return CommitRules(enough, small_commit_seconds(merged=self._merges), per_file)
 
     @property
     def _committer(self) -> Committer:

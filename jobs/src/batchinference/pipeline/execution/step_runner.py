@@ -61,6 +61,8 @@ from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
     Transform,
     TransformResult,
+    all_failed,
+    as_result,
     without_bad_rows,
 )
 from batchinference.pipeline.storage.location import Location
@@ -359,17 +361,9 @@ class StepRunner:
             start = offset + part.start
             results.rows = part.start + part.rows
             results.warnings += [w._replace(row=start + w.row) for w in part.warnings]
-            errors: Mapping[int, Exception] = {}
-            match part.result:
-                case pa.Table() as table:
-                    results.add_table(table, np.arange(start, start + part.rows))
-                case TransformResult() as result:
-                    results.add_table(result.table, start + result.parents)
-                    errors = result.failed
-                case error:
-                    errors = {0: error}
-            for index in sorted(errors):
-                row = self._failed(rows, part.start + index, offset, ids, errors[index])
+            results.add_table(part.result.table, start + part.result.parents)
+            for index, error in sorted(part.result.failed.items()):
+                row = self._failed(rows, part.start + index, offset, ids, error)
                 results.failed.append((start + index, row))
                 if self._errors.has_too_many(len(results.failed)):
                     return results.before(start + index + 1, offset)
@@ -503,12 +497,12 @@ def _complete_rows(ids: np.ndarray, rows: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a batch and their result, or one row and its error. The row indexes of
-    warnings are relative to `start`."""
+    """Consecutive rows of a batch and their result. Row indexes of the result and of the warnings
+    are relative to `start`."""
 
     start: int
     rows: int
-    result: pa.Table | TransformResult | Exception
+    result: TransformResult
     warnings: Sequence[RowWarning] = ()
 
 
@@ -531,15 +525,13 @@ def bisect_failures(
     stop = start + batch.num_rows
     while True:
         result, warnings = _try(apply, batch, failing)
-        if isinstance(result, Exception) and batch.num_rows > 1:
+        if result is None:
             break
-        rows = result.rows if isinstance(result, TransformResult) else None
-        rows = batch.num_rows if rows is None else rows
+        rows = batch.num_rows if result.rows is None else result.rows
         yield Part(start, rows, result, [warning for warning in warnings if warning.row < rows])
         start, batch = start + rows, batch.slice(rows)
         if start == stop:
             return
-    del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
     parts = itertools.chain(
         bisect_failures(apply, batch.slice(0, half), failing, start),
@@ -552,19 +544,21 @@ def bisect_failures(
 
 def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
-) -> tuple[pa.Table | TransformResult | Exception, list[RowWarning]]:
-    """Return the result or the error of a step, and its warnings about rows that have not failed.
-    Tokens of a failed call are assigned to the first row."""
-    # do not halve here, because this error would become the context of errors of single rows
+) -> tuple[TransformResult | None, list[RowWarning]]:
+    """Return the result of a step, and its warnings about rows that have not failed. The result is
+    None if the step failed for several rows. Tokens of a failed call are assigned to the first
+    row."""
+    # do not halve here, because this error would become the context of errors of single rows, and
+    # its traceback holds the tensors of the batch, whose memory the halves need
     try:
         with collect_warnings() as warnings:
             result = apply(batch)
-        result = without_bad_rows(result, warnings, failing)
+        result = as_result(without_bad_rows(result, warnings, failing))
     except Exception as error:
         if not is_about_the_row(error):
             raise
         used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
-        return error, used
-    failed = result.failed if isinstance(result, TransformResult) else {}
+        return all_failed(1, error) if batch.num_rows == 1 else None, used
     # failed rows have used tokens, too
-    return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]
+    kept = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
+    return result, list(kept)

@@ -39,3 +39,8 @@ def number_of_tasks(
     if large_rows is None:
         return tasks
     return min(tasks, math.ceil(max(rows / large_rows, MIN_LARGE_TASKS * at_once)))
+
+
+def small_commit_seconds(*, merged: bool) -> float:
+    """Return the seconds after which a task commits the rows that it has, even if they are few."""
+    return SMALL_COMMIT_SECONDS if merged else SMALL_COMMIT_UNMERGED_SECONDS

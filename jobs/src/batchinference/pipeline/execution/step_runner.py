@@ -363,19 +363,14 @@ class StepRunner:
             results.warnings += [w._replace(row=start + w.row) for w in part.warnings]
             results.add_table(part.result.table, start + part.result.parents)
             for index, error in sorted(part.result.failed.items()):
-                row = self._failed(rows, part.start + index, offset, ids, error)
-                results.failed.append((start + index, row))
+                number, row = start + index, rows.slice(part.start + index, 1)
+                failed = self._errors.failed_row(self.name, int(ids[number]), error, row)
+                results.failed.append((number, failed))
                 if self._errors.has_too_many(len(results.failed)):
-                    return results.before(start + index + 1, offset)
+                    return results.before(number + 1, offset)
             if results.nbytes >= self._result_bytes:
                 break
         return results
-
-    def _failed(
-        self, rows: pa.Table, index: int, offset: int, ids: np.ndarray, error: Exception
-    ) -> pa.Table:
-        row_id = int(ids[offset + index])
-        return self._errors.failed_row(self.name, row_id, error, rows.slice(index, 1))
 
 
 class ChosenRows:

@@ -17,8 +17,8 @@ from batchinference.pipeline.commit.manifest import (
     ManifestEntry,
     counts_of,
     parse_manifest_name,
+    ranges_of,
 )
-from batchinference.pipeline.commit.row_coverage import ranges_of
 from batchinference.pipeline.report.builder import ReportBuilder, collect_notes
 from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_BITS, pack_id
 from batchinference.spec.progress import Counts
@@ -91,6 +91,10 @@ def test_ranges_do_not_cross_files() -> None:
     last = (1 << ROW_BITS) - 1
     row_ranges = ranges_of(ids_of([(0, last - 1), (1, 0)]))
     assert row_ranges == [(0, last - 1, last), (1, 0, 1)]
+
+
+def test_row_that_occurs_twice_is_in_two_ranges() -> None:
+    assert ranges_of(ids_of([(0, 5), (0, 6), (0, 5)])) == [(0, 5, 6), (0, 5, 7)]
 
 
 @given(MANIFESTS)

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, Range, Share
+from batchinference.pipeline.commit.manifest import Manifest, ManifestEntry, Range, Share, ranges_of
 from batchinference.pipeline.commit.row_coverage import (
     SHOWN,
     RowSet,
     format_missing_rows,
-    ranges_of,
     resolve_overlaps,
 )
 from batchinference.pipeline.commit.snapshot import Snapshot

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.commit.manifest import Origin, Range, Share
-from batchinference.pipeline.commit.row_coverage import ranges_of
+from batchinference.pipeline.commit.manifest import Origin, Range, Share, ranges_of
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, ROW_MASK, RowBatch, unpack_ids
 from batchinference.spec.progress import Counts, TokenKind
 from batchinference.spec.warnings import WarningCount, WarningName

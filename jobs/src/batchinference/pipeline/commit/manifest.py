@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, TypeAlias
 
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from batchinference.pipeline.commit.output_paths import part_prefix
-from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK
+from batchinference.pipeline.row_batch import FULL_SHARE, MAX_FILES, ROW_MASK, unpack_ids
 from batchinference.pipeline.storage.location import base_name, is_inside
 from batchinference.pipeline.storage.state_json import (
     CHECKSUM_FIELD,
@@ -282,3 +283,19 @@ def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
     task, number, counts = match.groups()
     numbers = map(int, counts[1:].split("."))
     return (int(task), int(number)), Counts(**dict(zip(_COUNTS_IN_NAME, numbers)))  # noqa: B905
+
+
+def ranges_of(ids: np.ndarray) -> list[Range]:
+    """Return the ranges of rows with these ids (int64, in any order). A row that occurs twice, as
+    Ray may split a block that it computes again, is in two ranges, so that no entry with it counts
+    (`resolve_overlaps`)."""
+    if len(ids) == 0:
+        return []
+    steps = np.diff(ids)
+    ordered = ids if (steps > 0).all() else np.sort(ids)
+    breaks = np.flatnonzero(np.diff(ordered) != 1) + 1
+    starts = ordered[np.concatenate(([0], breaks))]
+    lasts = ordered[np.concatenate((breaks - 1, [len(ordered) - 1]))]
+    files, first = unpack_ids(starts)
+    _, last = unpack_ids(lasts)
+    return list(zip(files.tolist(), first.tolist(), (last + 1).tolist(), strict=True))

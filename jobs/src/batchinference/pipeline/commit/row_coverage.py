@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batchinference.pipeline.commit.manifest import ManifestEntry, Range
+from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.row_batch import (
     FULL_SHARE,
     NO_IDS,
@@ -20,7 +20,6 @@ from batchinference.pipeline.row_batch import (
     MissingRows,
     RowRange,
     pack_id,
-    unpack_ids,
 )
 
 SHOWN = 3
@@ -189,14 +188,6 @@ class RowSet:
         unfinished = np.ones(files, dtype=bool)
         unfinished[single[covered]] = False
         return np.flatnonzero(unfinished)
-
-
-def ranges_of(ids: np.ndarray) -> list[Range]:
-    """Return the ranges of rows with these ids (int64, in any order)."""
-    rows = RowSet.merged(ids, ids + 1)
-    files, first = unpack_ids(rows.starts)
-    after = first + (rows.stops - rows.starts)
-    return list(zip(files.tolist(), first.tolist(), after.tolist(), strict=True))
 
 
 def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +11,6 @@ from functools import cached_property, partial
 import numpy as np
 
 from batchinference.pipeline.commit.lease import identity_of
-from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget, output_targets
 from batchinference.pipeline.commit.replacement import swap_in_replacement
@@ -77,12 +76,10 @@ class JobRun:
     """The pass in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
-    _entries: Sequence[ManifestEntry] = ()
-    """The manifest entries of `_pass`, once they are fetched; for the page of the report."""
+    _end: PassEnd | None = field(default=None, init=False)
+    """The end of `_pass`; None while it runs."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
     """The notes of all finished passes at the current output."""
-    _has_ended: bool = field(default=False, init=False)
-    """Whether `_pass` has ended and its notes are in `_notes`."""
 
     @cached_property
     def _history(self) -> RunHistory:
@@ -114,7 +111,7 @@ class JobRun:
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output, and return the final report without publishing it."""
         self.stop.check()
-        self._pass, self._has_ended = None, False
+        self._pass = self._end = None
         self._notes.clear()
         self._reports.begin_output(target.layout)
         identity = identity_of(self.job)
@@ -161,8 +158,7 @@ class JobRun:
 
     def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:
         """Process the missing rows, close the pass, and return how it ended."""
-        self._pass, self._has_ended = run, False
-        self._entries = ()
+        self._pass, self._end = run, None
         self._reports.begin_pass(run.job_pass.number)
         observe = partial(self._observe, run, executor)
         observe()
@@ -173,10 +169,9 @@ class JobRun:
             except JobFailure as failure:
                 if not (failed := search.retries_with_fewer(failure)):
                     raise
-        end = run.close()
+        self._end = end = run.close()
         if executor.control.measured and not failed:
             search.record(end.notes)
-        self._entries = end.snapshot.entries
         retries = {"retries": len(executor.control.losses), "task": run.job_pass.number}
         self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])
         return end
@@ -184,7 +179,6 @@ class JobRun:
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
         """Add the notes of the pass, which has just ended, to the report."""
         self._notes += notes
-        self._has_ended = True
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
     def _observe(self, run: PreparedPass, executor: Executor) -> None:
@@ -262,15 +256,15 @@ class JobRun:
 
     def _fail(self, failure: JobFailure) -> Report:
         """Publish and return the report of a failure, and store it if a pass has begun."""
-        run = self._pass
+        run, entries = self._pass, self._end.snapshot.entries if self._end else []
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # the failure may be that storage is unavailable
             if run is not None:
                 run.job_pass.stop_commits()  # no task commits after the report
                 self._reports.read(run.counts())
-                if not self._has_ended:
+                if self._end is None:
                     manifests = run.job_pass.manifests()
-                    self._entries = [entry for manifest in manifests for entry in manifest.entries]
+                    entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._add_notes(note for manifest in manifests for note in manifest.notes)
                     self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
         self._reports.cost = cost_so_far(self.prices)
@@ -282,7 +276,7 @@ class JobRun:
                 run.job_pass.write_report(report)
                 layout = run.job_pass.layout
                 runs = self._history.last_runs()
-                self.page = write_page(layout, self.job.spec, report, self._entries, runs)
+                self.page = write_page(layout, self.job.spec, report, entries, runs)
         return published
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:

@@ -197,16 +197,19 @@ def test_second_request_ends_at_once(long: Long) -> None:
 
 
 @pytest.mark.parametrize(
-    "function", ["job.prepare_pass", "execution.executor.Executor.rewrite_files"]
+    "work",
+    ["job.prepare_pass", "execution.executor.Executor.rewrite_files", "job.swap_in_replacement"],
 )
-def test_second_request_ends_work_before_and_after_the_rows(tmp_path: Path, function: str) -> None:
-    stop, job = StopSignal(), small_job(write_input(tmp_path / "in"), tmp_path / "out")
+def test_second_request_ends_work_before_and_after_the_rows(tmp_path: Path, work: str) -> None:
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out", mode="overwrite")
+    assert run_without_ray(job).state == JobState.SUCCEEDED
+    stop = StopSignal()
 
     def long(*_: object, **__: object) -> None:
         for _ in range(2):
             stop.ask(signal.SIGINT)
 
-    with patch(f"batchinference.pipeline.{function}", long):
+    with patch(f"batchinference.pipeline.{work}", long):
         report = run_without_ray(job, stop=stop)
     assert (report.reason, report.message) == ("Interrupted", "stopped by SIGINT")
     assert run_without_ray(job).state == JobState.SUCCEEDED

@@ -233,7 +233,8 @@ class JobRun:
             # the report in the replacement is final, even if swapping in the replacement fails
             self._pass = None
             layout = self._layout
-            swap_in_replacement(layout, identity_of(self.job))
+            with self.stop.interrupting():
+                swap_in_replacement(layout, identity_of(self.job))
         else:
             layout = job_pass.layout
         self._history.store(merge_reports(self._finished, report))

@@ -477,7 +477,7 @@ def placement_arguments(
 def create_group(groups: ExitStack, **arguments: Any) -> PlacementGroup:
     """Return a new placement group, which is removed at the end of `groups`. Ray itself would keep
     the devices of the group reserved after the actors of the pass have ended."""
-    group = ray.util.placement_group(**arguments)
+    group: PlacementGroup = ray.util.placement_group(**arguments)
     groups.callback(ray.util.remove_placement_group, group)
     return group
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,7 +65,8 @@ class ExecutionControl:
         """Start no further tasks, and request the processes of this pass to stop."""
         if not self.draining:
             self.draining = True
-            self.stop()
+            with suppress(Exception):  # Ray may not answer, and the cause of a failure remains
+                self.stop()
 
     def give_up(self) -> None:
         """Make the execution raise an error soon. Shutting down Ray during an execution would end

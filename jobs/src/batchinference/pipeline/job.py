@@ -187,10 +187,10 @@ class JobRun:
         try:
             run.job_pass.check_lease()
             counts = run.counts()
+            self._reports.warnings = run.warnings(counts)
         except OSError:
             return  # a storage error may be transient; the next update tries again
         self._reports.read(counts, executor.control.stage)
-        self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
         check_errors(

@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_116,
-    "jobs/src": 70_146,
+    "jobs/src/batchinference/pipeline": 46_118,
+    "jobs/src": 70_148,
     "operator/src": 8_908,
-    "tests": 113_966,
+    "tests": 113_975,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -255,7 +255,7 @@ class Actor:
             made = as_result(self._transform(given.table))
             yield encode(given.derived(made.table, made.parents, []))
 
-        run_all = ConcurrentBatches(self._stage, lambda: compute, threading.Event())
+        run_all = ConcurrentBatches(self._stage, compute, threading.Event())
         run_all._prompt = columns
         block = encode(RowBatch.read(rows, consecutive_ids(0, 0, len(rows))))
         made = pa.concat_tables(run_all(block))

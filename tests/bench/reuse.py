@@ -19,7 +19,7 @@ import pyarrow as pa
 from rounds import ROUNDS, sized
 from texts import MODEL, sample_texts
 
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
 from batchinference.pipeline.steps.result_cache import flush_caches
@@ -50,7 +50,7 @@ def measured(texts: list[str], **reuse: Any) -> tuple[float, int]:
     model = {"runtime": "sentenceTransformers", "source": MODEL, "output": "embedding"}
     fields = {"name": "embed", "model": {**model, "inputs": {"text": "text"}}, **reuse}
     errors = ErrorHandling(tolerant=True, input=Location("/nowhere"))
-    run = StageRunner(Stage("embed", (Step.model_validate(fields),), cpus=1), errors)
+    run = SegmentRunner([Stage("embed", (Step.model_validate(fields),), cpus=1)], errors)
     list(run(batch_of(texts[:1] * 8, 0)))  # warm up; one row more is known
     began = time.process_time()
     notes = [note for batch in batches(texts) for result in run(batch) for note in result.notes]

@@ -28,7 +28,7 @@ from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry, Origin
 from batchinference.pipeline.commit.row_coverage import resolve_overlaps
 from batchinference.pipeline.exact_json import load_unique
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.output.file_rewrites import OutputSchema, without_removed
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers.json import JsonWriter
@@ -192,7 +192,7 @@ def _decode(path: Path, rows: int, failures: int) -> Work:
 
 def _running(step: Step, table: pa.Table) -> Work:
     handling = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet"))
-    run = StageRunner(Stage("stage", (step,)), handling)
+    run = SegmentRunner([Stage("stage", (step,))], handling)
     batch = RowBatch.read(table, consecutive_ids(0, 0, table.num_rows))
 
     def work() -> None:

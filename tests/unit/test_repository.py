@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_153,
-    "jobs/src": 70_190,
+    "jobs/src/batchinference/pipeline": 46_118,
+    "jobs/src": 70_148,
     "operator/src": 8_908,
-    "tests": 113_934,
+    "tests": 113_974,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

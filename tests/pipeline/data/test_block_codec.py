@@ -38,7 +38,7 @@ from batchinference.pipeline.execution.block_codec import (
     encode,
     has_data,
 )
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.row_batch import (
     FULL_SHARE,
     ROW_MASK,
@@ -330,7 +330,7 @@ VALUES: dict[str, Any] = {
 def runner(callable_: str, **fields: Any) -> Run:
     document = {"name": "own", "python": {"callable": f"user_code:{callable_}"}, **fields}
     stage = Stage("own", (Step.model_validate(document),))
-    return as_one_batch(StageRunner(stage, ErrorHandling(False, Location("/none"))))
+    return as_one_batch(SegmentRunner([stage], ErrorHandling(False, Location("/none"))))
 
 
 def numbered(first: int, count: int) -> RowBatch:

@@ -20,7 +20,6 @@ from batchinference.pipeline.execution.concurrent_batches import (
     SUSPECTED_BATCHES,
     ConcurrentBatches,
     concurrency_of_actors,
-    concurrent_or_single,
 )
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -44,7 +43,7 @@ def numbers(tables: Iterator[pa.Table]) -> list[int]:
 
 
 def concurrent(
-    make: Callable[[], Any],
+    run: Any,
     rows: int,
     wanted: int,
     stopping: threading.Event | None = None,
@@ -54,17 +53,17 @@ def concurrent(
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": rows}))
     in_flight = in_flight or RowsInFlight()
     in_flight.wanted = wanted
-    return ConcurrentBatches(stage, make, stopping or threading.Event(), 0.01, in_flight)
+    return ConcurrentBatches(stage, run, stopping or threading.Event(), 0.01, in_flight)
 
 
-def each(compute: Callable[[pa.Table], Any]) -> Callable[[], Any]:
-    """Return what makes a function that yields each batch after `compute`."""
+def each(compute: Callable[[pa.Table], Any]) -> Any:
+    """Return a function that yields each batch after `compute`."""
 
     def run(batch: pa.Table) -> Iterator[pa.Table]:
         compute(batch)
         yield batch
 
-    return lambda: run
+    return run
 
 
 def test_batches_of_one_block_are_computed_at_the_same_time() -> None:
@@ -87,28 +86,6 @@ def test_next_block_is_computed_while_one_batch_is_slow() -> None:
         assert not slow.done()
         slow_ends.set()
         assert slow.result(SECONDS) == [1]
-
-
-def test_threads_have_their_own_steps_which_later_batches_use_again() -> None:
-    made: list[Any] = []
-    together = threading.Barrier(2)
-
-    def make() -> Any:
-        busy = threading.Lock()
-
-        def run(batch: pa.Table) -> Iterator[pa.Table]:
-            assert busy.acquire(blocking=False), "two batches use the same steps"
-            together.wait(SECONDS)
-            yield batch
-            busy.release()
-
-        made.append(run)
-        return run
-
-    run = concurrent(make, rows=1, wanted=2)
-    assert made == []
-    assert numbers(run(block(*range(8)))) == list(range(8))
-    assert len(made) == 2
 
 
 def test_failure_ends_the_call_without_the_other_batches() -> None:
@@ -164,7 +141,7 @@ def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     stage_runner = SimpleNamespace(note_occupancy=lambda: None)
-    monkeypatch.setattr(Segment, "load", lambda _: [stage_runner])
+    monkeypatch.setattr(Segment, "load", lambda _: stage_runner)
     monkeypatch.setattr(Segment, "of_block", die)
     (stage,) = stages_of(steps_of(vllm_step()))
     errors = ErrorHandling(tolerant=True, input=Location("/none"))
@@ -177,14 +154,10 @@ def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_actor_has_the_blocks_that_it_may_take_in_calls(blocks: int, calls: int) -> None:
     (stage,) = stages_of(steps_of(vllm_step()))
     assert concurrency_of_actors(stage, blocks)["max_concurrent_calls_per_actor"] == calls
-    made = concurrent_or_single(stage, each(lambda _: None), threading.Event())
-    assert isinstance(made, ConcurrentBatches)
 
 
 def test_other_actors_compute_one_batch_at_a_time() -> None:
     (stage,) = stages_of(steps_of(python_step()))
-    made = each(lambda _: None)()
-    assert concurrent_or_single(stage, lambda: made, threading.Event()) is made
     assert concurrency_of_actors(stage) == {}
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution.step_runner import StageRunner
+from batchinference.pipeline.execution.step_runner import SegmentRunner
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.runtimes.device import Device
@@ -196,7 +196,7 @@ def test_value_that_would_be_changed_fails_its_row(declared: str, value: str) ->
 def test_large_values_are_decoded_in_parts() -> None:
     picture = saved(Image.new("1", (5000, 5000)), "PNG")  # 75 MB in RGB
     step = Step.model_validate({"name": "s", "decode": {"column": "raw", "format": "image"}})
-    runner = StageRunner(Stage("s", (step,)), TOLERANT)
+    runner = SegmentRunner([Stage("s", (step,))], TOLERANT)
     table = pa.table({"raw": [picture, b"bad", picture, FILES[0]]})
     before = merged([good(0, 0, table), end(0, 4)])
     parts = list(runner(before))
@@ -211,7 +211,7 @@ def test_rows_of_an_input_row_stay_together() -> None:
     table = pa.table({"raw": [images, images[:1]]})
     steps = [{"explode": {"column": "raw"}}, {"decode": {"column": "raw", "format": "image"}}]
     made = [Step.model_validate({"name": f"s{n}", **one}) for n, one in enumerate(steps)]
-    runner = StageRunner(Stage("s", tuple(made)), TOLERANT)
+    runner = SegmentRunner([Stage("s", tuple(made))], TOLERANT)
     parts = list(runner(good(0, 0, table)))
     assert [(part.ids.tolist(), part.input_ids.tolist()) for part in parts] == [
         ([0] * 5, [0]),

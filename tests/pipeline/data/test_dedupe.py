@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.execution.report_notes import with_sums
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.row_hashes import HASH_BYTES, row_hashes
@@ -86,7 +86,7 @@ class Job:
         self.answers = Answers()
         fields = {"name": "ask", "model": MODEL, "dedupe": True, **step}
         with patch.object(model_step, "load_runtime", lambda *_: self.answers):
-            self.stage = StageRunner(Stage("ask", (Step.model_validate(fields),)), errors)
+            self.stage = SegmentRunner([Stage("ask", (Step.model_validate(fields),))], errors)
         self.run = as_one_batch(self.stage)
 
     def of(self, *texts: str | None, first: int = 0) -> RowBatch:

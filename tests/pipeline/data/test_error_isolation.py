@@ -53,7 +53,7 @@ def rows(count: int) -> pa.Table:
 
 
 def errors(parts: list[Part]) -> dict[int, Exception]:
-    return {part.start: part.result for part in parts if isinstance(part.result, Exception)}
+    return {part.start + row: e for part in parts for row, e in part.result.failed.items()}
 
 
 CASES = st.integers(1, 300).flatmap(
@@ -72,13 +72,13 @@ def test_exactly_the_bad_rows_fail(case: tuple[int, set[int]]) -> None:
     assert {start: str(error) for start, error in errors(parts).items()} == {
         number: f"cannot take {number}" for number in bad
     }
-    good = [part.result for part in parts if isinstance(part.result, pa.Table)]
+    good = [part.result.table for part in parts if not part.result.failed]
     numbers = [number for table in good for number in table.column("n").to_pylist()]
     assert numbers == [number for number in range(count) if number not in bad]
     assert [number for table in good for number in table.column("twice").to_pylist()] == [
         2 * number for number in numbers
     ]
-    sizes = [part.result.num_rows if isinstance(part.result, pa.Table) else 1 for part in parts]
+    sizes = [1 if part.result.failed else part.result.table.num_rows for part in parts]
     assert [part.rows for part in parts] == sizes
     assert [part.start for part in parts] == [sum(sizes[:path]) for path in range(len(sizes))]
     assert sum(sizes) == count

@@ -21,7 +21,7 @@ import pytest
 from aiohttp import web
 
 from batchinference.pipeline.error_classification import is_transient_status
-from batchinference.pipeline.execution.concurrent_batches import concurrent_or_single
+from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
@@ -565,10 +565,7 @@ def answers(url: str, rows: int) -> list[str]:
     (step,) = steps_of(model_step(model=chat(url=url, concurrency=4)))
     (stage,) = stages_of([step])
 
-    def make() -> Callable[[pa.Table], Any]:
-        transform = load_step(step, Device())
-        return lambda batch: iter([transform(batch)])
-
-    run = concurrent_or_single(stage, make, Event())
+    transform = load_step(step, Device())
+    run = ConcurrentBatches(stage, lambda batch: iter([transform(batch)]), Event())
     block = pa.table({"text": [str(row) for row in range(rows)]})
     return [text for table in run(block) for text in table["answer"].to_pylist()]

@@ -27,7 +27,7 @@ from batchinference.pipeline.execution.length_sorting import (
 )
 from batchinference.pipeline.execution.prefix_order import BEGINNING, prefix_order
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.execution.step_runner import StageRunner, StepRunner
+from batchinference.pipeline.execution.step_runner import SegmentRunner, StepRunner
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.rows_in_flight import RowsInFlight
@@ -71,9 +71,9 @@ def test_results_are_those_of_the_input_order(window: RowBatch, batch_size: int,
     stage = Stage("own", tuple(steps_of(step)), batch_size=batch_size)
     segment, (own,) = replace(Segment.of([stage], TOLERANT), texts=("text",)), stage.steps
     run = StepRunner(own, load_step(own, Device()), TOLERANT, result_bytes=size)
-    with patch.object(Segment, "load", lambda _: [run]):
+    with patch.object(Segment, "load", lambda _: run):
         of_blocks = list(segment.of_block(window, Event()))
-    (expected,) = StageRunner(stage, TOLERANT)(window)
+    (expected,) = SegmentRunner([stage], TOLERANT)(window)
     assert content(of_blocks) == content([expected])
     for result in of_blocks:
         assert np.isin(result.ids, result.input_ids).all()
@@ -131,14 +131,11 @@ def test_actor_of_a_text_model_gets_the_longest_texts_first(
 ) -> None:
     given_: list[list[int]] = []
 
-    def run(batch: RowBatch) -> Iterator[RowBatch]:
+    def run(batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
         given_.append(batch.table["n"].to_pylist())
         yield batch
 
-    def load(_: Segment) -> list[Any]:
-        return [lambda batch, stopping: run(batch)]
-
-    monkeypatch.setattr(Segment, "load", load)
+    monkeypatch.setattr(Segment, "load", lambda _: run)
     calls = BlockCalls("own", Segment.of(stages_of(steps_of(step)), TOLERANT), Event())
     results = [decode(block) for block in calls(encode(texts(2, 9, 1, 5)))]
     assert given_ == [[9, 5, 2, 1] if sorted_ else [2, 9, 1, 5]]
@@ -253,7 +250,7 @@ def test_batches_are_in_prefix_order_and_results_in_that_of_the_input() -> None:
         yield batch
 
     (stage,) = stages_of(steps_of(vllm_step() | {"batchSize": 3}))
-    concurrent = ConcurrentBatches(stage, lambda: run, threading.Event(), in_flight=RowsInFlight())
+    concurrent = ConcurrentBatches(stage, run, threading.Event(), in_flight=RowsInFlight())
     given = merged([good(0, 0, pa.table({"text": texts})), failed(0, 9)])
     text = decode(pa.concat_tables(concurrent(encode(given))))
     assert text.table["text"].to_pylist() == texts

@@ -18,7 +18,7 @@ from torchvision import models
 from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.non_finite import non_finite_values
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.runtimes.device import Device
@@ -200,7 +200,7 @@ def ran(
     text = {"runtime": "transformers", "task": "text-classification", "inputs": {"text": "text"}}
     step = {"name": "classify", "model": {**text, "output": "label", **fields}}
     stages = stages_of(steps_of(step, *after))
-    runs = [as_one_batch(StageRunner(stage, errors)) for stage in stages]
+    runs = [as_one_batch(SegmentRunner([stage], errors)) for stage in stages]
     given = (good(0, 0, pa.table(columns)) for columns in batches)
     return [reduce(lambda batch, run: run(batch), runs, batch) for batch in given]
 

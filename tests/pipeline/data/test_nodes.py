@@ -3,6 +3,7 @@ that need several pods have placement groups."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -204,21 +205,19 @@ def test_replica_on_several_pods_has_a_bundle_for_each_gpu(
     dataset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_for_cluster(spec(2, 3))
-    given = placement_arguments(plan.stages[0], plan, dataset)
+    given = placement_arguments(plan.stages[0], plan, dataset, ExitStack())
     assert (given["num_gpus"], given["num_cpus"]) == (0, 1.0)
     asked: list[Any] = []
-    monkeypatch.setattr(
-        ray.util, "placement_group", lambda *args, **named: asked.append((args, named))
-    )
+    monkeypatch.setattr(ray.util, "placement_group", lambda **named: asked.append(named))
     given["ray_remote_args_fn"]()
     bundle = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
     selectors = {"bundle_label_selector": [{GROUP_LABEL: "ask"}] * 6}
-    assert asked == [(([bundle] * 6, "PACK"), selectors)]
+    assert asked == [{"bundles": [bundle] * 6, **selectors}]
 
 
 def test_ray_creates_no_groups_for_actors_that_it_never_starts(dataset: Any) -> None:
     plan = plan_for_cluster(spec(1, 2))
-    placement_arguments(plan.stages[0], plan, dataset)
+    placement_arguments(plan.stages[0], plan, dataset, ExitStack())
     detectors = dataset.context.issue_detectors_config.detectors
     assert [detector.__name__ for detector in detectors] == ["OtherDetector"]
 
@@ -227,4 +226,4 @@ def test_replica_in_one_pod_has_the_gpus_of_its_actor(dataset: Any) -> None:
     on_cluster = plan_for_cluster(spec(4, 1))
     on_machine = plan_for_machine(spec(2, 2), gpus=4)
     for plan in (on_cluster, on_machine):
-        assert placement_arguments(plan.stages[0], plan, dataset) == {}
+        assert placement_arguments(plan.stages[0], plan, dataset, ExitStack()) == {}

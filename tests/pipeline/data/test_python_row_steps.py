@@ -15,7 +15,7 @@ from PIL import Image
 
 from batchinference.pipeline.arrow import concat, to_batch, to_column
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.execution.step_runner import StageRunner
+from batchinference.pipeline.execution.step_runner import SegmentRunner
 from batchinference.pipeline.steps.transform import Transform, TransformResult
 from batchinference.pipeline.steps.user_code import python_transform
 from batchinference.plan import Stage
@@ -279,7 +279,7 @@ def test_value_that_the_type_of_earlier_batches_cannot_hold_fails_its_row(return
 def test_large_integer_before_a_fraction_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     python = step_of("map", {0: BIG, 1: 0.5}, monkeypatch)
     stage = Stage("own", (Step(name="own", python=python, batchSize=1),))
-    run = StageRunner(stage, TOLERANT)
+    run = SegmentRunner([stage], TOLERANT)
     with pytest.raises(JobFailure, match=r"step 'own'.*column 'v'.*int64.*double"):
         as_one_batch(run)(good(0, 0, numbers(0, 2)))
 
@@ -318,7 +318,7 @@ def test_every_row_succeeds_or_fails(kind: str, monkeypatch: pytest.MonkeyPatch)
     values = {number: "x\ud800" if number % 5 == 3 else number for number in range(20)}
     values[11] = "text"
     step = Step(name="own", python=step_of(kind, values, monkeypatch), batchSize=4)
-    run = StageRunner(Stage("own", (step,)), TOLERANT)
+    run = SegmentRunner([Stage("own", (step,))], TOLERANT)
     result = as_one_batch(run)(good(0, 0, numbers(0, 20)))
     expected = ["failed" if n % 5 == 3 or n == 11 else "good" for n in range(20)]
     assert outcomes(result) == dict(enumerate(expected))

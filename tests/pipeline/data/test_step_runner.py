@@ -37,7 +37,7 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import (
     TRACEBACK_LINES,
     ErrorHandling,
-    StageRunner,
+    SegmentRunner,
     StepRunner,
 )
 from batchinference.pipeline.input.listing import snapshot_input
@@ -254,7 +254,7 @@ def test_failed_rows_of_one_result_are_described_up_to_the_limit(
     monkeypatch.setattr(step_runner, "describe", describe)
     decode = {"column": "text", "format": "json", "fields": {"a": "int64"}}
     step = Step.model_validate({"name": "decode", "decode": decode})
-    run = StageRunner(Stage("stage", (step,)), replace(TOLERANT, max_rows=3))
+    run = SegmentRunner([Stage("stage", (step,))], replace(TOLERANT, max_rows=3))
     results = run(batch('{"a": 1}', *["{"] * 500))
     first = next(results)
     assert outcomes(first) == {0: "good"} | dict.fromkeys(range(1, 5), "failed")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import unreadable_rows
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.input import batch_of
 from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.output.file_split import FileSplit
@@ -94,7 +94,7 @@ def test_readable_values_are_read() -> None:
 def stage(*steps: dict[str, Any], values: bool = True) -> Callable[[RowBatch], RowBatch]:
     made = tuple(Step.model_validate({"name": f"s{n}", **step}) for n, step in enumerate(steps))
     handling = ErrorHandling(tolerant=True, input=Location("/none"), values=values)
-    return as_one_batch(StageRunner(Stage("stage", made), handling))
+    return as_one_batch(SegmentRunner([Stage("stage", made)], handling))
 
 
 def test_unreadable_result_fails_its_row(messages: Messages) -> None:

@@ -26,7 +26,7 @@ from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import DeviceFailed, EngineDied, JobFailure, ModelLoad, describe
 from batchinference.pipeline.execution import step_runner
-from batchinference.pipeline.execution.step_runner import StageRunner
+from batchinference.pipeline.execution.step_runner import SegmentRunner
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
@@ -351,7 +351,7 @@ def test_cause_of_a_dead_engine_is_in_its_output(
     gpu = Device("cuda") if at_start else Device()
 
     def run() -> None:
-        stage = StageRunner(Stage("ask", (step,)), TOLERANT)
+        stage = SegmentRunner([Stage("ask", (step,))], TOLERANT)
         list(stage(good(0, 0, pa.table({"text": ["is lost"]}))))
 
     with (

@@ -94,7 +94,7 @@ def test_overlapping_executions_leave_the_real_ray_behind() -> None:
 
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    control = ExecutionControl()
+    control = ExecutionControl(stop=Mock(side_effect=ConnectionError))
     control.record_later(WorkerCrashedError())
     control.check()
     control.record_later(JobFailure("first"))

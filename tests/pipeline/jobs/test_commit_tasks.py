@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -443,6 +443,11 @@ def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
         StopRequest("run").send()
         assert of_run.wait(10)
         assert not of_another.is_set()
+
+
+def test_stop_is_noticed_after_ray_did_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_stop, "has_flag", Mock(side_effect=[ConnectionError, True]))
+    assert quick("run").watched_for_ever().wait(10)
 
 
 @pytest.mark.usefixtures("flags")

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from ray.data import ActorPoolStrategy, DataContext, Dataset
+from ray.util import placement_group_table
 
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.chunk_commits import CommitRules
@@ -29,6 +30,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from support.calls import counted
 from support.documents.minimal import Document, model_step
 from support.documents.parsed import spec_of
+from support.documents.vllm_models import vllm_step
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.tables import table_rows, write_fields
 
@@ -211,6 +213,23 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
     assert documents == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
     assert DataContext.get_current().execution_options.label_selector == on_cpus
+
+
+def test_gpus_of_a_replica_on_several_pods_are_free_after_its_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start_actor(self: Dataset, *_: object, **__: object) -> None:
+        _, pool = logical_operators(self)
+        ids.append(pool.ray_remote_args_fn()["scheduling_strategy"].placement_group.id.hex())
+
+    ids: list[str] = []
+    monkeypatch.setattr(Dataset, "write_datasink", start_actor)
+    step = vllm_step(gpu=2, parallelism={"tensor": 1, "pipeline": 2})
+    plan = plan_for_cluster(spec_of(steps=[step]))
+    errors = ErrorHandling(tolerant=False, input=Location("/in"))
+    commits = MagicMock(), CommitRules(1)
+    DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl()).run()
+    assert placement_group_table()[ids[0]]["state"] == "REMOVED"
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[str, Any]:

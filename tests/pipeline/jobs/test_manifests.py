@@ -93,6 +93,10 @@ def test_ranges_do_not_cross_files() -> None:
     assert row_ranges == [(0, last - 1, last), (1, 0, 1)]
 
 
+def test_row_that_occurs_twice_is_in_two_ranges() -> None:
+    assert ranges_of(ids_of([(0, 5), (0, 6), (0, 5)])) == [(0, 5, 6), (0, 5, 7)]
+
+
 @given(MANIFESTS)
 @settings(max_examples=examples(200))
 def test_manifest_is_read_back(manifest: Manifest) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,6 +89,16 @@ def files_below(directory: Path) -> dict[str, bytes]:
         for path in directory.rglob("*")
         if path.is_file()
     }
+
+
+def test_storage_error_after_the_completion_marker_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of(tmp_path / "out")
+    job_pass = opened(layout)
+    monkeypatch.setattr(JobPass, "check_lease", Mock(side_effect=[None, OSError("busy")]))
+    job_pass.mark_complete(start_in(job_pass), succeeded_report(layout.output.uri))
+    assert job_pass.lease.has_completed(layout)
 
 
 MODES = pytest.mark.parametrize("mode", ["error", "overwrite"])

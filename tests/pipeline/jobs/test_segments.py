@@ -159,7 +159,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> None:
         return rows
 
     run = StepRunner(step, compute, replace(TOLERANT, waits=()))
-    monkeypatch.setattr(Segment, "load", lambda _: [run])
+    monkeypatch.setattr(Segment, "load", lambda _: run)
 
 
 @pytest.mark.usefixtures("breaks")
@@ -181,7 +181,7 @@ def test_stop_reaches_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         stops.append(stopping)
         yield batch
 
-    monkeypatch.setattr(Segment, "load", lambda _: [stage])
+    monkeypatch.setattr(Segment, "load", lambda _: stage)
     stopping = threading.Event()
     list(Segment(NO_STEPS).of_read(iter([good(0, 0, range(4))]), stopping))
     assert stops == [stopping]

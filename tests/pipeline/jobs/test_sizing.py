@@ -12,7 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference.pipeline.execution.task_sizing import TaskSizing, small_commit_seconds
+from batchinference.pipeline.execution.task_sizing import (
+    LARGE_TASK_ROWS,
+    number_of_tasks,
+    small_commit_seconds,
+)
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.file_input import open_files
 from batchinference.pipeline.input.input_snapshot import InputFile, InputSnapshot
@@ -149,7 +153,9 @@ def test_number_of_small_unmerged_files_is_limited(rows: int, expected: int) -> 
 def test_tasks_follow_the_cpus_if_each_has_enough_rows(
     cpus: int, parts: int | None, rows: int, large: bool, merged: bool, expected: int
 ) -> None:
-    assert TaskSizing(cpus, parts, large, merged).tasks(64, rows) == expected
+    large_rows = LARGE_TASK_ROWS if large else None
+    tasks = number_of_tasks(64, rows, cpus, parts, merged=merged, large_rows=large_rows)
+    assert tasks == expected
 
 
 def test_files_that_are_not_merged_wait_longer_for_enough_rows() -> None:

@@ -7,8 +7,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +22,7 @@ from batchinference.pipeline.errors import (
     TooManyErrors,
 )
 from batchinference.pipeline.execution import stop_signals
+from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.stop_signals import (
     STOPPING,
     StopSignal,
@@ -27,33 +30,30 @@ from batchinference.pipeline.execution.stop_signals import (
     stop_on_signals,
 )
 from batchinference.spec.lifecycle import DRAIN_SECONDS
+from batchinference.spec.report import JobState
+from support.jobs.without_ray import run_without_ray, small_job, write_input
 
 QUICK = 0.01
 
 
-class Done:
+class Done(ExecutionControl):
     """Work that ends at once or raises."""
 
     def __init__(self, error: BaseException | None = None) -> None:
+        super().__init__()
         self._error = error
 
     def run(self) -> None:
         if self._error:
             raise self._error
 
-    def drain(self) -> None:
-        pass
 
-    def give_up(self) -> None:
-        pass
-
-
-class Long:
+class Long(ExecutionControl):
     """Work that runs until it is released or given up."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.released = threading.Event()
-        self.drained = self.given_up = False
         self.ended = False
 
     def run(self) -> None:
@@ -62,11 +62,8 @@ class Long:
         if self.given_up:
             raise RuntimeError("given up")
 
-    def drain(self) -> None:
-        self.drained = True
-
     def give_up(self) -> None:
-        self.given_up = True
+        super().give_up()
         self.released.set()
 
 
@@ -82,6 +79,10 @@ def nothing() -> None:
     """Observe nothing."""
 
 
+def monitor(work: Done, stop: StopSignal | None = None) -> None:
+    run_monitored(work.run, work, nothing, stop or StopSignal())
+
+
 def refuse() -> None:
     """Raise TooManyErrors."""
     raise TooManyErrors("enough")
@@ -95,7 +96,7 @@ def test_observer_is_called_repeatedly_in_the_callers_thread(long: Long) -> None
         if len(threads) == 3:
             long.released.set()
 
-    run_monitored(long, observe, StopSignal(), poll_seconds=QUICK)
+    run_monitored(long.run, long, observe, StopSignal(), poll_seconds=QUICK)
     assert len(threads) >= 3
     assert set(threads) == {threading.get_ident()}
 
@@ -124,7 +125,7 @@ def test_slow_observer_takes_at_most_a_tenth_of_the_time(
 
 def test_failure_of_the_work_is_raised() -> None:
     with pytest.raises(BadInput, match="not there"):
-        run_monitored(Done(BadInput("not there")), nothing, StopSignal())
+        monitor(Done(BadInput("not there")))
 
 
 @pytest.mark.parametrize(
@@ -132,13 +133,13 @@ def test_failure_of_the_work_is_raised() -> None:
 )
 def test_other_exceptions_become_a_failure(error: BaseException) -> None:
     with pytest.raises(JobFailure, match=type(error).__name__) as raised:
-        run_monitored(Done(error), nothing, StopSignal())
+        monitor(Done(error))
     assert raised.value.reason == "Application"
 
 
 def test_exception_of_the_observer_ends_the_work(long: Long) -> None:
     with pytest.raises(TooManyErrors, match="enough"):
-        run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK)
+        run_monitored(long.run, long, refuse, StopSignal(), poll_seconds=QUICK)
     assert (long.given_up, long.ended) == (True, True)
 
 
@@ -151,14 +152,14 @@ def test_work_that_has_used_its_tokens_commits_what_it_has(
         raise LimitExceeded("enough")
 
     with pytest.raises(LimitExceeded, match="enough"):
-        run_monitored(long, exceed, StopSignal(), poll_seconds=QUICK)
+        run_monitored(long.run, long, exceed, StopSignal(), poll_seconds=QUICK)
     assert (long.given_up, long.ended) == (False, True)
 
 
 def test_work_that_does_not_end_is_abandoned(long: Long, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long, "give_up", nothing)
     with pytest.raises(TooManyErrors, match="enough"):
-        run_monitored(long, refuse, StopSignal(), poll_seconds=QUICK, abort_seconds=QUICK)
+        run_monitored(long.run, long, refuse, StopSignal(), poll_seconds=QUICK, abort_seconds=QUICK)
     assert not long.ended
 
 
@@ -170,8 +171,8 @@ def test_signal_interrupts_work(long: Long, number: signal.Signals) -> None:
         stop.drain_seconds = QUICK
         threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
         with pytest.raises(Interrupted, match=f"stopped by {number.name}"):
-            run_monitored(long, nothing, stop)
-    assert (long.drained, long.given_up, long.ended) == (True, True, True)
+            run_monitored(long.run, long, nothing, stop)
+    assert (long.draining, long.given_up, long.ended) == (True, True, True)
     assert printed == [STOPPING.format(QUICK)]
     assert time.monotonic() - began < DRAIN_SECONDS
 
@@ -182,7 +183,7 @@ def test_work_that_ends_on_request_is_not_abandoned(
     monkeypatch.setattr(long, "drain", long.released.set)
     stop = StopSignal()
     stop.ask(signal.SIGTERM)
-    run_monitored(long, nothing, stop)
+    run_monitored(long.run, long, nothing, stop)
     assert (long.given_up, long.ended) == (False, True)
 
 
@@ -191,8 +192,27 @@ def test_second_request_ends_at_once(long: Long) -> None:
     for _ in range(2):
         stop.ask(signal.SIGTERM)
     with pytest.raises(Interrupted, match="SIGTERM"):
-        run_monitored(long, nothing, stop)
+        run_monitored(long.run, long, nothing, stop)
     assert long.given_up
+
+
+@pytest.mark.parametrize(
+    "work",
+    ["job.prepare_pass", "execution.executor.Executor.rewrite_files", "job.swap_in_replacement"],
+)
+def test_second_request_ends_work_before_and_after_the_rows(tmp_path: Path, work: str) -> None:
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out", mode="overwrite")
+    assert run_without_ray(job).state == JobState.SUCCEEDED
+    stop = StopSignal()
+
+    def long(*_: object, **__: object) -> None:
+        for _ in range(2):
+            stop.ask(signal.SIGINT)
+
+    with patch(f"batchinference.pipeline.{work}", long):
+        report = run_without_ray(job, stop=stop)
+    assert (report.reason, report.message) == ("Interrupted", "stopped by SIGINT")
+    assert run_without_ray(job).state == JobState.SUCCEEDED
 
 
 def test_work_broken_by_a_signal_is_interrupted() -> None:
@@ -205,7 +225,7 @@ def test_work_broken_by_a_signal_is_interrupted() -> None:
             raise RuntimeError("worker died")
 
     with pytest.raises(Interrupted, match="SIGINT"):
-        run_monitored(Dies(), nothing, stop)
+        monitor(Dies(), stop)
 
 
 def test_late_signal_changes_nothing() -> None:
@@ -215,7 +235,7 @@ def test_late_signal_changes_nothing() -> None:
         def run(self) -> None:
             stop.ask(signal.SIGTERM)
 
-    run_monitored(Quick(), nothing, stop)
+    monitor(Quick(), stop)
     assert stop.event.is_set()
 
 

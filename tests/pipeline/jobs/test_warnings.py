@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ import pytest
 
 from batchinference.api.output_status import stored_jobs
 from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.output.tables.sql import SqlTable
 from batchinference.spec.report import Report
 from batchinference.spec.warnings import WarningCount, WarningName
@@ -41,6 +43,13 @@ def job(source: Path, *steps: dict[str, Any], **errors: Any) -> Document:
         write={"format": "json", "path": str(source.parent / "out")},
         errors={"maxRows": 5, **errors},
     )
+
+
+def test_storage_error_while_a_job_runs_is_no_failure(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PreparedPass, "warnings", Mock(side_effect=OSError("busy")))
+    assert quantities(run_without_ray(job(source)).warnings) == [("TextCut", "cut", 4, 17)]
 
 
 def quantities(warnings: list[WarningCount]) -> list[tuple[str, str | None, int, int | None]]:

@@ -80,7 +80,7 @@ class TableJob:
             input=SimpleNamespace(columns=lambda: None, repeatable=True),
             sizing=Sizing(1, 1, 1),
         )
-        executor = Executor(self.spec, Plan((), (), True), prepared)
+        executor = Executor(self.spec, Plan((), ()), prepared)
         end = executor.rewrite_files(replace(start, entries=entries, ends={0: self.written}))
         return end, executor.place_files(self.table, end)
 

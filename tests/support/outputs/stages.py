@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from support.documents.minimal import Document
@@ -16,4 +16,4 @@ TOLERANT = ErrorHandling(tolerant=True, input=Location("/nowhere/input.parquet")
 def in_one_stage(*steps: Document, errors: ErrorHandling = TOLERANT) -> Run:
     """Return a function that runs steps over a batch and returns all results as one batch."""
     (stage,) = stages_of(steps_of(*steps))
-    return as_one_batch(StageRunner(stage, errors))
+    return as_one_batch(SegmentRunner([stage], errors))

@@ -176,7 +176,7 @@ def test_groups_match_the_shapes_of_stages(stages: list[Stage]) -> None:
     assert len(set(shapes)) == len(shapes)
     by_name = {group.name: group for group in groups}
     for stage in stages:
-        group = by_name[Plan(tuple(stages), tuple(groups), single_segment=False).group_of(stage)]
+        group = by_name[Plan(tuple(stages), tuple(groups)).group_of(stage)]
         if stage.gpus == 0 and stage.memory is None:
             assert group.name == CPU_GROUP
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -11,7 +11,6 @@ from functools import cached_property, partial
 import numpy as np
 
 from batchinference.pipeline.commit.lease import identity_of
-from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget, output_targets
 from batchinference.pipeline.commit.replacement import swap_in_replacement
@@ -77,12 +76,10 @@ class JobRun:
     """The pass in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
-    _entries: Sequence[ManifestEntry] = ()
-    """The manifest entries of `_pass`, once they are fetched; for the page of the report."""
+    _end: PassEnd | None = field(default=None, init=False)
+    """The end of `_pass`; None while it runs."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
     """The notes of all finished passes at the current output."""
-    _has_ended: bool = field(default=False, init=False)
-    """Whether `_pass` has ended and its notes are in `_notes`."""
 
     @cached_property
     def _history(self) -> RunHistory:
@@ -114,11 +111,12 @@ class JobRun:
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output, and return the final report without publishing it."""
         self.stop.check()
-        self._pass, self._has_ended = None, False
+        self._pass = self._end = None
         self._notes.clear()
         self._reports.begin_output(target.layout)
         identity = identity_of(self.job)
-        run = prepare_pass(self.job.spec, target, identity, own_only=self.own_only)
+        with self.stop.interrupting():
+            run = prepare_pass(self.job.spec, target, identity, own_only=self.own_only)
         if isinstance(run, NothingToDo):
             if run.parts:
                 return self._reports.of_nothing_new(run.parts, run.remark)
@@ -160,22 +158,20 @@ class JobRun:
 
     def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:
         """Process the missing rows, close the pass, and return how it ended."""
-        self._pass, self._has_ended = run, False
-        self._entries = ()
+        self._pass, self._end = run, None
         self._reports.begin_pass(run.job_pass.number)
         observe = partial(self._observe, run, executor)
         observe()
         failed = False
         if executor.has_rows:
             try:
-                run_monitored(executor, observe, self.stop)
+                run_monitored(executor.run, executor.control, observe, self.stop)
             except JobFailure as failure:
                 if not (failed := search.retries_with_fewer(failure)):
                     raise
-        end = run.close()
+        self._end = end = run.close()
         if executor.control.measured and not failed:
             search.record(end.notes)
-        self._entries = end.snapshot.entries
         retries = {"retries": len(executor.control.losses), "task": run.job_pass.number}
         self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])
         return end
@@ -183,7 +179,6 @@ class JobRun:
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
         """Add the notes of the pass, which has just ended, to the report."""
         self._notes += notes
-        self._has_ended = True
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
     def _observe(self, run: PreparedPass, executor: Executor) -> None:
@@ -192,10 +187,10 @@ class JobRun:
         try:
             run.job_pass.check_lease()
             counts = run.counts()
+            self._reports.warnings = run.warnings(counts)
         except OSError:
             return  # a storage error may be transient; the next update tries again
         self._reports.read(counts, executor.control.stage)
-        self._reports.warnings = run.warnings(counts)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())
         check_errors(
@@ -204,11 +199,10 @@ class JobRun:
         check_warnings(self.job.spec.errors, self._reports.warnings, counts, run.count)
         check_tokens(self.job.spec.cluster.limits, counts)
 
-    def _finalize(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Report:
-        """Complete the output of a pass without missing rows, and return the report."""
+    def _final_files(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Snapshot:
+        """Rewrite the files of a pass without missing rows, and commit the rows to the table, if
+        any. Return the final snapshot."""
         job_pass, write, snapshot = run.job_pass, self.job.spec.write, end.snapshot
-        self._reports.enter(JobState.FINALIZING)
-        self._check_final(run, snapshot)
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
             job_pass.write_unified_snapshot(unified)
@@ -220,6 +214,15 @@ class JobRun:
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
             job_pass.commit_table(write, run.table, placed, snapshot, self._reports.build())
+        return snapshot
+
+    def _finalize(self, run: PreparedPass, end: PassEnd, executor: Executor) -> Report:
+        """Complete the output of a pass without missing rows, and return the report."""
+        job_pass, write = run.job_pass, self.job.spec.write
+        self._reports.enter(JobState.FINALIZING)
+        self._check_final(run, end.snapshot)
+        with self.stop.interrupting():
+            snapshot = self._final_files(run, end, executor)
         self._reports.cost = cost_so_far(self.prices)
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
@@ -230,7 +233,8 @@ class JobRun:
             # the report in the replacement is final, even if swapping in the replacement fails
             self._pass = None
             layout = self._layout
-            swap_in_replacement(layout, identity_of(self.job))
+            with self.stop.interrupting():
+                swap_in_replacement(layout, identity_of(self.job))
         else:
             layout = job_pass.layout
         self._history.store(merge_reports(self._finished, report))
@@ -253,15 +257,15 @@ class JobRun:
 
     def _fail(self, failure: JobFailure) -> Report:
         """Publish and return the report of a failure, and store it if a pass has begun."""
-        run = self._pass
+        run, entries = self._pass, self._end.snapshot.entries if self._end else []
         self._reports.add_faults([failure])
         with suppress(OSError, BadOutput):  # the failure may be that storage is unavailable
             if run is not None:
                 run.job_pass.stop_commits()  # no task commits after the report
                 self._reports.read(run.counts())
-                if not self._has_ended:
+                if self._end is None:
                     manifests = run.job_pass.manifests()
-                    self._entries = [entry for manifest in manifests for entry in manifest.entries]
+                    entries = [entry for manifest in manifests for entry in manifest.entries]
                     self._add_notes(note for manifest in manifests for note in manifest.notes)
                     self._reports.warnings = run.final_warnings(run.start.with_commits(manifests))
         self._reports.cost = cost_so_far(self.prices)
@@ -273,7 +277,7 @@ class JobRun:
                 run.job_pass.write_report(report)
                 layout = run.job_pass.layout
                 runs = self._history.last_runs()
-                self.page = write_page(layout, self.job.spec, report, self._entries, runs)
+                self.page = write_page(layout, self.job.spec, report, entries, runs)
         return published
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:

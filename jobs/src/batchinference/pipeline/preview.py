@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.commit_groups import warnings_of_group
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.execution.step_runner import ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.job_checks import check_input
@@ -111,7 +111,7 @@ class Preview:
             step = step.model_copy(update={"cache": None, "dedupe": True})
         stage = replace(self._stages.get(step.name, Stage(step.name, ())), steps=(step,))
         errors = ErrorHandling(True, self._layout.input, failing=self.spec.errors.failing_warnings)
-        runner = StageRunner(stage, errors)
+        runner = SegmentRunner([stage], errors)
         loaded = time.perf_counter()
         batch = merged(runner(self.batch))
         outcome = self._outcome(step.name, batch, time.perf_counter() - loaded)

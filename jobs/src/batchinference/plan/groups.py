@@ -52,16 +52,11 @@ class WorkerGroup:
     """The fraction of a GPU of one replica, at most 1; 0 with `replicasPerDevice: auto`."""
 
     @property
-    def shape(self) -> Shape:
-        """Return what must be equal for pools to share a group."""
-        sizes = self.cpus, self.gpus, self.memory, self.custom
-        return *sizes, self.accelerator, self.pods, self.per_pod, self.part
-
-
-Shape = tuple[float, int, str, Custom, str | None, int, int, float]
-"""CPUs, GPUs, memory, custom resources and accelerator type of a pod, pods per replica, replicas
-per pod, and the fraction of a GPU of a replica. Pools with different fractions do not share pods,
-because one pool could leave a part of a GPU that is too small for a replica of another pool."""
+    def shape(self) -> WorkerGroup:
+        """The group without its name and numbers of pods. Pools of equal shape share a group. Pools
+        with different fractions of a GPU do not, because one pool could leave a part of a GPU that
+        is too small for a replica of another pool."""
+        return replace(self, name="", min=0, max=0)
 
 
 def is_cpu_stage(stage: Stage) -> bool:
@@ -80,11 +75,11 @@ def groups_of(
 
     Raises SpecError if `workers` do not fit the stages. For example, if actors would take all CPUs
     of the group `cpu`, the tasks that feed these actors would never start."""
-    shapes: dict[Shape, WorkerGroup] = {}
+    shapes: dict[WorkerGroup, WorkerGroup] = {}
     for stage in stages:
         if is_cpu_stage(stage) or stage.replicas is None:
             continue
-        group = _group(stage, stage.replicas, gang=gang)
+        group = _group(stage, gang=gang)
         known = shapes.get(group.shape)
         shapes[group.shape] = (
             replace(known, min=known.min + group.min, max=known.max + group.max) if known else group
@@ -97,28 +92,30 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
     """Return the name of the group that a stage runs on."""
     if is_cpu_stage(stage):
         return CPU_GROUP
-    return next(
-        group.name for group in groups if group.name != CPU_GROUP and group.shape == _shape(stage)
-    )
+    shape = _group(stage).shape
+    return next(each.name for each in groups if each.name != CPU_GROUP and each.shape == shape)
 
 
-def _shape(stage: Stage) -> Shape:
+def _group(stage: Stage, *, gang: bool = False) -> WorkerGroup:
+    """Return the worker group of a pool. The minimum of the group is 0 pods unless `gang`."""
     memory, per_pod = stage.memory or DEFAULT_MEMORY, stage.per_pod
     if per_pod > 1:
         memory = memory_quantity(per_pod * memory_bytes(memory))
     custom = tuple((name, per_pod * count) for name, count in stage.custom)
-    sizes = per_pod * stage.cpus, stage.gpus_of_pod, memory, custom
-    part = 0.0 if stage.searches else min(1.0, stage.gpus or 1.0)
-    return *sizes, stage.accelerator, stage.pods, per_pod, part
-
-
-def _group(stage: Stage, replicas: Replicas, *, gang: bool) -> WorkerGroup:
-    """Return the worker group of a pool. The minimum of the group is 0 pods unless `gang`."""
-    cpus, gpus, memory, custom, accelerator, pods, per_pod, part = _shape(stage)
-    minimum, maximum = (math.ceil(count / per_pod) * pods for count in (replicas.min, replicas.max))
-    name, minimum = stage.name[:MAX_GROUP_NAME].rstrip("-"), minimum if gang else 0
+    replicas = stage.replicas or Replicas()
+    minimum, maximum = (math.ceil(n / per_pod) * stage.pods for n in (replicas.min, replicas.max))
     return WorkerGroup(
-        name, cpus, gpus, memory, minimum, maximum, custom, accelerator, pods, per_pod, part
+        stage.name[:MAX_GROUP_NAME].rstrip("-"),
+        per_pod * stage.cpus,
+        stage.gpus_of_pod,
+        memory,
+        minimum if gang else 0,
+        maximum,
+        custom,
+        stage.accelerator,
+        stage.pods,
+        per_pod,
+        part=0.0 if stage.searches else min(1.0, stage.gpus or 1.0),
     )
 
 

@@ -32,9 +32,6 @@ class Plan:
 
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
-    single_segment: bool
-    """Whether each task reads a part of the input, runs all steps and writes the results. For some
-    inputs and outputs, rows move between tasks nevertheless: see `Executor`."""
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
@@ -45,6 +42,13 @@ class Plan:
     """Restarts of an actor whose process died."""
     measured_seconds: float = 20.0
     """Seconds for which each number of replicas per device is measured (`Stage.searches`)."""
+
+    @property
+    def single_segment(self) -> bool:
+        """Whether no step needs a pool, so that each task reads a part of the input, runs all steps
+        and writes the results. For some inputs and outputs, rows move between tasks nevertheless:
+        see `Executor`."""
+        return not any(stage.needs_pool for stage in self.stages)
 
     @property
     def task_cpus(self) -> float:
@@ -72,8 +76,7 @@ class Plan:
         """Return the plan for a machine with the Ray resources `resources`. Steps run on the CPU if
         there are not enough devices for one replica of each step."""
         stages, notes = fit_to_machine(self.stages, resources)
-        single = is_single_segment(stages)
-        return replace(self, stages=tuple(stages), single_segment=single, notes=tuple(notes))
+        return replace(self, stages=tuple(stages), notes=tuple(notes))
 
     def within_memory(self, memory: float | None) -> Plan:
         """Return the plan, without memory requests if one replica of each pool does not fit into
@@ -85,12 +88,11 @@ class Plan:
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError for wrong columns or unsuitable workers."""
     stages = _checked_stages(spec)
-    single = is_single_segment(stages)
     # with a model, separate tasks may read and write, so pools and writing need their own CPUs
-    single_task = single and all(stage.replicas is None for stage in stages)
+    single_task = all(stage.replicas is None for stage in stages)
     gang = bool(spec.cluster.gang_scheduling or spec.cluster.queue_name)
     groups = groups_of(stages, spec.cluster.workers, single_segment=single_task, gang=gang)
-    return Plan(tuple(stages), tuple(groups), single)
+    return Plan(tuple(stages), tuple(groups))
 
 
 def plan_for_machine(
@@ -108,13 +110,7 @@ def plan_for_machine(
 def requested_plan(spec: BatchInferenceSpec) -> Plan:
     """Return the plan as the spec requests it, without worker groups and for no specific machine.
     Raises SpecError for wrong columns."""
-    stages = _checked_stages(spec)
-    return Plan(tuple(stages), (), is_single_segment(stages))
-
-
-def is_single_segment(stages: list[Stage]) -> bool:
-    """Return whether no step needs a pool, so that one task can read, run all steps and write."""
-    return not any(stage.needs_pool for stage in stages)
+    return Plan(tuple(_checked_stages(spec)), ())
 
 
 def ray_cpus(plan: Plan, machine: int) -> int:

@@ -4,7 +4,7 @@ Adjacent steps without a model or class run together in one task if they request
 model or a class gets its own actor pool. Other steps that compute do not run in that pool, so that
 the next batch is prepared while the device computes. Steps that drop or select columns run in it,
 so that image data that no later step reads never leaves the actor. If no stage needs a pool, each
-task runs all stages: see `plan.is_single_segment`.
+task runs all stages: see `Plan.single_segment`.
 """
 
 import math

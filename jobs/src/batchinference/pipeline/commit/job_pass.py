@@ -238,14 +238,14 @@ class JobPass:
         another run has taken over the output."""
         self._write_final_state(final, report)
         self.lease.write_success_marker(self.layout)
-        self.check_lease()
-        self.delete_staged_files()
+        with suppress(OSError):  # the output is complete
+            self.check_lease()
+            self.delete_staged_files()
 
     def delete_staged_files(self) -> None:
         """Delete the staged files of a complete table. If that fails, the next run does it."""
         if self.layout.is_table:
-            with suppress(OSError):
-                self.layout.data.delete_directory()
+            self.layout.data.delete_directory()
 
     def _write_final_state(self, final: Snapshot, report: Report) -> None:
         self.check_lease()

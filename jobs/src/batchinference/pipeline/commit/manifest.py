@@ -286,7 +286,9 @@ def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:
-    """Return the ranges of rows with these ids (int64, in any order, without duplicates)."""
+    """Return the ranges of rows with these ids (int64, in any order). A row that occurs twice, as
+    Ray may split a block that it computes again, is in two ranges, so that no entry with it counts
+    (`resolve_overlaps`)."""
     if len(ids) == 0:
         return []
     steps = np.diff(ids)

@@ -13,7 +13,7 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
 from batchinference.pipeline.commit.row_coverage import RowSet, resolve_overlaps
 from batchinference.pipeline.errors import BadOutput, Incomplete
-from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes, with_sums
+from batchinference.pipeline.execution.report_notes import process_notes, with_sums
 from batchinference.pipeline.execution.task_sizing import SMALL_COMMIT_SECONDS
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
@@ -109,7 +109,7 @@ class ChunkCommits:
         if not self._batches:
             return
         chunk, run = merged(self._batches), self._committer.job_pass.lease.run
-        own = (*self._notes(), *peak_memory(run).notes(WRITE_STEP), *retry_notes(WRITE_STEP))
+        own = (*self._notes(), *process_notes(run, WRITE_STEP))
         chunk = replace(chunk, notes=with_sums((*chunk.notes, *own)))
         put = partial(self._committer.put, chunk, self._task, self._number)
         self._pending_commit = self._pool.submit(put)

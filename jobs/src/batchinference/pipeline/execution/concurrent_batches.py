@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from functools import partial
-from threading import Event, Lock
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -26,7 +26,7 @@ from batchinference.plan import Stage
 from batchinference.spec.models.base import MODEL_BATCH_SIZE
 
 Run = Callable[[pa.Table], Iterator[pa.Table]]
-"""Runs the steps of a stage over a block, and measures them. Each thread needs its own."""
+"""Runs the steps of a stage over a block. Several threads may call it at the same time."""
 _Cut = Callable[[], pa.Table]
 """Cuts one batch out of a block."""
 _Batch = Future[list[pa.Table]]
@@ -59,11 +59,6 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
     }
 
 
-def concurrent_or_single(stage: Stage, make: Callable[[], Run], stopping: Event) -> Run:
-    """Return what an actor runs for each block. With `batches_itself`, batches are concurrent."""
-    return ConcurrentBatches(stage, make, stopping) if stage.batches_itself else make()
-
-
 class ConcurrentBatches:
     """Runs the steps of a stage over the batches of blocks. The batches of one or several calls run
     at the same time. Once `stopping` is set, no further batch begins."""
@@ -71,7 +66,7 @@ class ConcurrentBatches:
     def __init__(
         self,
         stage: Stage,
-        make: Callable[[], Run],
+        run: Run,
         stopping: Event,
         part_seconds: float = PART_SECONDS,
         in_flight: RowsInFlight = IN_FLIGHT,
@@ -79,9 +74,7 @@ class ConcurrentBatches:
         self._part_seconds, self._in_flight = part_seconds, in_flight
         self._name, self._rows = stage.name, stage.batch_size or MODEL_BATCH_SIZE
         self._prompt = stage.model.prefix_columns if stage.model else ()
-        self._make, self._stopping = make, stopping
-        self._idle: list[Run] = []
-        self._lock = Lock()
+        self._run_block, self._stopping = run, stopping
         self._waiting = ThreadPoolExecutor(1)
         """A single thread that begins the batches in the order in which they were submitted."""
         batches = SUSPECTED_BATCHES if replaces_dead_process() else MAX_BATCHES
@@ -150,17 +143,11 @@ class ConcurrentBatches:
         """Return the results of a batch. Raises _Failed if a step fails."""
         if self._stopping.is_set():
             return []
-        with self._lock:
-            run = self._idle.pop() if self._idle else None
-        run = run or self._make()
         done: list[pa.Table] = []
         try:
-            done.extend(run(batch))
+            done.extend(self._run_block(batch))
         except Exception as error:
             raise _Failed(done, error) from error
-        finally:
-            with self._lock:
-                self._idle.append(run)
         return done
 
 

@@ -10,9 +10,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from threading import Event
 from typing import Any
@@ -22,6 +21,7 @@ import ray.data
 from ray.data import ActorPoolStrategy, DataContext, Dataset
 from ray.data.block import Block, BlockAccessor, BlockMetadata
 from ray.data.datasource import Datasink, Datasource, ReadTask
+from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.credentials import NO_SECRETS, SecretVariables
@@ -31,14 +31,14 @@ from batchinference.pipeline.errors import EngineDied, JobFailure
 from batchinference.pipeline.execution.block_codec import OWN_COLUMNS, decode, encode
 from batchinference.pipeline.execution.chunk_commits import ChunkCommits, CommitRules
 from batchinference.pipeline.execution.concurrent_batches import (
+    ConcurrentBatches,
     concurrency_of_actors,
-    concurrent_or_single,
 )
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, Isolation
 from batchinference.pipeline.execution.dataset_control import ControlCallback, ObservedExecution
 from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits
-from batchinference.pipeline.execution.report_notes import peak_memory, retry_notes
+from batchinference.pipeline.execution.report_notes import process_notes
 from batchinference.pipeline.execution.segment import Segment, unload_stages
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.task_resources import (
@@ -116,10 +116,10 @@ class DatasetExecution:
             seconds=self.rules.small_commit_seconds,
         )
         errors = errors_of_blocks(context, self.control.record_later)
-        with errors, prompt_waits(), self._one_device() as device:
+        with errors, prompt_waits(), ExitStack() as groups:
             dataset = self._read(first)
             for stage in between:
-                dataset = self._add_stage(dataset, stage, device)
+                dataset = self._add_stage(dataset, stage, groups)
             arguments = write_task_arguments(self.plan, last)
             at_once = None if last else writers(all_cpus(self.plan))
             dataset.write_datasink(self.sink(last), ray_remote_args=arguments, concurrency=at_once)
@@ -169,22 +169,7 @@ class DatasetExecution:
         )
         return dataset
 
-    @contextmanager
-    def _one_device(self) -> Iterator[PlacementGroupSchedulingStrategy | None]:
-        """Reserve one device for the replicas of the measured step, if any."""
-        measured = [stage for stage in self.plan.stages if stage.name == self.control.measured]
-        if not measured:
-            yield None
-            return
-        group = ray.util.placement_group(**group_of_replicas(measured[0], self.plan))
-        try:
-            yield PlacementGroupSchedulingStrategy(group)
-        finally:
-            ray.util.remove_placement_group(group)
-
-    def _add_stage(
-        self, dataset: Dataset, stage: Stage, device: PlacementGroupSchedulingStrategy | None
-    ) -> Dataset:
+    def _add_stage(self, dataset: Dataset, stage: Stage, groups: ExitStack) -> Dataset:
         plan = self.plan
         common: dict[str, Any] = {
             "batch_format": "pyarrow",
@@ -198,21 +183,19 @@ class DatasetExecution:
             # a call for each block: larger calls would wait for the rows of a slow input
             task = _task(stage.name, self._segment([stage]))
             return dataset.map_batches(task, batch_size=None, **common)
-        return self._add_pool(dataset, stage, device, common)
+        return self._add_pool(dataset, stage, groups, common)
 
     def _add_pool(
-        self,
-        dataset: Dataset,
-        stage: Stage,
-        device: PlacementGroupSchedulingStrategy | None,
-        common: dict[str, Any],
+        self, dataset: Dataset, stage: Stage, groups: ExitStack, common: dict[str, Any]
     ) -> Dataset:
         plan = self.plan
         smallest, largest = pool_size(stage, plan)
-        placement = placement_arguments(stage, plan, dataset)
-        if device is not None and stage.name == self.control.measured:
+        placement = placement_arguments(stage, plan, dataset, groups)
+        if stage.name == self.control.measured:
             smallest = largest = replicas_per_device(stage)
-            placement = {"ray_remote_args_fn": lambda: {"scheduling_strategy": device}}
+            group = create_group(groups, **group_of_replicas(stage, plan))
+            one_device = {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
+            placement = {"ray_remote_args_fn": lambda: one_device}
         arguments = {
             **common,
             "num_gpus": stage.gpus or None,
@@ -304,7 +287,7 @@ class BlockReader:
         read = read_time.of(self.read(), lambda batch: len(batch.input_ids))
         with StopRequest(self.segment.run_id).watched() as stopping:
             yield from map(encode, until_stopped(self._results(read, stopping), stopping))
-        process = (*peak_memory(self.segment.run_id).notes(READ_STEP), *retry_notes(READ_STEP))
+        process = process_notes(self.segment.run_id, READ_STEP)
         if notes := (*process, *read_time.take_rest(), *self.segment.take_notes()):
             yield encode(RowBatch(notes=notes))
 
@@ -403,9 +386,9 @@ def _actor(stage: Stage, segment: Segment) -> type:
             except JobFailure as failure:
                 # raised at the first batch, because Ray drops the cause of constructor errors
                 self._failure = failure
-            self._run = concurrent_or_single(
-                stage, lambda: BlockCalls(stage.name, segment, stopping), stopping
-            )
+            calls = BlockCalls(stage.name, segment, stopping)
+            batches_itself = stage.batches_itself
+            self._run = ConcurrentBatches(stage, calls, stopping) if batches_itself else calls
 
         def __del__(self) -> None:  # runs when Ray Data ends the actor
             try:
@@ -428,7 +411,7 @@ def _actor(stage: Stage, segment: Segment) -> type:
 def load_in_pool(segment: Segment) -> None:
     """Load the stages of an actor, and make them note how busy it is. Raises JobFailure."""
     outputs_within(OCCUPANCY.passing_on)
-    segment.load()[0].note_occupancy()
+    segment.load().note_occupancy()
 
 
 def exit_process(error: EngineDied) -> None:
@@ -462,13 +445,14 @@ class BlockCalls:
         return OCCUPANCY.working(self._results(block))
 
     def _results(self, block: pa.Table) -> Iterator[pa.Table]:
-        memory = peak_memory(self._segment.run_id)
         for batch in self._segment.of_block(decode(block), self._stopping):
-            notes = (*batch.notes, *memory.notes(self._name), *retry_notes(self._name))
+            notes = (*batch.notes, *process_notes(self._segment.run_id, self._name))
             yield encode(replace(batch, notes=notes))
 
 
-def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str, Any]:
+def placement_arguments(
+    stage: Stage, plan: Plan, dataset: Dataset, groups: ExitStack
+) -> dict[str, Any]:
     """Return the arguments of `dataset.map_batches` that give each actor a placement group. The
     group has the GPUs of a replica on several pods. Empty if a replica fits into one pod.
 
@@ -479,9 +463,23 @@ def placement_arguments(stage: Stage, plan: Plan, dataset: Dataset) -> dict[str,
     bundle = {"CPU": stage.cpus * stage.pods / stage.gpus, "GPU": 1.0}
     kind = {f"accelerator_type:{stage.accelerator}": 0.001} if stage.accelerator else {}
     bundles = [{**bundle, **kind}] * int(stage.gpus)
-    group = partial(_create_group, bundles, selector(plan, plan.group_of(stage)))
+    nodes = [selector(plan, plan.group_of(stage))] * len(bundles)
+
+    def own_group() -> dict[str, Any]:
+        group = create_group(groups, bundles=bundles, bundle_label_selector=nodes)
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+        return {"scheduling_strategy": strategy}
+
     _disable_memory_detector(dataset)
-    return {"num_gpus": 0, "num_cpus": bundle["CPU"], "ray_remote_args_fn": group}
+    return {"num_gpus": 0, "num_cpus": bundle["CPU"], "ray_remote_args_fn": own_group}
+
+
+def create_group(groups: ExitStack, **arguments: Any) -> PlacementGroup:
+    """Return a new placement group, which is removed at the end of `groups`. Ray itself would keep
+    the devices of the group reserved after the actors of the pass have ended."""
+    group: PlacementGroup = ray.util.placement_group(**arguments)
+    groups.callback(ray.util.remove_placement_group, group)
+    return group
 
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
@@ -493,13 +491,6 @@ def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
     needs |= kind
     bundle = {"GPU": 1.0, **{name: number * each for name, each in needs.items() if each}}
     return {"bundles": [bundle], "bundle_label_selector": [nodes] if nodes else None}
-
-
-def _create_group(bundles: list[dict[str, float]], nodes: dict[str, str] | None) -> dict[str, Any]:
-    selectors = [nodes] * len(bundles) if nodes else None
-    group = ray.util.placement_group(bundles, "PACK", bundle_label_selector=selectors)
-    scheduling = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
-    return {"scheduling_strategy": scheduling}
 
 
 def _disable_memory_detector(dataset: Dataset) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,8 +53,7 @@ class ExecutionControl:
     draining: bool = False
     """Whether no further tasks start. Running tasks commit the results that they have."""
     given_up: bool = False
-    """Whether the execution must raise an error and end. Shutting down Ray during an execution
-    would end the whole process."""
+    """Whether the execution must raise an error and end."""
     losses: list[JobFailure] = field(default_factory=list)
     """The causes of lost tasks and actor calls in this pass."""
     failure: Failure | None = None
@@ -65,7 +65,13 @@ class ExecutionControl:
         """Start no further tasks, and request the processes of this pass to stop."""
         if not self.draining:
             self.draining = True
-            self.stop()
+            with suppress(Exception):  # Ray may not answer, and the cause of a failure remains
+                self.stop()
+
+    def give_up(self) -> None:
+        """Make the execution raise an error soon. Shutting down Ray during an execution would end
+        the whole process."""
+        self.given_up = True
 
     def record(self, error: BaseException) -> None:
         """Record the error of a lost task, or raise the error if it must end the execution. A task

@@ -33,7 +33,8 @@ from batchinference.pipeline.execution.task_resources import (
 )
 from batchinference.pipeline.execution.task_sizing import (
     FULL_FILES,
-    TaskSizing,
+    LARGE_TASK_ROWS,
+    number_of_tasks,
     small_commit_seconds,
 )
 from batchinference.pipeline.execution.worker_stop import StopRequest
@@ -129,13 +130,17 @@ class Executor:
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
         texts = read.HAS_TEXTS and columns_of_first_model(self._spec.steps)
-        merged = self._merges
-        prefer_large = bool(texts) or not merged
         divisible = job_input.divisible(self._at_once)
         parts = None if divisible else math.ceil(share * len(job_input))
-        per_file = self._layout.rows_per_file
-        tasks = TaskSizing(self._at_once, parts, prefer_large, merged, per_file)
-        return tasks.tasks(sizing.blocks, share * count.rows)
+        large = max(LARGE_TASK_ROWS, FULL_FILES * (self._layout.rows_per_file or 0))
+        return number_of_tasks(
+            sizing.blocks,
+            share * count.rows,
+            self._at_once,
+            parts,
+            merged=self._merges,
+            large_rows=large if texts or not self._merges else None,
+        )
 
     @property
     def _merges(self) -> bool:
@@ -305,14 +310,6 @@ class Executor:
     def capacity(self) -> Capacity | None:
         """The resources that Ray has now; None if unknown."""
         return capacity_of(self._plan)
-
-    def drain(self) -> None:
-        """Make `run` return soon in its thread, after running tasks have committed."""
-        self.control.drain()
-
-    def give_up(self) -> None:
-        """Make `run` raise an error soon in its thread."""
-        self.control.given_up = True
 
 
 def _run(function: Callable[[], Result]) -> Result:

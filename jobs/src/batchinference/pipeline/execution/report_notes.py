@@ -7,7 +7,6 @@ import resource
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from functools import lru_cache
 
 from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_this_task
 from batchinference.pipeline.step_time import COUNTS
@@ -16,6 +15,8 @@ GROWTH = 1.1
 """The factor by which the peak memory of a process has grown when it is reported again."""
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of getrusage."""
+_reported = Counter[str]()
+"""The peak memory that this process has reported in each pass."""
 
 
 def peak_bytes() -> int:
@@ -23,25 +24,14 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
 
 
-class PeakMemory:
-    """Reports the peak memory of a process each time that it has grown by the factor GROWTH."""
-
-    def __init__(self) -> None:
-        self._reported = 0.0
-
-    def notes(self, step: str) -> tuple[tuple[str, str], ...]:
-        """Return a note for the report if the peak memory has grown enough since the last one."""
-        peak = peak_bytes()
-        if peak < self._reported * GROWTH:
-            return ()
-        self._reported = peak
-        return ((step, json.dumps({"peak_bytes": peak})),)
-
-
-@lru_cache(maxsize=16)
-def peak_memory(_run: str) -> PeakMemory:
-    """Return the PeakMemory of this process that all tasks of a pass share."""
-    return PeakMemory()
+def process_notes(run: str, step: str) -> tuple[tuple[str, str], ...]:
+    """Return notes for the report of a pass: the peak memory of this process if it has grown by the
+    factor GROWTH since the last note, and the retries of the running task."""
+    peak, retries = peak_bytes(), retry_notes(step)
+    if peak < GROWTH * _reported[run]:
+        return retries
+    _reported[run] = peak
+    return ((step, json.dumps({"peak_bytes": peak})), *retries)
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -7,14 +7,13 @@ isolation of rows that may kill the process."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Condition, Event, Lock, get_ident
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,11 @@ from batchinference.pipeline.execution.length_sorting import (
     longest_first,
     text_columns,
 )
-from batchinference.pipeline.execution.step_runner import STOP_SECONDS, ErrorHandling, StageRunner
+from batchinference.pipeline.execution.step_runner import (
+    STOP_SECONDS,
+    ErrorHandling,
+    SegmentRunner,
+)
 from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.ray_compat import replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
@@ -99,9 +102,9 @@ class Segment:
         texts = columns_of_first_model([step for stage in stages for step in stage.steps])
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
 
-    def load(self) -> list[StageRunner]:
-        """Return the stages of this process. The first call loads them. Raises JobFailure."""
-        return _LOADED.stages(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
+    def load(self) -> SegmentRunner:
+        """Return the runner of this process. The first call loads it. Raises JobFailure."""
+        return _LOADED.runner(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of the rows that a reader yields. After `stopping` is set, the
@@ -123,12 +126,11 @@ class Segment:
             for batch in batches:
                 yield from self._isolated(batch, isolation, stopping, run)
 
-    def take_notes(self) -> Iterator[tuple[str, str]]:
-        """Yield notes of the measurements of the steps in this process since the last notes. Also
-        flushes the caches, because the process may end after that."""
+    def take_notes(self) -> tuple[tuple[str, str], ...]:
+        """Return notes of the measurements of the steps in this process since the last notes. Also
+        flush the caches, because the process may end after that."""
         flush_caches()
-        for stage in self.load():
-            yield from stage.take_notes()
+        return self.load().take_notes()
 
     def current_isolation(self) -> Isolation:
         """Return the isolation of this pass after the deaths of the processes that this process
@@ -158,37 +160,21 @@ class Segment:
         """Yield the results of suspects, computed in small parts, then the results of the other
         rows. Crashed rows become failed rows. Once `stopping` is set, no further part begins."""
         suspects, others = isolation.divided(self._without_crashed(batch, isolation))
-        done: list[RowBatch] = []
-        since = time.monotonic()
-        try:
-            with self._noted(always=bool(suspects)), self._alone(suspects):
-                for result in self._parts(suspects, stopping):
-                    done.append(result)
-                    if time.monotonic() - since >= WINDOW_SECONDS:
-                        yield merged(done)
-                        done, since = [], time.monotonic()
-        except Exception:
-            yield from _merged(done)
-            raise
-        yield from _merged(done)
-        if not (suspects and stopping.is_set()):
-            yield from run(iter([others]), stopping)
-
-    def _parts(self, parts: Iterable[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        for part in parts:
+        if suspects:
+            yield from _gathered(self._alone(suspects, stopping), stopping)
             if stopping.is_set():
                 return
-            yield from self._run_all(part, stopping)
+        yield from run(iter([others]), stopping)
 
-    @contextmanager
-    def _alone(self, suspects: Sequence[RowBatch]) -> Iterator[None]:
-        """While the block runs, no other thread computes, and steps do not learn batch sizes."""
-        with ExitStack() as kept:
-            if suspects and self.concurrent:
-                kept.enter_context(_COMPUTING.exclusive())
-            for stage in self.load() if suspects else ():
-                kept.enter_context(stage.unlearned())
-            yield
+    def _alone(self, parts: Iterable[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of suspects. Meanwhile, no other thread computes, and steps store notes
+        and do not learn batch sizes."""
+        exclusive = _COMPUTING.exclusive() if self.concurrent else nullcontext()
+        with exclusive, self._noted(always=True), self.load().unlearned():
+            for part in parts:
+                if stopping.is_set():
+                    return
+                yield from self._run_all(part, stopping)
 
     def _without_crashed(self, batch: RowBatch, isolation: Isolation) -> RowBatch:
         """Return the batch with the crashed rows as failed rows."""
@@ -231,35 +217,25 @@ class Segment:
                     yield results.in_order_of(batch.ids)
 
     def _computed(self, window: RowBatch, rows: BatchRows, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a window, longest texts first. Once `stopping` is set, the remaining
-        rows are left out if they would take more than STOP_SECONDS."""
+        """Return the results of a window, longest texts first."""
         ordered = longest_first(window, self.texts)
-        remaining = len(ordered.ids)
-        done, size = list[RowBatch](), 0
-        since = time.monotonic()
-        for batch, inputs in rows.cut(ordered):
+        return _gathered(self._in_batches(ordered, rows, stopping), stopping)
+
+    def _in_batches(self, window: RowBatch, rows: BatchRows, stopping: Event) -> Iterator[RowBatch]:
+        """Yield the results of a window. Once `stopping` is set, the remaining rows are left out if
+        they would take more than STOP_SECONDS."""
+        remaining = len(window.ids)
+        for batch, inputs in rows.cut(window):
             began, waited = time.monotonic(), 0.0
-            try:
-                for result in self._run_all(batch, stopping):
-                    done.append(result)
-                    size += result.nbytes
-                    if size >= FILE_BYTES:
-                        paused = time.monotonic()
-                        yield merged(done)
-                        done, size = [], 0
-                        waited += time.monotonic() - paused  # the consumer may commit meanwhile
-            except Exception:
-                yield from _merged(done)
-                raise
-            now = time.monotonic()
-            seconds, remaining = now - began - waited, remaining - len(batch.ids)
+            for result in self._run_all(batch, stopping):
+                paused = time.monotonic()
+                yield result
+                waited += time.monotonic() - paused  # the consumer may commit meanwhile
+            seconds = time.monotonic() - began - waited
+            remaining -= len(batch.ids)
             rows.record_batch(inputs, seconds)
-            if stopping.is_set() or now - since >= WINDOW_SECONDS:
-                yield from _merged(done)
-                done, size, since = [], 0, now
-                if stopping.is_set() and remaining * seconds > STOP_SECONDS * len(batch.ids):
-                    return
-        yield from _merged(done)
+            if stopping.is_set() and remaining * seconds > STOP_SECONDS * len(batch.ids):
+                return
 
     def _detect_texts(self, batches: Iterator[RowBatch], rows: BatchRows) -> Iterator[RowBatch]:
         """Yield the batches, and record in `rows` whether they have texts."""
@@ -268,11 +244,26 @@ class Segment:
             yield batch
 
     def _run_all(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of all stages."""
-        batches = iter([batch])
-        for stage in self.load():
-            batches = itertools.chain.from_iterable(map(partial(stage, stopping=stopping), batches))
-        return batches
+        """Return the results of all steps."""
+        return self.load()(batch, stopping)
+
+
+def _gathered(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
+    """Yield results in batches: of FILE_BYTES, of WINDOW_SECONDS, of the results before an error,
+    and each result as it is once `stopping` is set."""
+    done, size, since = list[RowBatch](), 0, time.monotonic()
+    try:
+        for result in results:
+            done.append(result)
+            size += result.nbytes
+            late = time.monotonic() - since >= WINDOW_SECONDS
+            if late or size >= FILE_BYTES or stopping.is_set():
+                yield merged(done)
+                done, size, since = [], 0, time.monotonic()
+    except Exception:
+        yield from _merged(done)
+        raise
+    yield from _merged(done)
 
 
 def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
@@ -281,32 +272,33 @@ def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
         yield merged(results)
 
 
-class LoadedStages:
-    """The stages that this process has loaded for the segments of one pass. Stages of an earlier
-    pass are dropped when the next pass loads a segment, because models are large."""
+class LoadedSegments:
+    """The segments that this process has loaded for one pass. Segments of an earlier pass are
+    dropped when the next pass loads a segment, because models are large."""
 
     def __init__(self) -> None:
         self._run = ""
-        self._stages: dict[tuple[bytes, int], list[StageRunner]] = {}
+        self._runners: dict[tuple[bytes, int], SegmentRunner] = {}
         self._lock = Lock()
 
     def clear(self) -> None:
-        """Drop all stages."""
+        """Drop all segments."""
         with self._lock:
-            self._stages.clear()
+            self._runners.clear()
 
-    def stages(self, run: str, pickled: bytes, thread: int = 0) -> list[StageRunner]:
-        """Return the stages of a segment. The first call loads them. `thread` is the ID of the
-        thread if each thread has its own stages."""
+    def runner(self, run: str, pickled: bytes, thread: int = 0) -> SegmentRunner:
+        """Return the runner of a segment. The first call loads it. `thread` is the ID of the thread
+        if each thread has its own runner."""
         with self._lock:
-            if (pickled, thread) not in self._stages:
+            if (pickled, thread) not in self._runners:
                 if run != self._run:
-                    self._stages.clear()
-                loaded = (stages for (key, _), stages in self._stages.items() if key == pickled)
-                shared = [stage.for_other_thread() for stage in next(loaded, ())]
-                self._stages[pickled, thread] = shared or _load(pickled)
+                    self._runners.clear()
+                known = (runner for (key, _), runner in self._runners.items() if key == pickled)
+                shared = next(known, None)
+                new = shared.for_other_thread() if shared else _load(pickled)
+                self._runners[pickled, thread] = new
             self._run = run
-            return self._stages[pickled, thread]
+            return self._runners[pickled, thread]
 
 
 class SharedLock:
@@ -347,7 +339,7 @@ class SharedLock:
                 self._changed.notify_all()
 
 
-_LOADED, _COMPUTING = LoadedStages(), SharedLock()
+_LOADED, _COMPUTING = LoadedSegments(), SharedLock()
 
 
 def unload_stages() -> None:
@@ -356,11 +348,11 @@ def unload_stages() -> None:
     _LOADED.clear()
 
 
-def _load(pickled: bytes) -> list[StageRunner]:
+def _load(pickled: bytes) -> SegmentRunner:
     stages, errors = _unpickled(pickled)
     if stages:  # tokenizers would start a thread for each CPU of the machine
         os.environ.setdefault("RAYON_NUM_THREADS", str(int(max(1, stages[0].cpus))))
-    return [StageRunner(stage, errors) for stage in stages]
+    return SegmentRunner(stages, errors)
 
 
 @lru_cache(maxsize=16)

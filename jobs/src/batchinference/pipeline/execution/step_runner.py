@@ -1,4 +1,4 @@
-"""Runs the steps of a stage over batches of rows, and isolates rows that fail.
+"""Runs the steps of a segment over batches of rows, and isolates rows that fail.
 
 A batch that raises an error about a row is halved until each failing row is alone."""
 
@@ -61,6 +61,8 @@ from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
     Transform,
     TransformResult,
+    all_failed,
+    as_result,
     without_bad_rows,
 )
 from batchinference.pipeline.storage.location import Location
@@ -123,15 +125,12 @@ class ErrorHandling:
         ]
 
 
-class StageRunner:
-    """Runs the steps of a stage. Each actor or worker process creates one runner."""
+class SegmentRunner:
+    """Runs the steps of a segment. Each actor or worker process creates one runner."""
 
-    def __init__(self, stage: Stage, errors: ErrorHandling) -> None:
+    def __init__(self, stages: Sequence[Stage], errors: ErrorHandling) -> None:
         """Load the models and user code of the steps. Raises ModelLoad or DeviceFailed."""
-        custom, kinds = dict(stage.custom), dict(stage.kinds)
-        device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
-        load = _prepared if stage.prepares else _loaded
-        self._steps = [load(step, device, errors) for step in stage.steps]
+        self._steps = [runner for stage in stages for runner in _runners_of(stage, errors)]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
         """Yield the results of a batch, in several batches if a step makes large results. Once
@@ -149,7 +148,7 @@ class StageRunner:
                 kept.enter_context(step.unlearned())
             yield
 
-    def for_other_thread(self) -> StageRunner:
+    def for_other_thread(self) -> SegmentRunner:
         """Return a runner for the current thread that shares the models and code of the steps."""
         limit_this_thread()
         other = copy(self)
@@ -163,6 +162,14 @@ class StageRunner:
     def take_notes(self) -> tuple[tuple[str, str], ...]:
         """Return notes of all measurements since the last notes."""
         return tuple(note for step in self._steps for note in step.time.take_rest())
+
+
+def _runners_of(stage: Stage, errors: ErrorHandling) -> Iterator[StepRunner]:
+    """Yield the runners of the steps of a stage, on the device of the stage."""
+    custom, kinds = dict(stage.custom), dict(stage.kinds)
+    device = device_of(cpus=stage.cpus, gpus=stage.gpus, custom=custom, kinds=kinds)
+    load = _prepared if stage.prepares else _loaded
+    yield from (load(step, device, errors) for step in stage.steps)
 
 
 def _loaded(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
@@ -354,29 +361,16 @@ class StepRunner:
             start = offset + part.start
             results.rows = part.start + part.rows
             results.warnings += [w._replace(row=start + w.row) for w in part.warnings]
-            errors: Mapping[int, Exception] = {}
-            match part.result:
-                case pa.Table() as table:
-                    results.add_table(table, np.arange(start, start + part.rows))
-                case TransformResult() as result:
-                    results.add_table(result.table, start + result.parents)
-                    errors = result.failed
-                case error:
-                    errors = {0: error}
-            for index in sorted(errors):
-                row = self._failed(rows, part.start + index, offset, ids, errors[index])
-                results.failed.append((start + index, row))
+            results.add_table(part.result.table, start + part.result.parents)
+            for index, error in sorted(part.result.failed.items()):
+                number, row = start + index, rows.slice(part.start + index, 1)
+                failed = self._errors.failed_row(self.name, int(ids[number]), error, row)
+                results.failed.append((number, failed))
                 if self._errors.has_too_many(len(results.failed)):
-                    return results.before(start + index + 1, offset)
+                    return results.before(number + 1, offset)
             if results.nbytes >= self._result_bytes:
                 break
         return results
-
-    def _failed(
-        self, rows: pa.Table, index: int, offset: int, ids: np.ndarray, error: Exception
-    ) -> pa.Table:
-        row_id = int(ids[offset + index])
-        return self._errors.failed_row(self.name, row_id, error, rows.slice(index, 1))
 
 
 class ChosenRows:
@@ -498,12 +492,12 @@ def _complete_rows(ids: np.ndarray, rows: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a batch and their result, or one row and its error. The row indexes of
-    warnings are relative to `start`."""
+    """Consecutive rows of a batch and their result. Row indexes of the result and of the warnings
+    are relative to `start`."""
 
     start: int
     rows: int
-    result: pa.Table | TransformResult | Exception
+    result: TransformResult
     warnings: Sequence[RowWarning] = ()
 
 
@@ -526,15 +520,13 @@ def bisect_failures(
     stop = start + batch.num_rows
     while True:
         result, warnings = _try(apply, batch, failing)
-        if isinstance(result, Exception) and batch.num_rows > 1:
+        if result is None:
             break
-        rows = result.rows if isinstance(result, TransformResult) else None
-        rows = batch.num_rows if rows is None else rows
+        rows = batch.num_rows if result.rows is None else result.rows
         yield Part(start, rows, result, [warning for warning in warnings if warning.row < rows])
         start, batch = start + rows, batch.slice(rows)
         if start == stop:
             return
-    del result  # its traceback holds the tensors of the batch, whose memory the halves need
     half = batch.num_rows // 2
     parts = itertools.chain(
         bisect_failures(apply, batch.slice(0, half), failing, start),
@@ -547,19 +539,21 @@ def bisect_failures(
 
 def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
-) -> tuple[pa.Table | TransformResult | Exception, list[RowWarning]]:
-    """Return the result or the error of a step, and its warnings about rows that have not failed.
-    Tokens of a failed call are assigned to the first row."""
-    # do not halve here, because this error would become the context of errors of single rows
+) -> tuple[TransformResult | None, list[RowWarning]]:
+    """Return the result of a step, and its warnings about rows that have not failed. The result is
+    None if the step failed for several rows. Tokens of a failed call are assigned to the first
+    row."""
+    # do not halve here, because this error would become the context of errors of single rows, and
+    # its traceback holds the tensors of the batch, whose memory the halves need
     try:
         with collect_warnings() as warnings:
             result = apply(batch)
-        result = without_bad_rows(result, warnings, failing)
+        result = as_result(without_bad_rows(result, warnings, failing))
     except Exception as error:
         if not is_about_the_row(error):
             raise
         used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
-        return error, used
-    failed = result.failed if isinstance(result, TransformResult) else {}
+        return all_failed(1, error) if batch.num_rows == 1 else None, used
     # failed rows have used tokens, too
-    return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]
+    kept = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
+    return result, list(kept)

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
 
 from batchinference.pipeline.error_classification import root_cause
 from batchinference.pipeline.errors import Interrupted, LimitExceeded
+from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.spec.lifecycle import DRAIN_SECONDS
 
 POLL_SECONDS = 2.0
@@ -41,6 +41,7 @@ class StopSignal:
         self.has_run = False
         """Whether rows may have been computed."""
         self._announced = threading.Event()
+        self._interrupts = False
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
         """Handle a signal: the first one asks to stop, and a second one to stop at once."""
@@ -49,6 +50,8 @@ class StopSignal:
         self.signal = number
         self.event.set()
         self._announced.set()
+        if self._interrupts and self.forced.is_set():
+            raise KeyboardInterrupt
 
     @contextmanager
     def announced(self) -> Iterator[None]:
@@ -66,6 +69,19 @@ class StopSignal:
         self._announced.wait()
         if self.event.is_set() and not self.has_run:
             self.say(STOPPING_EARLY)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """While the block runs, a second signal raises Interrupted. The block leaves its work as if
+        the process was killed."""
+        self._interrupts = True
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.check()
+            raise
+        finally:
+            self._interrupts = False
 
     def check(self) -> None:
         """Raise Interrupted if a stop was requested."""
@@ -89,46 +105,35 @@ def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
             signal.signal(number, handler)
 
 
-class StoppableExecution(Protocol):
-    """A long operation that another thread can end."""
-
-    def run(self) -> None:
-        """Run the operation to its end. Raises its error."""
-
-    def drain(self) -> None:
-        """Make `run` return soon, after running tasks have committed. No other tasks start."""
-
-    def give_up(self) -> None:
-        """Make `run` raise an error soon."""
-
-
 def run_monitored(
-    execution: StoppableExecution,
+    run: Callable[[], None],
+    control: ExecutionControl,
     observe: Callable[[], None],
     stop: StopSignal,
     poll_seconds: float = POLL_SECONDS,
     abort_seconds: float = ABORT_SECONDS,
 ) -> None:
-    """Run the execution in a thread until it ends, and call `observe` at most every `poll_seconds`.
+    """Call `run`, which `control` controls, in a thread until it ends, and call `observe` at most
+    every `poll_seconds`.
 
     After a stop request, or if `observe` raises LimitExceeded, running tasks may commit for
     `stop.drain_seconds`. Raises the failure of the execution, an error of `observe`, or Interrupted
     if that was too short. After an error of `observe` and before Interrupted, the execution is
     aborted. If its thread does not end within `abort_seconds`, the thread is left running."""
     stop.has_run = True
-    done, errors = _start(execution)
+    done, errors = _start(run)
     try:
         _watch(done, observe, stop, poll_seconds)
         if stop.event.is_set() and not done.is_set():
             stop.say(STOPPING.format(stop.drain_seconds))
-            _drain(execution, done, stop)
+            _drain(control, done, stop)
         if not done.is_set():
             stop.check()
     except BaseException as error:
         if isinstance(error, LimitExceeded):
-            _drain(execution, done, stop)
+            _drain(control, done, stop)
         if not done.is_set():
-            execution.give_up()
+            control.give_up()
             done.wait(abort_seconds)
         raise
     if errors:
@@ -136,28 +141,28 @@ def run_monitored(
         raise root_cause(errors[0]) from errors[0]
 
 
-def _drain(execution: StoppableExecution, done: threading.Event, stop: StopSignal) -> None:
+def _drain(control: ExecutionControl, done: threading.Event, stop: StopSignal) -> None:
     """Give the execution time to commit its running tasks."""
-    execution.drain()
+    control.drain()
     deadline = time.monotonic() + stop.drain_seconds
     while not (done.wait(0.1) or stop.forced.is_set() or time.monotonic() > deadline):
         pass
 
 
-def _start(execution: StoppableExecution) -> tuple[threading.Event, list[BaseException]]:
-    """Run the execution in a thread. Return an event that is set when the execution has ended, and
+def _start(run: Callable[[], None]) -> tuple[threading.Event, list[BaseException]]:
+    """Call `run` in a thread. Return an event that is set when the call has ended, and
     a list to which its failure is added, if any."""
     done, errors = threading.Event(), list[BaseException]()
 
-    def run() -> None:
+    def call() -> None:
         try:
-            execution.run()
+            run()
         except BaseException as error:  # noqa: BLE001 - passed to the main thread
             errors.append(error)
         finally:
             done.set()
 
-    threading.Thread(target=run, name="dataset", daemon=True).start()
+    threading.Thread(target=call, name="dataset", daemon=True).start()
     return done, errors
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from batchinference.pipeline.input.planning import MAX_TASKS, MIN_BLOCK_ROWS, SMALL_FILE_ROWS
 
@@ -19,33 +18,27 @@ SMALL_COMMIT_SECONDS, SMALL_COMMIT_UNMERGED_SECONDS = 60.0, 600.0
 applies if small output files are never merged."""
 
 
-@dataclass(frozen=True)
-class TaskSizing:
-    """Computes the number of tasks. `at_once` is the number of tasks that the CPUs can run. `parts`
-    is the maximum number of parts of the input; None if it can be divided at any row.
-    `prefer_large` says whether tasks should have many rows, and `merged` whether small output files
-    are merged at the end of the job. `rows_per_file` is the configured number, if any."""
+def number_of_tasks(
+    blocks: int,
+    rows: float,
+    at_once: float,
+    parts: int | None,
+    *,
+    merged: bool,
+    large_rows: int | None,
+) -> int:
+    """Return the number of tasks for `rows` input rows that are planned as `blocks` blocks: more if
+    the CPUs need more tasks, and fewer if tasks should have at least `large_rows` rows.
 
-    at_once: float
-    parts: int | None
-    prefer_large: bool
-    merged: bool
-    rows_per_file: int | None = None
-
-    def tasks(self, blocks: int, rows: float) -> int:
-        """Return the number of tasks for `rows` input rows that are planned as `blocks` blocks:
-        more if the CPUs need more tasks, and fewer if tasks should have many rows."""
-        tasks = max(blocks, self._for_cpus(rows))
-        if not self.prefer_large:
-            return tasks
-        large = max(LARGE_TASK_ROWS, FULL_FILES * (self.rows_per_file or 0))
-        return min(tasks, math.ceil(max(rows / large, MIN_LARGE_TASKS * self.at_once)))
-
-    def _for_cpus(self, rows: float) -> int:
-        """Return the number of tasks that keeps the CPUs busy, without tasks of very few rows."""
-        by_rows = rows // (MIN_BLOCK_ROWS if self.merged else SMALL_FILE_ROWS)
-        wanted = min(MIN_CPU_TASKS * self.at_once, by_rows, MAX_TASKS)
-        return int(wanted if self.parts is None else min(wanted, self.parts))
+    `at_once` is the number of tasks that the CPUs can run. `parts` is the maximum number of parts
+    of the input; None if it can be divided at any row. `merged` says whether small output files are
+    merged at the end of the job."""
+    by_rows = rows // (MIN_BLOCK_ROWS if merged else SMALL_FILE_ROWS)
+    for_cpus = min(MIN_CPU_TASKS * at_once, by_rows, MAX_TASKS)
+    tasks = max(blocks, int(for_cpus if parts is None else min(for_cpus, parts)))
+    if large_rows is None:
+        return tasks
+    return min(tasks, math.ceil(max(rows / large_rows, MIN_LARGE_TASKS * at_once)))
 
 
 def small_commit_seconds(*, merged: bool) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -58,7 +58,11 @@ class StopRequest:
     def _stops(self) -> bool:
         """Return whether this process must stop, because of the request or because its pod ends."""
         file = os.environ.get(END_VARIABLE, "")
-        return (file != "" and Path(file).exists()) or self.is_sent()
+        if file and Path(file).exists():
+            return True
+        with suppress(Exception):  # Ray may answer the next time
+            return self.is_sent()
+        return False
 
     @contextmanager
     def watched(self) -> Iterator[Event]:

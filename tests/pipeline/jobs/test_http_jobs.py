@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from aiohttp import web
 
 from batchinference.api.output_status import error_groups
@@ -17,7 +16,7 @@ from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
-from support.jobs.on_ray import job_document, run_in_process, run_job, write_lines
+from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
@@ -43,7 +42,6 @@ def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Docume
     )
 
 
-@pytest.mark.usefixtures("ray")
 def test_second_job_takes_answers_from_the_cache(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -56,7 +54,7 @@ def test_second_job_takes_answers_from_the_cache(tmp_path: Path) -> None:
             job = asking(tmp_path / name, server.url)
             job["spec"]["steps"][0]["cache"] = {"path": str(tmp_path / "cache")}
             asked.clear()
-            run = run_job(job)
+            run = run_in_process(job)
             assert run.counts == (100, 99, 1, 0)
             answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / name / "out")}
             assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}

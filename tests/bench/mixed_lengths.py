@@ -1,15 +1,13 @@
-"""Measures rows/s of prompts whose answers have different lengths, and of prompts that begin alike.
+"""Measures rows/s of prompts whose answers have different lengths.
 
     python tests/bench/mixed_lengths.py endpoint
     python tests/bench/mixed_lengths.py vllm MODEL
-    python tests/bench/mixed_lengths.py prefixes MODEL
 
 `endpoint`: a server whose answers take a millisecond per token, for 64 requests at a time. Jobs
 with `http` and pipelines of Ray Data with batches of 64 rows take turns. The time is that from the
 first request to the last answer. `vllm`: the steps of an actor, with all rows in flight that the
-engine takes, and with a batch at a time. `prefixes`: the same for prompts with one of several long
-beginnings, in the order of the input, which is random, and in that of the product. MODEL is a
-folder. BENCH_ROUNDS and BENCH_SIZE set the number of rounds and the fraction of the rows.
+engine takes, and with a batch at a time. MODEL is a folder. BENCH_ROUNDS and BENCH_SIZE set the
+number of rounds and the fraction of the rows.
 
 Answers have 1 to 500 tokens: `uniform`, or `mostly short`, of which one in twenty is long.
 """
@@ -42,8 +40,6 @@ TOKEN_SECONDS = 0.001
 LONGEST = 500
 SEQUENCES = 32
 """Rows that the engine on CPUs computes at once: as many as a batch has."""
-PREFIXES, PREFIX_TOKENS, CACHED = 40, 480, 4
-"""Beginnings, their length, and how many of them the engine's cache holds."""
 
 ENGINE = {
     **{"max_model_len": 1024, "enforce_eager": True},
@@ -163,7 +159,6 @@ def measure_vllm(model: str) -> None:
         **{"source": model, "inputs": {"question": "text", "limit": "tokens"}},
         "sampling": {"max_tokens": "{limit}", "temperature": 0, "ignore_eos": True},
         "engine": {**ENGINE, "max_num_seqs": SEQUENCES},
-        "details": "about",
     }
     actor = Actor(fields)
     actor.rows(table(SEQUENCES, mostly_short, 0))
@@ -175,29 +170,6 @@ def measure_vllm(model: str) -> None:
                 rates[side].append(len(rows) / actor.seconds(rows, wanted))
         print(f"vllm, {name}: {actor.waited:.1%} of the time, the engine had too few rows")
         compared(rates)
-
-
-def measure_prefixes(model: str) -> None:
-    blocks = CACHED * PREFIX_TOKENS // 32 + SEQUENCES
-    fields: dict[str, Any] = {
-        **{"source": model, "details": "about", "sampling": {"max_tokens": 2, "temperature": 0}},
-        "engine": {
-            **{**ENGINE, "max_num_seqs": 4, "block_size": 32},
-            "num_gpu_blocks_override": blocks,
-        },
-    }
-    actor = Actor(fields)
-    rates: dict[str, list[float]] = defaultdict(list)
-    for seed in range(ROUNDS + 1):
-        chance = random.Random(seed)
-        begins = ["".join(chance.choices("abc ", k=PREFIX_TOKENS)) for _ in range(PREFIXES)]
-        texts = [f"{chance.choice(begins)} question {row}" for row in range(sized(800))]
-        for side, columns in (("in prefix order", ("text",)), ("random order", ())):
-            seconds = actor.seconds(pa.table({"text": texts}), 8, columns)
-            if seed:  # not the first round
-                rates[side].append(len(texts) / seconds)
-                print(f"{side}: {actor.reused:.0%} of the tokens of prompts were cached")
-    compared(rates)
 
 
 class Actor:
@@ -213,9 +185,9 @@ class Actor:
         step = Step.model_validate(vllm_step(gpu=0, **fields))
         (self._stage,) = stages_of([step])
         self._transform = load_step(step, Device())
-        self.waited = self.reused = 0.0
+        self.waited = 0.0
 
-    def seconds(self, rows: pa.Table, wanted: int, columns: tuple[str, ...] = ()) -> float:
+    def seconds(self, rows: pa.Table, wanted: int) -> float:
         """Return the seconds of rows, of which at most about `wanted` are in flight."""
         from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 
@@ -229,22 +201,17 @@ class Actor:
         sampling = threading.Thread(target=sample)
         sampling.start()
         began = time.perf_counter()
-        about = self.rows(rows, columns)
+        self.rows(rows)
         seconds = time.perf_counter() - began
         ended.set()
         sampling.join()
         if wanted > 1:
             until_last = samples[: len(samples) - 1 - samples[::-1].index(max(samples))]
             self.waited = sum(result < SEQUENCES for result in until_last) / max(1, len(until_last))
-        if columns or "tokens" not in rows.column_names:
-            tokens = [
-                sum(one[name] or 0 for one in about) for name in ("cached_tokens", "prompt_tokens")
-            ]
-            self.reused = tokens[0] / tokens[1]
         return seconds
 
-    def rows(self, rows: pa.Table, columns: tuple[str, ...] = ()) -> list[Any]:
-        """Return the details about rows, as computed by an actor for a block."""
+    def rows(self, rows: pa.Table) -> None:
+        """Compute rows like an actor that gets them as a block."""
         from batchinference.pipeline.execution.block_codec import decode, encode
         from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
         from batchinference.pipeline.row_batch import RowBatch, consecutive_ids
@@ -256,11 +223,9 @@ class Actor:
             yield encode(given.derived(made.table, made.parents, []))
 
         run_all = ConcurrentBatches(self._stage, compute, threading.Event())
-        run_all._prompt = columns
         block = encode(RowBatch.read(rows, consecutive_ids(0, 0, len(rows))))
         made = pa.concat_tables(run_all(block))
         assert sorted(made["text"].to_pylist()) == sorted(rows["text"].to_pylist())
-        return list(made["about"].to_pylist())
 
 
 def compared(rates: dict[str, list[float]]) -> None:
@@ -272,11 +237,7 @@ def compared(rates: dict[str, list[float]]) -> None:
         print(f"  {side}: {median:.1f} rows/s ({each}), ratio={ratio:.2f} limit={GOAL}", flush=True)
 
 
-MEASURES: dict[str, Callable[..., None]] = {
-    "endpoint": measure_endpoint,
-    "vllm": measure_vllm,
-    "prefixes": measure_prefixes,
-}
+MEASURES: dict[str, Callable[..., None]] = {"endpoint": measure_endpoint, "vllm": measure_vllm}
 
 if __name__ == "__main__":
     name, *model = sys.argv[1:]

@@ -202,14 +202,6 @@ class Suffix:
         return batch
 
 
-class Slow:
-    """Takes 0.15 seconds for each batch."""
-
-    def __call__(self, batch: Batch) -> Batch:
-        time.sleep(0.15)
-        return batch
-
-
 def words(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"word": word} for word in row["text"].split()]
 
@@ -270,28 +262,17 @@ def refuse_long(batch: Batch) -> Batch:
     return batch
 
 
-class VectorsOfDogs:
-    """Adds a vector to each text, or None to each text of a batch without a dog."""
-
-    def __call__(self, batch: Batch) -> dict[str, Any]:
-        texts = batch["text"].tolist()
-        dogs = any("dog" in text for text in texts)
-        return {"vector": np.ones((len(texts), 3)) if dogs else [None] * len(texts), **batch}
-
-
 def without_ids(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "custom_id"}
 
 
-def fail_at_row(batch: Batch, directory: str, column: str, at: str, commits: int = 2) -> Batch:
-    """Log each row that it receives. At one of the rows, fail like a broken device as soon as there
-    are `commits` commits of other rows, unless the file `repaired` exists."""
-    path, texts = Path(directory), [str(value) for value in batch[column]]
-    with (path / "seen").open("a") as log:
-        log.write("".join(f"{text}\n" for text in texts))
-    if not (path / "repaired").exists() and any(text.endswith(at) for text in texts):
+def fail_at_row(batch: Batch, directory: str, at: str) -> Batch:
+    """Fail like a broken device at a row as soon as there is a commit of other rows, unless the
+    file `repaired` exists."""
+    path, texts = Path(directory), batch["text"].tolist()
+    if not (path / "repaired").exists() and at in texts:
         deadline = time.monotonic() + 60
-        while len(list(path.glob("out/_batchinference/attempts/*/0*.json"))) < commits:
+        while not list(path.glob("out/_batchinference/attempts/*/0*.json")):
             if time.monotonic() > deadline:
                 raise RuntimeError("CUDA error: nobody else commits anything")
             time.sleep(0.05)

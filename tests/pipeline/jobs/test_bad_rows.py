@@ -92,9 +92,8 @@ def test_values_of_secrets_are_masked_in_errors_of_any_step(
 
 
 @pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize("errors", [{"maxRows": 1}, {"maxPercent": 5.0}], ids=["rows", "percent"])
 def test_job_with_too_many_failed_rows_ends_early(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, errors: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The input is text, so its number of rows is only an estimate."""
     monkeypatch.setattr(job_module, "run_monitored", partial(run_monitored, poll_seconds=0.1))
@@ -103,6 +102,7 @@ def test_job_with_too_many_failed_rows_ends_early(
     kept = {"callable": "own_code:wait_for", "callArgs": {"file": str(until)}}
     source = write_lines(tmp_path / "in", {"a.txt": many, "b.txt": ["hold"], "c.txt": GOOD})
     steps = [{**REFUSE, "batchSize": 20}, {"name": "held", "python": kept}]
+    errors = {"maxPercent": 5.0}
     run = run_job(job_document("bad", source, tmp_path / "out", steps=steps, errors=errors))
     until.touch()  # a task that is still running would take a CPU from other tests
     assert run.report.reason == "TooManyErrors"
@@ -111,14 +111,30 @@ def test_job_with_too_many_failed_rows_ends_early(
     assert run.report.counts.read < 1200 + 1 + len(GOOD)
 
 
-def test_undecodable_rows_are_written_as_errors(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "in", {"a.txt": GOOD})
-    (source / "b.txt").write_bytes(b"first\nb\xffd\nlast\n")
-    run = run_in_process(job_document("bad", source, tmp_path / "out", errors={"maxRows": 1}))
-    assert run.counts == (60, 59, 1, 0)
-    (error,) = errors_of(tmp_path / "out")
-    assert (error["id"], error["step"], error["traceback"]) == ("1:1", "read", "")
-    assert error["error"].startswith("UnicodeDecodeError: ")
+def damaged_parquet(path: Path) -> None:
+    """Write a file with a valid footer and a damaged page in its first row group."""
+    table = pa.table({"text": [f"a line of text, number {n}" for n in range(1000)]})
+    pq.write_table(table, path, compression="snappy", row_group_size=400)
+    content = bytearray(path.read_bytes())
+    content[200:400] = bytes(200)
+    path.write_bytes(content)
+
+
+def test_only_rows_of_a_damaged_row_group_fail(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    pq.write_table(pa.table({"text": ["good"] * 3}), source / "a.parquet")
+    damaged_parquet(source / "b.parquet")
+    read = {"format": "parquet"}
+    run = run_in_process(
+        job_document("bad", source, tmp_path / "out", read=read, errors={"maxRows": 400})
+    )
+    assert run.counts == (1003, 603, 400, 0)
+    failed = sorted(errors_of(tmp_path / "out"), key=lambda error: error["row"])
+    assert [error["id"] for error in failed] == [f"1:{row}" for row in range(400)]
+    assert {(error["path"], error["step"], error["traceback"]) for error in failed} == {
+        (str(source / "b.parquet"), "read", "")
+    }
 
 
 @pytest.mark.parametrize(

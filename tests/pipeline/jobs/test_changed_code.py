@@ -15,7 +15,6 @@ import yaml
 from batchinference.cli import exits
 from batchinference.pipeline.commit import pass_plan
 from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change, parse_code
-from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.output_paths import Layout, work_key, work_of
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution import segment
@@ -325,21 +324,6 @@ def test_other_settings_change_the_key(fields: dict[str, Any]) -> None:
 def test_job_name_is_not_part_of_the_key() -> None:
     keys = {work_key(parse(document(name)).spec) for name in ("one", "two")}
     assert len(keys) == 1
-
-
-def test_all_files_are_below_the_output() -> None:
-    layout = Layout.of(spec())
-    uris = [layout.state.uri, layout.success.uri, layout.lease_file.uri, layout.report.uri]
-    assert uris == [
-        "s3://out/result/_batchinference",
-        "s3://out/result/_SUCCESS",
-        "s3://out/result/_batchinference/job.json",
-        "s3://out/result/_batchinference/report.json",
-    ]
-    assert Lease(layout.key, 12, "0a1b2c3d4e5f").pass_directory(layout).uri == (
-        "s3://out/result/_batchinference/attempts/0012-0a1b2c3d"
-    )
-    assert layout.errors.uri == "s3://out/result/_batchinference/errors"
 
 
 def test_files_of_a_table_are_staged_in_the_state() -> None:

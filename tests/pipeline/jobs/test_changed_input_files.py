@@ -22,7 +22,7 @@ from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document
-from support.jobs.on_ray import data_files, job_document, run_job
+from support.jobs.on_ray import data_files, job_document
 from support.jobs.user_code import step_until
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import Row, rows_of
@@ -364,18 +364,3 @@ def test_changed_files_of_all_kinds_are_read(tmp_path: Path, format_: str) -> No
     assert counts(first)[0] - counts(last)[0] == counts(first)[0] // 3
     if format_ != "binary":
         assert sorted({row["n"] for row in rows} - {7}) == [1, 5]
-
-
-@pytest.mark.usefixtures("ray")
-def test_rows_are_replaced_by_a_pool_on_ray(tmp_path: Path) -> None:
-    pool = {"name": "pool", "python": {"callable": "support.jobs.user_code:Tens"}, "replicas": {}}
-    job = nightly(tmp_path, {"format": "json"}, steps=[pool])
-    (tmp_path / "in").mkdir()
-    for name in "abc":
-        write(tmp_path / "in" / f"{name}.jsonl", b'{"n": 1}\n{"n": 2}\n')
-    assert run_job(job).report.message is None
-    write(tmp_path / "in" / "b.jsonl", b'{"n": 5}\n')
-    (tmp_path / "in" / "c.jsonl").unlink()
-    report = run_job(job).report
-    assert (report.message, str(report.replaced_files)) == (None, "1 recomputed, 1 removed")
-    assert sorted(row["n"] for row in proven(tmp_path)) == [1, 2, 5]

@@ -8,19 +8,19 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from batchinference.spec.report import JobState
-from support.jobs.on_ray import job_document, run_job
+from support.jobs.on_ray import job_document, run_in_process
 from support.servers.clouds import served
 
 TEXTS = {"a.txt": b"one\ntwo\n", "deep/b.txt": b"three\n"}
 
 
-def test_job_copies_rows_from_one_cloud_to_another(ray: None, tmp_path: Path) -> None:
+def test_job_copies_rows_from_one_cloud_to_another(tmp_path: Path) -> None:
     with served("google") as google, served("azure") as azure:
         for name, content in TEXTS.items():
             google.put(f"lake/in/{name}", content)
         source = {"storage": {"endpoint": google.endpoint, "anonymous": True}}
         target = {"endpoint": azure.endpoint, "anonymous": True}
-        run = run_job(
+        run = run_in_process(
             job_document(
                 "clouds",
                 "gs://lake/in/",

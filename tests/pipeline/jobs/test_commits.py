@@ -384,13 +384,6 @@ class TestDividedRows:
         expected = [([(0, 0, 2)], [], 1), ([], [(0, 2, self.HALF), (0, 3, self.HALF)], 1)]
         assert self.split(commit.job_pass) == expected
 
-    def test_partly_failed_row_has_separate_files(self, commit: Committer) -> None:
-        commit.put(
-            in_blocks([good(0, 0, [10]), self.half(good(0, 1, [11])), self.half(failed(0, 1))]),
-            task=0,
-        )
-        assert self.split(commit.job_pass) == [([(0, 0, 1)], [], 1), ([(0, 1, 2)], [], 2)]
-
     def test_incomplete_row_does_not_count_and_is_processed_again(
         self, commit: Committer, layout: Layout
     ) -> None:

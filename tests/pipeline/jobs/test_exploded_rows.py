@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from batchinference.spec.progress import Counts
 from support.documents.minimal import Document
 from support.jobs.on_ray import errors_of, job_document, run_job, write_lines
+from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
-pytestmark = pytest.mark.usefixtures("ray")
+pytestmark = pytest.mark.usefixtures("own_code")
 
 ENDS = ["", "", "", " bad", *[""] * 16]
 LINES = {f"{name}.txt": [f"{name} w{n % 7}{ENDS[n % 20]}" for n in range(40)] for name in "abc"}
@@ -26,6 +28,7 @@ def own(name: str, **fields: Any) -> Document:
     return {"python": {"callable": f"own_code:{name}", **fields}}
 
 
+@pytest.mark.usefixtures("ray")
 def test_exploded_rows_are_written_and_counted_once(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "in", LINES)
     chain = steps(
@@ -61,7 +64,7 @@ def test_percent_limit_refers_to_input_rows(tmp_path: Path) -> None:
         own("letters", method="map"),
     )
     job = job_document("fine", source, tmp_path / "out", steps=chain, errors={"maxPercent": 10})
-    run = run_job(job)
-    assert run.report.message is None
-    assert run.counts == (10, 10 * 41 - 1, 1, 0)
+    report = run_without_ray(job)
+    assert report.message is None
+    assert report.counts == Counts(read=10, written=10 * 41 - 1, failed=1)
     assert verified(tmp_path / "out").result == "proven"

@@ -20,7 +20,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from batchinference.pipeline.error_classification import root_cause
+from batchinference.pipeline.error_classification import is_storage_error, root_cause
 from batchinference.pipeline.errors import (
     MAX_MESSAGE,
     BadInput,
@@ -78,6 +78,12 @@ AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
 )
 def test_unreachable_storage_is_not_the_jobs_fault(error: BaseException) -> None:
     assert isinstance(root_cause(error), StorageUnavailable)
+
+
+def test_storage_errors_do_not_count_as_damage() -> None:
+    assert is_storage_error(OSError(errno.EIO, "Input/output error"))
+    assert is_storage_error(OSError(AWAY))
+    assert not is_storage_error(OSError("Corrupt snappy compressed data."))
 
 
 def test_denied_storage_is_bad_input() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from aiohttp import web
 
 from batchinference.api.output_status import error_groups
@@ -17,11 +16,10 @@ from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.documents.http_models import chat
 from support.documents.minimal import Document
-from support.jobs.on_ray import errors_of, job_document, run_in_process, run_job, write_lines
+from support.jobs.on_ray import job_document, run_in_process, write_lines
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
-from support.servers.corrupting_proxy import Faults, Upstream, corrupting
 from support.servers.scripted_http import Answer, serving
 
 TEXTS = [f"row {number}" for number in range(100)]
@@ -44,29 +42,6 @@ def asking(directory: Path, url: str, retries: int = 6, **fields: Any) -> Docume
     )
 
 
-@pytest.mark.usefixtures("ray")
-def test_each_row_has_its_answer_or_error_despite_faults(tmp_path: Path) -> None:
-    faults = Faults(share=0.3, in_a_row=1)
-    with (
-        serving(respond_in_capitals) as server,
-        serving(corrupting(Upstream(server.url), faults)) as proxy,
-    ):
-        run = run_job(asking(tmp_path, proxy.url, timeout="1s"))
-    assert run.report.state == JobState.SUCCEEDED, run.report.message
-    assert run.counts == (100, 99, 1, 0)
-    answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / "out")}
-    assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}
-    (error,) = errors_of(tmp_path / "out")
-    assert (error["path"], error["row"], error["step"]) == (
-        str(tmp_path / "in" / "b.txt"),
-        17,
-        "ask",
-    )
-    assert error["error"] == 'RequestInvalid: the endpoint answered 422: {"error": "no"}'
-    assert faults.met.total() > 15
-
-
-@pytest.mark.usefixtures("ray")
 def test_second_job_takes_answers_from_the_cache(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -79,7 +54,7 @@ def test_second_job_takes_answers_from_the_cache(tmp_path: Path) -> None:
             job = asking(tmp_path / name, server.url)
             job["spec"]["steps"][0]["cache"] = {"path": str(tmp_path / "cache")}
             asked.clear()
-            run = run_job(job)
+            run = run_in_process(job)
             assert run.counts == (100, 99, 1, 0)
             answers = {row["text"]: row["answer"] for row in rows_of(tmp_path / name / "out")}
             assert answers == {text: text.upper() for text in TEXTS if text != "row 77"}

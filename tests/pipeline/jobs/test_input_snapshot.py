@@ -26,12 +26,14 @@ from batchinference.pipeline.input.input_snapshot import InputSnapshot, digest, 
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.storage.location import Location
+from batchinference.spec.report import JobState, Report
 from batchinference.spec.storage import FROM_ENVIRONMENT
 from plugins.messages import Messages
 from support.documents.minimal import Document, document
-from support.jobs.on_ray import job_document, write_lines
+from support.jobs.on_ray import data_files, job_document, run_in_process, write_lines
 from support.outputs.batches import end, good
 from support.outputs.builders import OURS, begin_job, commit_rows, entry
+from support.outputs.rows import rows_of
 
 LINES = {f"{name}.txt": [f"{name} {n}" for n in range(4)] for name in "abc"}
 REFUSED, POSSIBLE = ReplacementRule(), ReplacementRule(possible=True)
@@ -206,6 +208,20 @@ class TestResume:
         prepared = begin_job(document)
         assert prepared.missing == {1: [(2, None)], 2: [(0, None)]}
         assert (prepared.job_pass.number, prepared.counts().read) == (2, 6)
+
+    def test_rows_of_a_file_that_is_removed_meanwhile_are_processed_in_another_pass(
+        self, document: Document, tmp_path: Path
+    ) -> None:
+        (removed,) = data_files(tmp_path / "out")
+
+        def remove(report: Report) -> None:
+            if report.pass_number == 2:
+                removed.unlink(missing_ok=True)
+
+        run = run_in_process(document, on_publish=remove)
+        assert (run.report.state, run.report.pass_number) == (JobState.SUCCEEDED, 3)
+        texts = sorted(row["text"] for row in rows_of(tmp_path / "out"))
+        assert texts == [line for lines in LINES.values() for line in lines]
 
     def test_files_keep_their_numbers_when_others_come(
         self, document: Document, source: Path

@@ -126,11 +126,7 @@ def test_job_may_refuse_that_files_are_ignored(source: Path, tmp_path: Path) -> 
         prepare_job(job_document("job", source, tmp_path / "out", errors=refuse))
 
 
-def net(**model: Any) -> Document:
-    """Return the steps of a job: one step with this model."""
-    return {"steps": [{"name": "net", "model": {"inputs": {"x": "text"}, "output": "y", **model}}]}
-
-
+NET = {"runtime": "torch", "inputs": {"x": "text"}, "output": "y"}
 NOT_THERE = {
     "the input": ({"read": {"paths": ["IN/nowhere"]}}, BadInput, "nowhere' does not exist"),
     "input of this format": ({"read": {"format": "images"}}, BadInput, "holds no files that end"),
@@ -141,14 +137,9 @@ NOT_THERE = {
         "step 'own': there is no module 'nowhere'",
     ),
     "the factory of a torch model": (
-        net(runtime="torch", factory="nowhere:make"),
+        {"steps": [model_step(model={**NET, "factory": "nowhere:make"})]},
         ModelLoad,
-        "step 'net': there is no module 'nowhere'",
-    ),
-    "the weights of a torchvision model": (
-        net(runtime="torchvision", arch="resnet18", source="IN/own.pt", inputs={"image": "text"}),
-        ModelLoad,
-        "IN/own.pt' not found",
+        "there is no module 'nowhere'",
     ),
 }
 

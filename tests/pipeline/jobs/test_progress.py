@@ -143,6 +143,11 @@ def test_busy_stage_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert run.report.state == JobState.SUCCEEDED
     assert release.exists()
     assert run.report.stage is None, "it is over"
+    assert run.report.steps["second"].wait_seconds is not None
+    assert {run.report.steps[name].wait_seconds for name in ("read", "write")} == {None}
+    assert run.report.capacity is not None
+    assert run.report.capacity.cpus >= 1
+    assert run.report.capacity.writers >= 2
 
 
 def test_last_stage_with_running_tasks_or_waiting_rows_counts() -> None:

@@ -34,24 +34,6 @@ def job_of(write: dict[str, Any], limit: int = 1) -> Job:
     return Job(READ, write, steps, errors={"maxRows": limit})
 
 
-WRITES = {
-    "parquet": {"format": "parquet"},
-    "csv": {"format": "csv"},
-    "json": {"format": "json", "compression": "gzip"},
-}
-
-
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_result_has_the_rows_and_the_errors(write: dict[str, Any]) -> None:
-    result = run_here(job_of({**write, "path": "out"}))
-    assert (result.report.counts.written, result.report.counts.failed) == (2, 1)
-    assert sorted(result.to_arrow().column("text").to_pylist()) == ["fine", "fine too"]
-    assert len(result.to_pandas()) == 2
-    (error,) = result.errors().to_pylist()
-    assert (error["row"], error["step"]) == (1, "own")
-    assert result.output == str(Path("out").absolute())
-
-
 def test_a_failed_job_raises_its_report() -> None:
     with pytest.raises(JobFailed, match="step 'own' failed on row 1 of ") as raised:
         run_here(job_of({"format": "json", "path": "out"}, limit=0))

@@ -116,6 +116,7 @@ def test_result_reads_the_output_as_it_is_now(format_: str) -> None:
     for result in (first, second):
         assert sorted(result.to_arrow().to_pylist()[0].values()) in (["a"], ["ef"])
         assert result.to_arrow().num_rows == len(result.to_pandas()) == 2
+        assert result.output == str(Path("out").absolute())
 
 
 def test_pandas_rounds_no_integers() -> None:

@@ -219,13 +219,6 @@ def test_ends_cover_all_commits(file: Location) -> None:
     assert more.ends == {0: 3, 3: 5, 7: 0}
 
 
-def test_partial_row_counts_when_complete() -> None:
-    half = FULL.with_commits([])
-    assert [one.row_ranges for one in half.entries] == [[(0, 0, 3)]]
-    other = Manifest(0, 0, [entry(shares=[(1, 2, FULL_SHARE - FULL_SHARE // 2)])], [], [])
-    assert len(FULL.with_commits([other]).entries) == 3
-
-
 def test_rows_are_those_of_all_files() -> None:
     assert Snapshot(OURS, "", [], {0: 3, 1: 0, 2: 4}).rows(3, None) == 7
     assert Snapshot(OURS, "").rows(5, 1) == 5

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from support.jobs.on_ray import job_document
+
 STORE = 80 << 20
 SIDE = 512
 IMAGES = 4 * STORE // (SIDE * SIDE * 3) + 1
@@ -45,24 +47,23 @@ def images(directory: Path) -> Path:
 
 @pytest.mark.long("memory")
 def test_memory_stays_bounded(tmp_path: Path, own_code: Path) -> None:
-    job = {
-        "apiVersion": "batchinference.dev/v1beta1",
-        "kind": "BatchInference",
-        "metadata": {"name": "streaming"},
-        "spec": {
-            "read": {"format": "images", "paths": [str(images(tmp_path / "in"))]},
-            "steps": [
-                {
-                    "name": "mean",
-                    "python": {"callable": "own_code:Brightness"},
-                    "batchSize": 16,
-                    "replicas": {},
-                },
-                {"name": "slim", "dropColumns": ["image"]},
-            ],
-            "write": {"format": "parquet", "path": str(tmp_path / "out")},
+    steps = [
+        {
+            "name": "mean",
+            "python": {"callable": "own_code:Brightness"},
+            "batchSize": 16,
+            "replicas": {},
         },
-    }
+        {"name": "slim", "dropColumns": ["image"]},
+    ]
+    job = job_document(
+        "streaming",
+        images(tmp_path / "in"),
+        tmp_path / "out",
+        read={"format": "images"},
+        write={"format": "parquet"},
+        steps=steps,
+    )
     file = tmp_path / "job.yaml"
     file.write_text(json.dumps(job))
     ended = subprocess.run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,10 @@ import pytest
 from batchinference.spec.report import JobState
 from support.documents.minimal import Document
 from support.inputs.table_sources import ROWS, database, lance_set, saved
-from support.jobs.on_ray import Run, errors_of, job_document, run_in_process, run_job
+from support.jobs.on_ray import errors_of, job_document, run_in_process
 from support.outputs.rows import rows_of
+
+pytestmark = pytest.mark.usefixtures("own_code")
 
 STEPS = [{"name": "own", "python": {"callable": "own_code:refuse_bad"}}]
 BAD = 57
@@ -33,39 +34,19 @@ def source(format_: str, directory: Path) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("format_", "texts", "run_it"),
-    [
-        ("sql", ("sql:1", 28), run_job),
-        ("huggingface", ("huggingface:0", 57), run_in_process),
-        ("lance", ("lance:1", 17), run_in_process),
-    ],
+    ("format_", "origin"),
+    [("sql", ("sql:1", 28)), ("huggingface", ("huggingface:0", 57)), ("lance", ("lance:1", 17))],
 )
 def test_table_source_is_read_and_counted_like_files(
-    ray: None, tmp_path: Path, format_: str, texts: tuple[str, int], run_it: Callable[..., Run]
+    tmp_path: Path, format_: str, origin: tuple[str, int]
 ) -> None:
     job = job_document("source", "unused", tmp_path / "out", steps=STEPS, errors={"maxRows": 1})
     job["spec"]["read"] = {"format": format_, **source(format_, tmp_path)}
-    run = run_it(job)
+    run = run_in_process(job)
     assert run.report.state == JobState.SUCCEEDED, run.report.message
     assert run.counts == (120, 119, 1, 0)
     assert run.published[-1].progress is not None
     written = sorted(rows_of(tmp_path / "out"), key=lambda row: int(row["id"]))
     assert written == [row for row in ROWS if row["id"] != BAD]
     (error,) = errors_of(tmp_path / "out")
-    assert ((error["path"], error["row"]), error["step"]) == (texts, "own")
-
-
-def test_limited_and_shuffled_job_is_covered(ray: None, tmp_path: Path) -> None:
-    for number in range(6):
-        path = tmp_path / "in" / f"kind={number % 2}" / f"{number}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{number}:{row}\n" for row in range(4)))
-    options = {"limit": 10, "shuffle": "files", "shuffleSeed": 3, "partitioning": "hive"}
-    run = run_job(
-        job_document("limited", tmp_path / "in", tmp_path / "out", read={"options": options})
-    )
-    assert run.report.state == JobState.SUCCEEDED, run.report.message
-    assert run.counts == (10, 10, 0, 0)
-    written = sorted((row["kind"], row["text"]) for row in rows_of(tmp_path / "out"))
-    first = [f"{number}:{row}" for number in (0, 2, 4) for row in range(4)][:10]
-    assert written == [(0, text) for text in first]
+    assert ((error["path"], error["row"]), error["step"]) == (origin, "own")

@@ -65,14 +65,6 @@ def test_a_job_whose_rows_all_fail_says_so(tmp_path: Path) -> None:
     )
 
 
-def test_overwrite_removes_appended_rows(tmp_path: Path) -> None:
-    for name, mode in (("first", "error"), ("second", "append"), ("last", "overwrite")):
-        assert succeeded(run_in_process(job(tmp_path, name, mode)))
-    assert texts(tmp_path) == ["last"]
-    state = tmp_path / "out" / "_batchinference"
-    assert [path.name for path in state.iterdir() if path.name.startswith("append-")] == []
-
-
 def test_partitions_are_written_cleaned_and_replaced(tmp_path: Path) -> None:
     steps = [{"name": "kind", "python": {"callable": "own_code:length"}}]
     source = write_lines(tmp_path / "in", {"a.txt": ["a", "bb", "cc", "d"]})

@@ -56,20 +56,6 @@ def vectors(batch: dict[str, Any]) -> dict[str, Any]:
     return {**batch, "vector": np.array([[at, 0.5] for at in batch["id"]], np.float32)}
 
 
-def tens(batch: dict[str, Any]) -> dict[str, Any]:
-    """Add a column with ten times the number, for at most four rows at a time."""
-    if len(batch["n"]) > 4:
-        raise RuntimeError("a batch is too large")
-    return {**batch, "tens": batch["n"] * 10}
-
-
-class Tens:
-    """The step `tens` as a class, which runs in an actor pool."""
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        return tens(batch)
-
-
 def logged(batch: dict[str, Any], file: str) -> dict[str, Any]:
     """Append the number of each row to a file."""
     with Path(file).open("a") as log:

@@ -22,6 +22,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from ray import cloudpickle
 
 from batchinference.pipeline import job
 from batchinference.pipeline.commit import replacement
@@ -187,10 +188,12 @@ def run_task_again(given: Document, task: int) -> None:
 
 
 class _InlineRay:
-    """Calls a remote function in place."""
+    """Calls a remote function in place, with a copy of its argument as in another process."""
 
     def remote(self, **_: Any) -> Callable[[Callable[..., Any]], Any]:
-        return lambda function: SimpleNamespace(remote=function)
+        return lambda function: SimpleNamespace(
+            remote=lambda value: function(cloudpickle.loads(cloudpickle.dumps(value)))
+        )
 
     def get(self, results: list[Any]) -> list[Any]:
         return results

@@ -215,11 +215,6 @@ def test_cpu_group_defaults(steps: list[Document], cpus: float, limit: int) -> N
     assert cpu_group(*steps) == expected
 
 
-def test_cpu_group_follows_the_job() -> None:
-    group = cpu_group(model_step(), cpu=4.5, memory="16Gi", min=2, max=7)
-    assert group == WorkerGroup(CPU_GROUP, cpus=4.5, gpus=0, memory="16Gi", min=2, max=7)
-
-
 def test_cpu_group_has_fewer_workers_if_they_are_wider() -> None:
     step = model_step(replicas={"min": 1, "max": 8})
     assert cpu_group(step, cpu=2).max == 6

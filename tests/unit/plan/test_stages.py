@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from batchinference.plan.stages import TASK_CPUS, Stage, stages_of
@@ -102,11 +100,3 @@ def test_stage_resources_have_defaults() -> None:
     assert (task.cpus, task.gpus, task.memory, task.replicas) == (TASK_CPUS, 0, None, None)
     assert (pool.cpus, pool.gpus, pool.memory) == (1, 0, None)
     assert pool.replicas == Replicas(min=1, max=1)
-
-
-@pytest.mark.parametrize("make", [model_step, python_step])
-def test_pool_resources_follow_the_step(make: Any) -> None:
-    asked = {"cpu": 2.5, "gpu": 2, "memory": "5Gi"}
-    (stage,) = stages(make(resources=asked, replicas={"min": 2, "max": 8}))
-    assert (stage.cpus, stage.gpus, stage.memory) == (2.5, 2, "5Gi")
-    assert stage.replicas == Replicas(min=2, max=8)

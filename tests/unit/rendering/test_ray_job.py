@@ -42,21 +42,13 @@ def test_ray_version_and_autoscaler_version(rendered: Rendered) -> None:
     assert rendered.cluster["autoscalerOptions"]["version"] == "v2"
 
 
-def test_worker_groups_start_with_their_minimum(rendered: Rendered) -> None:
-    """KubeRay waits for all `replicas` before it submits the job. GPU nodes may start slowly, but
-    Kueue must reserve them."""
-    gang = rendered.job.spec.cluster.queue_name is not None
-    for name, group in rendered.workers.items():
-        assert group["replicas"] == group["minReplicas"] <= group["maxReplicas"]
-        assert name == "cpu" or (group["replicas"] > 0) == gang
-
-
 def test_worker_groups_equal_the_plan(rendered: Rendered) -> None:
     planned = {group.name: group for group in plan_for_cluster(rendered.job.spec).groups}
     assert rendered.workers.keys() == planned.keys()
     for name, group in planned.items():
         made = rendered.workers[name]
-        assert (made["minReplicas"], made["maxReplicas"]) == (group.min, group.max)
+        bounds = (made["replicas"], made["minReplicas"], made["maxReplicas"])
+        assert bounds == (group.min, group.min, group.max), "KubeRay waits for all `replicas`"
         assert group.cpus <= int(made["rayStartParams"]["num-cpus"]) < group.cpus + 1
         assert made["rayStartParams"].get("num-gpus", "0") == str(group.gpus)
         limits = made["template"]["spec"]["containers"][0]["resources"]["limits"]

@@ -12,7 +12,7 @@ from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import StatusUpdate
-from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+from batchinference_operator.status.timestamps import to_rfc3339
 
 
 def end_as_complete(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
@@ -68,11 +68,3 @@ def _backoff_seconds(backoff: Backoff, failures: int) -> float:
     """Return the seconds to wait before the next attempt, after this number of failed attempts."""
     seconds = seconds_of(backoff.initial) * 2 ** min(failures - 1, 32)
     return float(min(seconds, seconds_of(backoff.max)))
-
-
-def backoff_left(job: JobView, now: datetime) -> float:
-    """Return the seconds until the next attempt may start; at most 0 if it may start now."""
-    resumed = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
-    if resumed or "nextAttemptTime" not in job.status:
-        return 0.0
-    return -seconds_since(job.status["nextAttemptTime"], now)

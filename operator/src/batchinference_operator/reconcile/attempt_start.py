@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from batchinference.spec.causes import Cause
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
-from batchinference_operator.reconcile.attempt_end import backoff_left, fail_if_expired
+from batchinference_operator.reconcile.attempt_end import fail_if_expired
 from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
@@ -157,7 +157,8 @@ def _create_if_admitted(
 
 def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions | None:
     """Return the actions during the backoff before the next attempt; None once it is over."""
-    if (left := backoff_left(job, now)) <= 0:
+    at = job.status.get("nextAttemptTime")
+    if at is None or (left := -seconds_since(at, now)) <= 0:
         return None
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     # while the status reports a create error, it also keeps the generation that the error is about

@@ -78,6 +78,7 @@ def add_suspended_time(job: JobView, now: datetime) -> Status:
     before = find_condition(job.status, "Suspended")
     if before.get("status") != "True":
         return job.status
-    seconds = round(seconds_since(before["lastTransitionTime"], now))
+    # not negative, even if the clock was ahead when the job was suspended
+    seconds = max(0, round(seconds_since(before["lastTransitionTime"], now)))
     counted = internal(job.status).get("suspendedSeconds", 0)
     return with_internal(job.status, suspendedSeconds=counted + seconds)

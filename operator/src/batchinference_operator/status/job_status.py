@@ -43,6 +43,8 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
         status = _with_report(status, report)
+    if update.phase not in (Phase.PENDING, Phase.RETRYING):
+        status.pop("nextAttemptTime", None)
     if update.phase not in PROCESSING_PHASES:
         status.pop("stage", None)
         if "progress" in status:

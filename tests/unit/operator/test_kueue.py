@@ -141,6 +141,12 @@ def test_deadlines_restart_after_preemption(deadline: str) -> None:
     admit(loop)
     loop.reconcile(290)
     assert loop.phase == "Starting"
+    loop.set_kuberay_status(**RUNNING)
+    loop.set_report(JobState.RUNNING, rows=10)
+    loop.reconcile()
+    loop.reconcile(10)
+    causes = {"stall": None, "pending": "DeadlineExceeded"}
+    assert loop.attempt.get("cause") == causes[deadline], "rows from before count as no progress"
 
 
 @pytest.mark.parametrize("by", ["the job", "the platform"])

@@ -81,13 +81,13 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
 def mark_queued(status: Status, now: str) -> Status:
     """Return the status in which Kueue queues the running attempt.
 
-    The fields about the driver and the rows are removed, because the attempt starts over when it
-    is admitted. The driver may have finished rows while other pods were gated.
+    The fields about the driver and the progress are removed, because the attempt starts over when
+    it is admitted. The rows are kept: the first report of a driver that resumes has their number.
     """
     last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):
         return status
-    removed = dict.fromkeys(("admittedTime", "rows", "driverHead", "waiting"))
+    removed = dict.fromkeys(("admittedTime", "driverHead", "waiting"))
     status = with_internal(status, progressTime=None)
     return update_last(status, queuedTime=last.get("queuedTime", now), **removed)
 

@@ -172,6 +172,17 @@ def test_specific_cause_of_the_driver_wins_over_any_loss() -> None:
     )
 
 
+def test_credentials_in_the_end_of_a_log_are_masked() -> None:
+    _, message = failure_cause(seen(message="log:\nPASSWORD=hunter2\n"), None, ())
+    assert message == "log: PASSWORD=***"
+
+
+def test_deletion_of_the_ray_job_explains_a_stopped_driver() -> None:
+    deleted = replace(seen(), deleted_at="2026-03-01T12:09:00Z")
+    cause, _ = failure_cause(deleted, failure_report("Interrupted"), (EVICTED,))
+    assert cause == Cause.RAY_JOB_DELETED
+
+
 def test_lost_pod_explains_a_crashed_worker() -> None:
     report = failure_report("WorkerCrashed", "a process died")
     assert failure_cause(seen(), report, ()) == (Cause.WORKER_CRASHED, "a process died")

@@ -69,6 +69,21 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         assert harness.calls == []
 
 
+@in_virtual_time
+async def test_refused_deletion_of_a_cluster_is_repeated_less_and_less_often(
+    harness: Harness,
+) -> None:
+    harness.cluster.finalizers_hold = True
+    harness.fail_call("remove RayJob", Refused("403"))
+    async with harness.operator():
+        await harness.start_job()
+        await harness.ray_job().start()
+        harness.cluster.delete("BatchInference", "job")
+        harness.cluster.collect_garbage()
+        await asyncio.sleep(2 * ORPHAN_SECONDS)
+        assert 5 < harness.count("remove RayJob") < 20
+
+
 @pytest.mark.parametrize(("owner_uid", "removed"), [(UID, 1), (None, 0)], ids=["owned", "foreign"])
 @in_virtual_time
 async def test_ray_job_of_another_application_is_never_deleted(

@@ -181,16 +181,17 @@ class JobController:
         If KubeRay, which may be unavailable, has not deleted a RayJob of the job after
         ORPHAN_SECONDS, the operator deletes the RayJob and its cluster.
         """
-        self.queue.drop(key)
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
-        for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting or ray_job.owner_uid is None:  # the label may be a user's
-                continue
-            if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
-                await self.api.delete_ray_job(key[0], ray_job)
+        ray_jobs = self.cache.ray_jobs(key)  # with this label, which a user may have set
+        orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
+        for orphan in orphans:
+            if seconds_since(orphan.deleted_at, self.now()) >= ORPHAN_SECONDS:
+                await self.api.delete_ray_job(key[0], orphan)
+        self.queue.drop(key)
+        if orphans:
             self.queue.add_after(key, ORPHAN_SECONDS + 1)
 
     def _decide(self, observed: Observed) -> Actions:

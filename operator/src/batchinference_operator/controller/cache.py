@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
@@ -127,10 +126,7 @@ class PodCache:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod is the head that replaces a lost head.
-
-    KubeRay creates no new head while the lost pod cannot end. The new head may wait for a node.
-    """
+    """Return whether a pod is the head that replaces a lost head. It may wait for a node."""
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
@@ -163,8 +159,7 @@ class CompactJob:
         job = _without_unused_fields(job) if settled else job
         attempt = attempt_number(job.status)
         first = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
-        fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
-        return cls(*first, settled, json.dumps(fields, separators=(",", ":")))
+        return cls(*first, settled, json.dumps(vars(job), separators=(",", ":")))
 
     def job(self) -> JobView:
         """Return the job. A settled job has only the fields that are still read."""
@@ -263,10 +258,7 @@ class Cache:
         return None if view == before else key
 
     def set_ray_job_version(self, namespace: str, version: str) -> None:
-        """Record that all RayJobs up to a resource version are known.
-
-        An empty namespace means all. With each change, the API server increases the version.
-        """
+        """Record the version up to which the RayJobs of a namespace ("" for all) are known."""
         former = self._ray_job_versions.get(namespace, "")
         self._ray_job_versions[namespace] = max(former, version, key=_version_order)
 
@@ -291,10 +283,7 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
-        """Record whether a job uses the concurrency limit, and whether it has an active driver.
-
-        A live RayJob uses the limit, unless Kueue manages the RayJob.
-        """
+        """Record whether a job uses the concurrency limit, and whether it has an active driver."""
         ray_jobs = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
         self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))

@@ -133,17 +133,8 @@ class JobController:
 
     async def _process(self, key: JobKey) -> None:
         try:
-            with self.telemetry.measure_reconcile():
+            with self.queue.retry_failures(key), self.telemetry.measure_reconcile():
                 await self._reconcile(key)
-        except Conflict:
-            self.queue.add_rate_limited(key)
-        except Refused as error:
-            delay, silent = self.queue.add_rate_limited(key), isinstance(error, Unreachable)
-            what = "the API server is unreachable" if silent else "rejected by the API server"
-            logger.warning("%s: %s; retrying in %.1f s", what, error, delay)
-        except Exception:
-            delay = self.queue.add_rate_limited(key)
-            logger.exception("reconcile failed; retrying in %.1f s", delay)
         finally:
             if not self.queue.is_queued(key):  # a job queued again keeps its turn
                 self.cache.admission_queue.skip(key)
@@ -292,13 +283,10 @@ class JobController:
             return
         try:
             await self.api.set_deadlines(job.namespace, ray_job, deadlines)
-        except (Unreachable, Conflict) as error:
-            logger.warning(
-                "the deadlines of RayJob %s are not changed yet: %s", ray_job.name, error
-            )
-            return
-        except Refused as error:
+        except (Conflict, Refused) as error:
             logger.warning("the deadlines of RayJob %s are not changed: %s", ray_job.name, error)
+            if isinstance(error, Conflict | Unreachable):
+                return
         self.deadline_requests[job.key] = change
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:

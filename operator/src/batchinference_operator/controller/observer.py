@@ -1,9 +1,8 @@
 """Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -31,7 +30,6 @@ POD_START_SECONDS = 60.0
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 160.0
 """First and maximum seconds before Events about the same object are read again."""
-Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -59,21 +57,17 @@ class EventReader:
     async def messages(self, observed: Observed) -> dict[str, str]:
         """Return messages by object name: about MAX_PODS pods whose containers do not start, about
         a RayCluster without pods, and about a RayJob that Kueue queues."""
-        namespace, api = observed.job.namespace, self.api
-        ray_job = observed.ray_job
+        namespace, ray_job = observed.job.namespace, observed.ray_job
         since = self.now().timestamp() - POD_START_SECONDS
         pods = [pod for pod in observed.pods if pod.waiting and (pod.scheduled_at or inf) <= since]
         waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
             waiting.append((RAY_CLUSTER, ray_job.cluster))
-        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in waiting]
-        waits = ray_job is not None and (ray_job.suspended or is_gated(observed))
-        queued = [ray_job] if ray_job is not None and waits else []
-        queues = [(one.name, partial(api.queued_reason, namespace, one)) for one in queued]
-        return {
-            **await self._read_all("Events", events),
-            **await self._read_all("Workloads", queues),
-        }
+        reads = [(name, "Events", self._warning(namespace, kind, name)) for kind, name in waiting]
+        if ray_job is not None and (ray_job.suspended or is_gated(observed)):
+            reads.append((ray_job.name, "Workloads", self.api.queued_reason(namespace, ray_job)))
+        messages = {name: await self._read(kind, read) for name, kind, read in reads}
+        return {name: message for name, message in messages.items() if message}
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
         """Return the last warning about an object. The result of a recent read is used again.
@@ -98,18 +92,17 @@ class EventReader:
                 return
             del self.last_reads[key]
 
-    async def _read_all(self, kind: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
-        """Return the messages that are not empty. Stop at the first read that fails."""
-        messages: dict[str, str] = {}
+    async def _read(self, kind: str, read: Coroutine[Any, Any, str]) -> str:
+        """Return the message that a coroutine reads; empty if this fails."""
         try:
-            for name, read in reads:
-                messages[name] = await read()
-                self.failed.discard(kind)
+            message = await read
         except (Refused, Conflict) as problem:
             if kind not in self.failed:
                 logger.warning("%s cannot be read: %s", kind, problem)
             self.failed.add(kind)
-        return {name: message for name, message in messages.items() if message}
+            return ""
+        self.failed.discard(kind)
+        return message
 
 
 class Observer:

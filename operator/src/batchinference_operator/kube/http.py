@@ -17,10 +17,8 @@ BURST = 1000
 
 
 class RateLimiter:
-    """A token bucket of size `burst` that gains `qps` tokens per second.
-
-    Callers get tokens in the order of their calls. All methods must be called in one event loop.
-    """
+    """A token bucket of size `burst` that gains `qps` tokens per second. Callers get tokens in the
+    order of their calls."""
 
     def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
         self._interval = 1 / qps

@@ -95,11 +95,8 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
 def _wait_for_admission(
     job: JobView, spec: MutableSpec, config: Config, admission: AdmissionDecision, now: datetime
 ) -> Actions:
-    """Return the actions of a job that waits in the admission queue.
-
-    A job with an invalid spec fails instead of waiting. The spec is checked when the wait begins,
-    and when the spec changes.
-    """
+    """Return the actions of a job that waits in the admission queue. When the wait begins and when
+    the spec changes, the spec is checked. If it is invalid, the job fails."""
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
     if not same_spec or ready.get("reason") != Waiting.ADMISSION_PENDING:
@@ -121,11 +118,7 @@ POD_TERMINATION_SECONDS = 60.0
 
 
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
-    """Return the actions that start the next attempt, wait for its start, or fail the job.
-
-    The attempt starts when the clusters of earlier attempts are deleted, the backoff is over, the
-    name of its RayJob is free, and the job is admitted.
-    """
+    """Return the actions that start the next attempt, wait for its start, or fail the job."""
     job = observed.job.with_status(add_suspended_time(observed.job, now))
     holder = observed.ray_jobs.get(job.next_names.ray_job)
     return (

@@ -28,7 +28,10 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     would regard a cluster without workers as complete, and start the driver. RayJobs that continue
     after `_grace_seconds` are deleted.
     """
-    since = seconds_since(_end_time(observed.job), now)
+    end = "Complete" if is_condition_true(observed.job.status, "Complete") else "Failed"
+    # when the operator wrote the end of the job: no clock of a driver affects this time
+    end_time = find_condition(observed.job.status, end).get("lastTransitionTime", "")
+    since = seconds_since(end_time, now)
     remove, release, waits = observed.stuck_in_deletion, [], []
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # not if the end time is invalid
@@ -103,12 +106,6 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
     return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))
 
 
-def _end_time(job: JobView) -> str:
-    """Return when the operator wrote the end of the job: no clock of a driver affects this time."""
-    end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
-    return str(find_condition(job.status, end).get("lastTransitionTime", ""))
-
-
 def _ended_by_operator(job: JobView) -> bool:
     """Return whether the operator ended the job before its driver ended."""
     cause = Cause.named(find_condition(job.status, "Failed").get("reason"))
@@ -116,12 +113,8 @@ def _ended_by_operator(job: JobView) -> bool:
 
 
 def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
-    """Return whether the cluster of a job that the operator ended is kept for debugging.
-
-    The cluster of a job that has exceeded its device hours is never kept.
-    """
-    reason = find_condition(job.status, "Failed").get("reason")
-    within_limit = reason != Cause.LIMIT_EXCEEDED
+    """Return whether the cluster of a job that the operator ended is kept for debugging."""
+    within_limit = find_condition(job.status, "Failed").get("reason") != Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job) and within_limit and seconds_of(ttl.cluster) > 0
 
 

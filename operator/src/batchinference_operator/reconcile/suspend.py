@@ -56,10 +56,7 @@ def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) 
 
 
 def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver of a suspended attempt runs and may commit what it has computed.
-
-    The driver has STOP_SECONDS for its commit.
-    """
+    """Return whether the driver of a suspended attempt runs and may commit what it has computed."""
     attempt = last_attempt(job.status)
     if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
         return False

@@ -50,10 +50,7 @@ def add_attempt(status: Status, names: Names) -> Status:
 
 
 def remove_attempt(status: Status) -> Status:
-    """Return the status without the last attempt, whose objects could not be created.
-
-    The next attempt gets the same number.
-    """
+    """Return the status without the last attempt, whose objects could not be created."""
     *before, last = status["attempts"]
     kept = without(status, "attempt", "attempts", "rayJobName")
     if not before:

@@ -59,9 +59,7 @@ class PodCache:
 
     def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
         """Record a crash, unless it is known or there are too many. Return whether it is recorded.
-
-        The uid of its pod identifies a crash, because KubeRay may use the name of the pod again.
-        """
+        The uid of its pod identifies a crash, because KubeRay may use the name of the pod again."""
         if crash is None:
             return False
         crashes = self._crashes.setdefault(key, {}).setdefault(cluster, {})
@@ -359,10 +357,8 @@ class Cache:
 
 
 def _is_known(job: JobView, cached: CompactJob | None) -> bool:
-    """Return whether the cache has this version of a job or a newer version.
-
-    The cache may be ahead of the watch, because the operator stores the response of each write.
-    """
+    """Return whether the cache has this version of a job or a newer version. The cache may be ahead
+    of the watch, because the operator stores the response of each write."""
     if cached is None or cached.uid != job.uid:
         return False
     return _version_order(job.resource_version) <= _version_order(cached.resource_version)

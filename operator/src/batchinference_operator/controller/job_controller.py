@@ -122,10 +122,8 @@ class JobController:
                 self._wait_for_list(key)
 
     def _wait_for_list(self, key: JobKey) -> None:
-        """Let a job wait for `requeue_waiting_for_list`.
-
-        If its namespace cannot be listed, the admission queue lets other jobs start meanwhile.
-        """
+        """Let a job wait for `requeue_waiting_for_list`. If its namespace cannot be listed, the
+        admission queue lets other jobs start meanwhile."""
         self.jobs_waiting_for_list.add(key)
         if self.is_refused(key[0]):
             self.cache.admission_queue.skip(key)
@@ -167,11 +165,8 @@ class JobController:
             self.queue.add_after(key, requeue_after)
 
     async def _forget(self, key: JobKey) -> None:
-        """Forget a job that is gone.
-
-        If KubeRay, which may be unavailable, has not deleted a RayJob of the job after
-        ORPHAN_SECONDS, the operator deletes the RayJob and its cluster.
-        """
+        """Forget a job that is gone. If KubeRay, which may be unavailable, has not deleted a RayJob
+        of the job after ORPHAN_SECONDS, the operator deletes the RayJob and its cluster."""
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
         self.deadline_requests.pop(key, None)

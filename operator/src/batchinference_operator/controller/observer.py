@@ -42,10 +42,8 @@ class _LastRead:
 
 @dataclass
 class EventReader:
-    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
-
-    The messages only inform users, so no reconcile fails if they cannot be read.
-    """
+    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs. The messages
+    only inform users, so no reconcile fails if they cannot be read."""
 
     api: KubeClient
     failed: set[str] = field(default_factory=set)
@@ -70,10 +68,8 @@ class EventReader:
         return {name: message for name, message in messages.items() if message}
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the last warning about an object. The result of a recent read is used again.
-
-        Reads have a backoff, because each read searches all Events of the namespace.
-        """
+        """Return the last warning about an object. The result of a recent read is used again. Reads
+        have a backoff, because each read searches all Events of the namespace."""
         key, now = (namespace, name), self.now().timestamp()
         last = self.last_reads.get(key)
         if last is not None and now < last.until:
@@ -116,10 +112,8 @@ class Observer:
         self.polls_per_second = POLLS_PER_SECOND
 
     async def observe(self, key: JobKey) -> Observed | None:
-        """Return the observed state of a job; None if the job is gone.
-
-        The admission is decided last, because it may change while requests are awaited.
-        """
+        """Return the observed state of a job; None if the job is gone. The admission is decided
+        last, because it may change while requests are awaited."""
         observed = self._cache.observe(key)
         if observed is None:
             return None

@@ -128,9 +128,7 @@ class ScheduleController:
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
         """Create a run and return `observed`; a new observation if the run was refused or exists.
-
-        An interrupted reconcile or somebody else may have created an object of that name.
-        """
+        An interrupted reconcile or somebody else may have created an object of that name."""
         name = body["metadata"]["name"]
         try:
             created = await self.api.create(body)

@@ -26,10 +26,8 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class WorkQueue(Generic[Key]):
-    """A work queue. `flow` returns the flow of a key; by default, there is one flow.
-
-    All methods must be called in one event loop.
-    """
+    """A work queue. `flow` returns the flow of a key; by default, there is one flow. All methods
+    must be called in one event loop."""
 
     def __init__(
         self,

@@ -152,9 +152,7 @@ class KubeClient(ObjectClient):
 
     async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
         """Return the RayCluster that the status of a RayJob names if the RayJob owns it, or None.
-
-        The status is untrusted: it may name the cluster of another team.
-        """
+        The status is untrusted: it may name the cluster of another team."""
         cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return None

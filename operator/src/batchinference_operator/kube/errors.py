@@ -14,10 +14,8 @@ class Conflict(Exception):
 
 
 class Refused(Exception):
-    """The API server rejected a request, or (`Unreachable`) did not answer.
-
-    If the difference matters, catch `Unreachable` first. The exception has the server's message.
-    """
+    """The API server rejected a request, or (`Unreachable`) did not answer. If the difference
+    matters, catch `Unreachable` first. The exception has the server's message."""
 
 
 class Forbidden(Refused):
@@ -29,10 +27,8 @@ class Expired(Refused):
 
 
 class Unreachable(Refused):
-    """The API server did not respond, or returned a transient error.
-
-    The server or a component that it calls, such as a webhook, is down or overloaded.
-    """
+    """The API server did not respond, or returned a transient error. The server or a component that
+    it calls, such as a webhook, is down or overloaded."""
 
 
 def message_of(answer: Any) -> str:

@@ -114,8 +114,6 @@ def is_error(status: int, answer: Any, expected: HTTPStatus, reason: str) -> boo
 
 
 def is_gone(status: int, answer: Any) -> bool:
-    """Return whether an answer of the API server says that the object does not exist.
-
-    The status 404 is not enough, because the server also returns it for an unknown kind.
-    """
+    """Return whether an answer of the API server says that the object does not exist. The status
+    404 is not enough, because the server also returns it for an unknown kind."""
     return is_error(status, answer, HTTPStatus.NOT_FOUND, "NotFound")

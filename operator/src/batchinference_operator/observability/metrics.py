@@ -175,10 +175,8 @@ class JobMetrics(Collector):
         return counters
 
     def _namespace_label(self, namespace: str) -> str:
-        """Return the label value of a namespace. If it is new, create its counters with value 0.
-
-        If a series began at 1 with the first failure, Prometheus would see no increase.
-        """
+        """Return the label value of a namespace. If it is new, create its counters with value 0. If
+        a series began at 1 with the first failure, Prometheus would see no increase."""
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
         if len(self._namespaces.values) > known:

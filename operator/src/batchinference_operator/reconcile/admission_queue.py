@@ -137,10 +137,8 @@ class AdmissionQueue:
             self._reindex(key)
 
     def skip(self, key: JobKey) -> None:
-        """Let the next job start if the job `key` was admitted but could not start.
-
-        The next reconcile of the skipped job puts it back at its position in the queue.
-        """
+        """Let the next job start if the job `key` was admitted but could not start. The next
+        reconcile of the skipped job puts it back at its position in the queue."""
         if key in self._positions and self._decide(key).admitted:
             self._remove(key)
             self._wake()

@@ -29,10 +29,8 @@ def fail_attempt(
     now: datetime,
     update: StatusUpdate | None = None,
 ) -> Actions:
-    """Return the actions that end the running attempt, and retry or fail the job.
-
-    A later reconcile may delete the attempt's RayJob, after the end is recorded in the status.
-    """
+    """Return the actions that end the running attempt, and retry or fail the job. A later reconcile
+    may delete the attempt's RayJob, after the end is recorded in the status."""
     no_capacity = cause == Cause.NO_CAPACITY  # such an end is not counted as a failure
     failures = failed_attempts(job.status) + (not no_capacity)
     if not spec.retry.allows(cause, failures):

@@ -72,10 +72,8 @@ because the admission queue wakes the job."""
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
-    """Return the job without its last attempt, whose RayJob could not be created.
-
-    The job requests admission again after CREATE_RETRY_SECONDS. Meanwhile, other jobs can start.
-    """
+    """Return the job without its last attempt, whose RayJob could not be created. The job requests
+    admission again after CREATE_RETRY_SECONDS. Meanwhile, other jobs can start."""
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
 

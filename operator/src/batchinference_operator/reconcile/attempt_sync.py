@@ -94,10 +94,8 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
 
 
 def _secret_missing(observed: Observed) -> bool:
-    """Return whether a pod may miss the token Secret.
-
-    The Secret is gone if its owner, an earlier RayJob of this name, was deleted.
-    """
+    """Return whether a pod may miss the token Secret. The Secret is gone if its owner, an earlier
+    RayJob of this name, was deleted."""
     problems = [pod.problem for pod in observed.pods_of_attempt if pod.problem is not None]
     return any(problem.cause == Cause.CONTAINER_CONFIG for problem in problems)
 

@@ -100,10 +100,8 @@ that wait for long."""
 
 
 def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: datetime) -> Status:
-    """Return the status with the worker group that waits for capacity, if any.
-
-    The group is kept until one of its pods has a node, or it had no waiting pod for GAP_SECONDS.
-    """
+    """Return the status with the worker group that waits for capacity, if any. The group is kept
+    until one of its pods has a node, or it had no waiting pod for GAP_SECONDS."""
     attempt = last_attempt(status)
     if ray_job.choice is None:
         return status

@@ -68,10 +68,8 @@ class ResourceView:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The object in the form that the parser of the spec expects.
-
-        Raises SpecError if fields of the spec were not read.
-        """
+        """The object in the form that the parser of the spec expects. Raises SpecError if fields of
+        the spec were not read."""
         if self.skipped_reason:
             raise SpecError([Problem("", self.skipped_reason)])
         metadata = {"name": self.name, "namespace": self.namespace}
@@ -175,10 +173,8 @@ class MutableSpec:
 
 
 def _parse_section(model: type[Model], given: Any) -> Model:
-    """Return a section of the spec without its invalid fields.
-
-    The API server should have rejected these fields. They must not end a running job.
-    """
+    """Return a section of the spec without its invalid fields. The API server should have rejected
+    these fields. They must not end a running job."""
     if not isinstance(given, dict):
         return model()
     try:

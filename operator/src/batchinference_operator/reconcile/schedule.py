@@ -175,10 +175,8 @@ def _schedule_key(parsed: BatchInferenceSchedule) -> str:
 
 
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
-    """Return the time up to which all scheduled times have run or were missed.
-
-    The result is `now` if `schedule` or `timeZone` has changed; for a new schedule, its creation.
-    """
+    """Return the time up to which all scheduled times have run or were missed. The result is `now`
+    if `schedule` or `timeZone` has changed; for a new schedule, its creation."""
     status = schedule.status
     if status.get("observedSchedule", key) != key:
         return now

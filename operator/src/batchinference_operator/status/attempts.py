@@ -104,10 +104,8 @@ def update_last(status: Status, **changes: Any) -> Status:
 
 
 def record_faulty_nodes(status: Status, report: Report | None) -> Status:
-    """Return the status with the nodes on which a device failed in the running attempt.
-
-    Nodes in the status are kept, because a restarted driver reports only its own nodes.
-    """
+    """Return the status with the nodes on which a device failed in the running attempt. Nodes in
+    the status are kept, because a restarted driver reports only its own nodes."""
     if report is None or not report.faulty_nodes:
         return status
     known = last_attempt(status).get("faultyNodes", [])
@@ -125,10 +123,8 @@ def faulty_nodes(status: Status) -> list[str]:
 def end_attempt(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
-    """Return the status in which the running attempt has ended.
-
-    Also increases `failedAttempts`, if the outcome is Failed and the cause is not NoCapacity.
-    """
+    """Return the status in which the running attempt has ended. Also increases `failedAttempts`, if
+    the outcome is Failed and the cause is not NoCapacity."""
     if not is_running(status):
         return status
     ended = update_last(
@@ -143,10 +139,8 @@ def end_attempt(
 
 
 def next_choice(status: Status) -> int:
-    """Return the number of the hardware choice of the attempt that runs or starts next.
-
-    After an attempt that ended with NoCapacity, it is the following choice; otherwise the first.
-    """
+    """Return the number of the hardware choice of the attempt that runs or starts next. After an
+    attempt that ended with NoCapacity, it is the following choice; otherwise the first."""
     ended = [one for one in status.get("attempts", []) if "outcome" in one]
     if not ended or ended[-1].get("cause") != Cause.NO_CAPACITY:
         return 1
@@ -199,10 +193,8 @@ def _rows_before(status: Status, last: Attempt, rows: int, *, includes_own: bool
 
 
 def without_decrease(status: Status, report: Report | None) -> Report | None:
-    """Return the report, without progress and counts if these are lower than in the status.
-
-    A driver that starts over counts from 0. Only its final report may lower the progress.
-    """
+    """Return the report, without progress and counts if these are lower than in the status. A
+    driver that starts over counts from 0. Only its final report may lower the progress."""
     if report is None or report.state.ended:
         return report
     rows = 0 if report.progress is None else report.progress.rows

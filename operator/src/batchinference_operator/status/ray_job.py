@@ -74,9 +74,7 @@ def _planned_devices(spec: Object) -> tuple[int, int | None]:
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
     """Yield the names of groups of pods and the memory limits of their Ray containers, if valid.
-
-    The spec is untrusted: users may create RayJobs with any number of groups and any values.
-    """
+    The spec is untrusted: users may create RayJobs with any number of groups and any values."""
     cluster = spec.get("rayClusterSpec") or {}
     head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
     for group in (head, *(cluster.get("workerGroupSpecs") or [])[:MAX_GROUPS]):
@@ -104,10 +102,8 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def bounded(value: object, limit: int = 253) -> str:
-    """Return the first `limit` characters of a text; empty for another type.
-
-    Users may write 1 MiB into a field of a RayJob, and the operator keeps RayJobs in memory.
-    """
+    """Return the first `limit` characters of a text; empty for another type. Users may write 1 MiB
+    into a field of a RayJob, and the operator keeps RayJobs in memory."""
     return value[:limit] if isinstance(value, str) else ""
 
 

@@ -207,6 +207,7 @@ def own_progress(status: Status, report: Report | None) -> Report | None:
     """Return the report with a progress that counts only rows of the running attempt."""
     if report is None or report.progress is None:
         return report
-    own = last_attempt(status).get("rows", 0)
+    # rows from before an eviction by Kueue do not count
+    own = last_attempt(status).get("rows", 0) if "progressTime" in internal(status) else 0
     progress = report.progress.model_copy(update={"rows": own})
     return report.model_copy(update={"progress": progress})

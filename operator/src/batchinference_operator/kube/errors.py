@@ -42,10 +42,7 @@ def raise_for(status: int, answer: Any) -> None:
         return
     if status == HTTPStatus.CONFLICT:
         raise Conflict(message_of(answer))
-    kinds: dict[int, type[Refused]] = {
-        HTTPStatus.FORBIDDEN: Forbidden,
-        HTTPStatus.GONE: Expired,
-    }
+    kinds: dict[int, type[Refused]] = {HTTPStatus.FORBIDDEN: Forbidden, HTTPStatus.GONE: Expired}
     transient = status in TRANSIENT and _TOO_LARGE not in message_of(answer)
     kind = Unreachable if transient else kinds.get(status, Refused)
     raise kind(f"{status}: {message_of(answer)}")

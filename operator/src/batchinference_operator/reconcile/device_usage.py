@@ -48,10 +48,7 @@ def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> Status:
         return {}
     known, seconds = internal(status), used["deviceSeconds"]
     cost = Decimal(known.get("pricedCost", 0)) + seconds * Decimal(price) / 3600
-    return {
-        "pricedSeconds": known.get("pricedSeconds", 0) + seconds,
-        "pricedCost": f"{cost:.9f}",
-    }
+    return {"pricedSeconds": known.get("pricedSeconds", 0) + seconds, "pricedCost": f"{cost:.9f}"}
 
 
 def current_devices(observed: Observed) -> int:

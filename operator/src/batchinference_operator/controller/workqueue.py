@@ -135,7 +135,7 @@ class WorkQueue(Generic[Key]):
             self.add_rate_limited(key)
         except Refused as error:
             delay, silent = self.add_rate_limited(key), isinstance(error, Unreachable)
-            what = "the API server is unreachable" if silent else "rejected by the API server"
+            what = "the API server is unreachable" if silent else "refused"
             logger.warning("%s: %s; retrying in %.1f s", what, error, delay)
         except Exception:
             delay = self.add_rate_limited(key)

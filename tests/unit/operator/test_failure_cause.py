@@ -35,7 +35,8 @@ def failure_report(reason: str | None, message: str | None = "boom") -> Report:
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        *((cause.value, cause) for cause in Cause),
+        *((cause.value, cause) for cause in Cause if cause != Cause.NO_CAPACITY),
+        ("NoCapacity", Cause.APPLICATION),
         ("SomethingNew", Cause.APPLICATION),
         (None, Cause.APPLICATION),
     ],
@@ -198,8 +199,9 @@ def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
         "s3://lake is away[2J",
     )
     assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_UNAVAILABLE
-    unknown = failure_line("SomethingNew", "boom")
-    assert failure_cause(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
+    for unknown in ("SomethingNew", "NoCapacity"):
+        line = failure_line(unknown, "boom")
+        assert failure_cause(seen(message=line), None, ()) == (Cause.APPLICATION, "boom")
 
 
 @pytest.mark.parametrize(

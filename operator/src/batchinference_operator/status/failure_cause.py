@@ -68,14 +68,21 @@ def ray_job_deleted(name: str) -> tuple[Cause, str]:
 def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
     if report is None or not report.state.ended:
         return None
-    return Cause.named(report.reason) or Cause.APPLICATION, report.message or "the driver failed"
+    cause = _cause_of_driver(report.reason) or Cause.APPLICATION
+    return cause, report.message or "the driver failed"
+
+
+def _cause_of_driver(name: str | None) -> Cause | None:
+    """Return the cause that a driver names, or user code in it. None for NoCapacity: only the
+    operator ends an attempt with this cause, which does not count as a failure."""
+    return Cause.named(name) if name != Cause.NO_CAPACITY else None
 
 
 def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
     # the message may be the end of the driver's log, to which user code writes
     message = without_credentials(ray_job.message)
     message = message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
-    if cause := Cause.named(ray_job.cause):
+    if cause := _cause_of_driver(ray_job.cause):
         return cause, message
     if any(text in message for text in _HEAD_GONE):
         return Cause.HEAD_LOST, message

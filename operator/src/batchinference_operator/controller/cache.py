@@ -176,7 +176,10 @@ def _without_unused_fields(job: JobView) -> JobView:
     fields = ("type", "status", "reason", "lastTransitionTime")
     conditions = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
     spec = {name: value for name, value in job.spec.items() if name in ("ttl", "managedBy")}
+    if limits := (job.spec.get("cluster") or {}).get("limits"):
+        spec["cluster"] = {"limits": limits}
     compact = {"conditions": conditions, "observedGeneration": job.generation}
+    compact |= {name: job.status[name] for name in ("deviceSeconds",) if name in job.status}
     return replace(job, spec=spec, status=compact)
 
 

@@ -48,7 +48,8 @@ def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
-    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    active = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    running = active and not job.deleting  # its RayJob counts for itself (`update_usage`)
     queue = (job.spec.get("cluster") or {}).get("queueName")
     queued = isinstance(queue, str) or platform.queue_name is not None
     waiting = not (running or stopping or queued)

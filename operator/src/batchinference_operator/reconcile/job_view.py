@@ -45,7 +45,8 @@ class ResourceView:
     spec: dict[str, Any]
     status: Status
     created_at: str = ""
-    deleting: bool = False
+    deleted_at: str = ""
+    """When its deletion started; empty if it is not being deleted."""
     skipped_reason: str = ""
     """Why fields of the spec were not read; empty if all fields were read."""
 
@@ -62,9 +63,14 @@ class ResourceView:
             spec=body.get("spec", {}),
             status=body.get("status", {}),
             created_at=metadata.get("creationTimestamp", ""),
-            deleting="deletionTimestamp" in metadata,
+            deleted_at=metadata.get("deletionTimestamp", ""),
             skipped_reason=body.get(SKIPPED_FIELDS, {}).get("spec", ""),
         )
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it is being deleted."""
+        return bool(self.deleted_at)
 
     @property
     def document(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_153,
     "jobs/src": 70_190,
-    "operator/src": 8_744,
+    "operator/src": 8_747,
     "tests": 114_022,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""

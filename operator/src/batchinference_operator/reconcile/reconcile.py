@@ -54,11 +54,14 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _end_deleted(observed: Observed, now: datetime) -> Actions:
     """Return the actions for a job that is being deleted. When it is gone, Kubernetes deletes its
     RayJobs. If finalizers of others keep it, they must not run on without its limits."""
-    live = tuple(one for one in observed.owned_ray_jobs if not one.ended)
+    if all(one.ended for one in observed.owned_ray_jobs):
+        return Actions()
     left = DELETION_SECONDS - seconds_since(observed.job.deleted_at, now)
-    if not live or left > 0:
-        return Actions(requeue_after=left if live else None)
-    return Actions(delete_ray_jobs=live, requeue_after=DELETION_SECONDS)
+    if left > 0:
+        return Actions(requeue_after=left)
+    live = (one for one in observed.live_ray_jobs if not one.ended)
+    delete = (*live, *observed.stuck_in_deletion)
+    return Actions(delete_ray_jobs=delete, requeue_after=DELETION_SECONDS)
 
 
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:

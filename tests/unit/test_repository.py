@@ -26,8 +26,8 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_153,
     "jobs/src": 70_190,
-    "operator/src": 8_762,
-    "tests": 114_042,
+    "operator/src": 8_761,
+    "tests": 114_056,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -10,12 +10,14 @@ from datetime import timedelta
 
 import pytest
 
+from batchinference.spec.report import JobState
+from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.job_controller import ORPHAN_SECONDS, JobController
 from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import NAMESPACE, UID, owner, ray_job_body
+from support.operator.objects import NAMESPACE, UID, owner, ray_job_body, report
 from support.operator.virtual_time import BEGINNING, in_virtual_time
 
 
@@ -43,6 +45,18 @@ async def test_late_watch_does_not_mean_a_deleted_ray_job(
         await asyncio.sleep(100)
     assert harness.phase() == "Starting"
     assert harness.phases == ["Starting"]
+
+
+@in_virtual_time
+async def test_job_whose_driver_reports_the_deletion_first_is_not_retried(harness: Harness) -> None:
+    harness.cluster.finalizers_hold = True
+    async with harness.operator(lag={"RayJob": 30}):
+        kuberay = await harness.run_job()
+        await asyncio.sleep(30)
+        harness.cluster.delete("RayJob", "job-1", foreground=True)
+        last = report(JobState.FAILED, reason="Interrupted", message="SIGTERM")
+        await kuberay.answer(Answer(reached=True, report=last))
+        assert (harness.phase(), harness.reason()) == ("Failed", "RayJobDeleted")
 
 
 @in_virtual_time

@@ -7,6 +7,7 @@ from math import inf
 from typing import Any
 
 from batchinference.rendering import RAY_CLUSTER, RAY_JOB
+from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
@@ -144,7 +145,7 @@ class Observer:
         ray_job = observed.ray_job
         if must_poll_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
-            observed = await self._recheck_eviction(observed, ray_job)
+            observed = await self._recheck_stop(observed, ray_job)
         return replace(observed, messages=await self._event_reader.messages(observed))
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
@@ -164,13 +165,11 @@ class Observer:
             driver_unauthorized=answer.unauthorized,
         )
 
-    async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation. If Kueue may have evicted the RayJob, read the RayJob again.
-
-        When Kueue deletes the pods, the driver fails. Its last report may arrive before the watch
-        says that the RayJob is suspended.
-        """
+    async def _recheck_stop(self, observed: Observed, ray_job: RayJobView) -> Observed:
+        """Return the observation. If Kueue may have evicted the RayJob, or somebody may have
+        deleted it, read it again: the last report may arrive before the watch says so."""
         report = observed.report
-        if not ray_job.queue or report is None or report.state != JobState.FAILED:
+        if report is None or report.state != JobState.FAILED:
             return observed
-        return await self._read_live(observed, ray_job.name)
+        may_be_stopped = ray_job.queue or report.reason == Cause.INTERRUPTED
+        return await self._read_live(observed, ray_job.name) if may_be_stopped else observed

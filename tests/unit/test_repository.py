@@ -26,8 +26,8 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_118,
     "jobs/src": 70_148,
-    "operator/src": 8_908,
-    "tests": 113_456,
+    "operator/src": 8_761,
+    "tests": 113_577,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -75,10 +75,8 @@ def main() -> None:
 
 
 async def operate(settings: OperatorSettings) -> None:
-    """Wait until this replica is the leader, and reconcile jobs until SIGTERM.
-
-    Raises NotReady, LeaseForbidden or LeadershipLost.
-    """
+    """Wait until this replica is the leader, and reconcile jobs until SIGTERM. Raises NotReady,
+    LeaseForbidden or LeadershipLost."""
     try:
         reconcile_config = settings.for_reconcile()
     except (OSError, ValueError) as problem:

@@ -39,10 +39,8 @@ _FIXES = {
 
 
 async def check_api(session: kopf.AiohttpSession, namespaces: Sequence[str]) -> list[str]:
-    """Return the namespaces that cannot be watched, and log a warning for each.
-
-    Raises NotReady if no namespace can be watched, or if the API server fails.
-    """
+    """Return the namespaces that cannot be watched, and log a warning for each. Raises NotReady if
+    no namespace can be watched, or if the API server fails."""
     results = {name: await _first_problem(session, name) for name in namespaces or [""]}
     problems = {name: problem for name, problem in results.items() if problem}
     if len(problems) == len(results):
@@ -53,10 +51,8 @@ async def check_api(session: kopf.AiohttpSession, namespaces: Sequence[str]) -> 
 
 
 async def _first_problem(session: kopf.AiohttpSession, namespace: str) -> str | None:
-    """Return why a required kind cannot be listed in a namespace; None if all kinds can.
-
-    An empty namespace means all namespaces. Raises NotReady or ApiUnreachable.
-    """
+    """Return why a required kind cannot be listed in a namespace; None if all kinds can. An empty
+    namespace means all namespaces. Raises NotReady or ApiUnreachable."""
     for kind in _FIXES:
         path = f"{path_of(kind, namespace)}?limit=1"
         try:

@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.workqueue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from batchinference_operator.controller.workqueue import (
+    FIRST_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    WorkQueue,
+)
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
@@ -141,6 +145,8 @@ class SteppedQueue:
     def count_cpu_time(self, key: JobKey) -> AbstractContextManager[None]:
         """Pause no namespace: the clock is manual."""
         return nullcontext()
+
+    retry_failures: ClassVar = WorkQueue.retry_failures
 
     def add_rate_limited(self, key: JobKey) -> float:
         met = sys.exc_info()[1]

@@ -265,6 +265,7 @@ def test_total_deadline_ends_the_backoff() -> None:
     assert loop.reconcile().requeue_after == 30
     loop.reconcile(30)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")
+    assert "nextAttemptTime" not in loop.status
 
 
 def test_unrecorded_ray_job_belongs_to_the_attempt(loop: ReconcileLoop) -> None:

@@ -115,16 +115,18 @@ def test_deleted_objects_are_forgotten_and_deleted_once(cache: Cache) -> None:
         assert cache.observe(KEY) is None
 
 
-def test_finished_job_keeps_only_its_end_and_ttl(cache: Cache) -> None:
+def test_finished_job_keeps_only_its_end_its_usage_and_its_ttl(cache: Cache) -> None:
     end = {"type": "Complete", "status": "True", "reason": "Succeeded"}
     end["lastTransitionTime"] = LATER
     dropped = {"message": "x" * 4096, "observedGeneration": 1}
+    kept = {"ttl": {"rayJob": "1h"}, "cluster": {"limits": {"deviceHours": 1}}}
     status = {"phase": "Succeeded", "attempts": [{"number": 1}], "observedGeneration": 1}
-    body = job_body(resourceVersion="2", status={**status, "conditions": [{**end, **dropped}]})
-    cache.set_job({**body, "spec": {**body["spec"], "ttl": {"rayJob": "1h"}}})
+    status |= {"conditions": [{**end, **dropped}], "deviceSeconds": 5}
+    body = job_body(resourceVersion="2", status=status)
+    cache.set_job({**body, "spec": {**body["spec"], **kept}})
     job = observe(cache).job
-    assert job.spec == {"ttl": {"rayJob": "1h"}}
-    assert job.status == {"observedGeneration": 1, "conditions": [end]}
+    assert job.spec == kept
+    assert job.status == {"observedGeneration": 1, "conditions": [end], "deviceSeconds": 5}
 
 
 def test_changed_spec_of_finished_job_keeps_objects_until_recorded(cache: Cache) -> None:

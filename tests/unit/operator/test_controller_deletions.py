@@ -10,12 +10,14 @@ from datetime import timedelta
 
 import pytest
 
+from batchinference.spec.report import JobState
+from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.job_controller import ORPHAN_SECONDS, JobController
 from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import NAMESPACE, UID, owner, ray_job_body
+from support.operator.objects import NAMESPACE, UID, owner, ray_job_body, report
 from support.operator.virtual_time import BEGINNING, in_virtual_time
 
 
@@ -46,6 +48,18 @@ async def test_late_watch_does_not_mean_a_deleted_ray_job(
 
 
 @in_virtual_time
+async def test_job_whose_driver_reports_the_deletion_first_is_not_retried(harness: Harness) -> None:
+    harness.cluster.finalizers_hold = True
+    async with harness.operator(lag={"RayJob": 30}):
+        kuberay = await harness.run_job()
+        await asyncio.sleep(30)
+        harness.cluster.delete("RayJob", "job-1", foreground=True)
+        last = report(JobState.FAILED, reason="Interrupted", message="SIGTERM")
+        await kuberay.answer(Answer(reached=True, report=last))
+        assert (harness.phase(), harness.reason()) == ("Failed", "RayJobDeleted")
+
+
+@in_virtual_time
 async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness: Harness) -> None:
     harness.cluster.finalizers_hold = True
     async with harness.operator():
@@ -67,6 +81,31 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         harness.calls.clear()
         await asyncio.sleep(3 * ORPHAN_SECONDS)
         assert harness.calls == []
+
+
+@in_virtual_time
+async def test_ray_job_of_a_job_that_was_deleted_without_it_is_deleted(harness: Harness) -> None:
+    async with harness.operator():
+        await harness.run_job()
+        harness.cluster.patch("RayJob", "job-1", {"metadata": {"ownerReferences": []}})
+        harness.cluster.delete("BatchInference", "job")
+        await asyncio.sleep(1)
+        assert harness.cluster.get("RayJob", "job-1") is None
+
+
+@in_virtual_time
+async def test_refused_deletion_of_a_cluster_is_repeated_less_and_less_often(
+    harness: Harness,
+) -> None:
+    harness.cluster.finalizers_hold = True
+    harness.fail_call("remove RayJob", Refused("403"))
+    async with harness.operator():
+        await harness.start_job()
+        await harness.ray_job().start()
+        harness.cluster.delete("BatchInference", "job")
+        harness.cluster.collect_garbage()
+        await asyncio.sleep(2 * ORPHAN_SECONDS)
+        assert 5 < harness.count("remove RayJob") < 20
 
 
 @pytest.mark.parametrize(("owner_uid", "removed"), [(UID, 1), (None, 0)], ids=["owned", "foreign"])

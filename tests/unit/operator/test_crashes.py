@@ -11,6 +11,7 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.status.failure_cause import MAX_HEAD_CRASHES, MAX_WORKER_CRASHES
 from batchinference_operator.status.pods import MAX_MESSAGE, Crash, crash_of
 from batchinference_operator.status.ray_job import RayJobView
+from plugins.messages import Messages
 from support.operator.harness import Harness
 from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
@@ -80,11 +81,22 @@ def of_sidecar(body: Object) -> Object:
         ({**ended_pod(), "status": {**ended_pod()["status"], "reason": "Evicted"}}, False),
         (deleted(ended_pod(), "2026-03-01T12:00:35Z"), False),
         (deleted(ended_pod(), "2026-03-01T12:00:36Z"), True),
+        (pod_body(phase="Failed", reason="Shutdown"), False),
+        (pod_body(phase="Failed", reason="UnexpectedAdmissionError"), True),
     ],
-    ids=["runs", "init-done", "init-failed", "sidecar", "evicted", "deleted", "deleted-later"],
+    ids=["runs", "init-done", "init-failed", "sidecar", "evicted", "deleted", "deleted-later",
+         "node-shutdown", "node-rejects"],
 )  # fmt: skip
 def test_deletion_and_eviction_are_not_crashes(body: Object, crashed: bool) -> None:
     assert (crash_of(body) is not None) == crashed
+
+
+def test_message_of_the_node_that_rejects_a_pod_is_shown(messages: Messages) -> None:
+    why = "Allocate failed due to no healthy devices present, which is unexpected"
+    crash = crash_of(pod_body(phase="Failed", reason="UnexpectedAdmissionError", message=why))
+    assert crash is not None
+    assert crash.cause == Cause.NODE_LOST
+    messages.check(crash.message)
 
 
 def test_each_pod_counts_once_for_any_name() -> None:

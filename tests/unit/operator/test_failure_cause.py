@@ -35,7 +35,8 @@ def failure_report(reason: str | None, message: str | None = "boom") -> Report:
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        *((cause.value, cause) for cause in Cause),
+        *((cause.value, cause) for cause in Cause if cause != Cause.NO_CAPACITY),
+        ("NoCapacity", Cause.APPLICATION),
         ("SomethingNew", Cause.APPLICATION),
         (None, Cause.APPLICATION),
     ],
@@ -172,6 +173,17 @@ def test_specific_cause_of_the_driver_wins_over_any_loss() -> None:
     )
 
 
+def test_credentials_in_the_end_of_a_log_are_masked() -> None:
+    _, message = failure_cause(seen(message="log:\nPASSWORD=hunter2\n"), None, ())
+    assert message == "log: PASSWORD=***"
+
+
+def test_deletion_of_the_ray_job_explains_a_stopped_driver() -> None:
+    deleted = replace(seen(), deleted_at="2026-03-01T12:09:00Z")
+    cause, _ = failure_cause(deleted, failure_report("Interrupted"), (EVICTED,))
+    assert cause == Cause.RAY_JOB_DELETED
+
+
 def test_lost_pod_explains_a_crashed_worker() -> None:
     report = failure_report("WorkerCrashed", "a process died")
     assert failure_cause(seen(), report, ()) == (Cause.WORKER_CRASHED, "a process died")
@@ -187,8 +199,9 @@ def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:
         "s3://lake is away[2J",
     )
     assert failure_cause(seen(message=f"{log}\n"), None, ())[0] == Cause.STORAGE_UNAVAILABLE
-    unknown = failure_line("SomethingNew", "boom")
-    assert failure_cause(seen(message=unknown), None, ()) == (Cause.APPLICATION, "boom")
+    for unknown in ("SomethingNew", "NoCapacity"):
+        line = failure_line(unknown, "boom")
+        assert failure_cause(seen(message=line), None, ()) == (Cause.APPLICATION, "boom")
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,13 @@ def test_deadlines_restart_after_preemption(deadline: str) -> None:
     admit(loop)
     loop.reconcile(290)
     assert loop.phase == "Starting"
+    loop.set_kuberay_status(**RUNNING, rayClusterName="job-1-cluster")
+    loop.set_report(JobState.RUNNING, rows=10)
+    gate(loop)
+    assert (loop.phase, loop.reason) == ("Pending", "Queued")
+    loop.reconcile(10)
+    causes = {"stall": None, "pending": "DeadlineExceeded"}
+    assert loop.attempt.get("cause") == causes[deadline], "rows from before count as no progress"
 
 
 @pytest.mark.parametrize("by", ["the job", "the platform"])

@@ -433,10 +433,20 @@ def test_foreign_ray_job_blocks_the_start_until_it_is_deleted(
 
 def test_deleting_job_gets_no_actions() -> None:
     going = job(deletionTimestamp="2026-03-01T12:30:00Z")
-    for ray_job in (view(**RUNNING), view(OTHER_UID), view(**SUCCEEDED)):
+    for ray_job in (view(OTHER_UID), view(**SUCCEEDED)):
         observed = Observed(going, {"job-1": ray_job})
         assert act(observed) == Actions()
         assert not must_poll_driver(observed)
+
+
+def test_ray_job_of_a_deleted_job_that_a_finalizer_keeps_is_deleted() -> None:
+    going = job(deletionTimestamp=to_rfc3339(NOW))
+    assert not queue_entry(going.with_status(planned_job().status), CONFIG.defaults).running
+    observed = Observed(going, {"job-1": view(**RUNNING)})
+    assert act(observed, NOW + timedelta(seconds=59)) == Actions(requeue_after=1)
+    actions = act(observed, NOW + timedelta(seconds=60))
+    assert [one.name for one in actions.delete_ray_jobs] == ["job-1"]
+    assert (actions.status, actions.requeue_after) == (None, 60)
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def removes_nothing_before_the_status_says_so(
     observed: Observed, actions: Actions, _: datetime
 ) -> None:
     """While an attempt runs, only RayJobs of earlier attempts are removed."""
-    if is_running(observed.job.status) and not observed.job.finished:
+    if is_running(observed.job.status) and not (observed.job.finished or observed.job.deleting):
         numbers = [int(seen.name.removeprefix("job-")) for seen in actions.delete_ray_jobs]
         assert all(number < attempt_number(observed.job.status) for number in numbers)
 

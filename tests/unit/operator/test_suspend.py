@@ -257,6 +257,7 @@ def test_resumed_job_skips_the_backoff() -> None:
     loop.spec["suspend"] = True
     loop.remove()
     loop.reconcile()
+    assert "nextAttemptTime" not in loop.status
     resume(loop, 1)
     assert (loop.phase, loop.attempt["number"]) == ("Planning", 2)
 
@@ -304,6 +305,15 @@ def test_suspended_time_before_a_late_pod_is_counted() -> None:
     loop.reconcile()
     resume(loop, 10)
     assert loop.status["operator"]["suspendedSeconds"] == 110
+
+
+def test_job_that_was_suspended_while_the_clock_was_ahead_keeps_its_deadline() -> None:
+    loop = removed()
+    loop.reconcile()
+    loop.spec["deadlines"] = {"total": "5m"}
+    resume(loop, -1000)
+    loop.reconcile(1100)
+    assert loop.phase == "Starting"
 
 
 def test_job_that_the_batch_service_has_cancelled_is_deleted_after_its_ttl() -> None:

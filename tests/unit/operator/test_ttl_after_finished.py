@@ -255,3 +255,14 @@ def test_cluster_of_a_job_without_gpu_hours_is_removed_at_once() -> None:
     loop.reconcile(1)
     assert loop.reason == "LimitExceeded"
     assert removed(loop.reconcile()) == ["job-1"]
+
+
+def test_cluster_of_a_job_without_tokens_is_kept() -> None:
+    loop = ReconcileLoop(ttl={"cluster": "1h"}, cluster={"limits": {"deviceHours": 1}})
+    loop.run()
+    loop.fail("LimitExceeded", "10 tokens are allowed")
+    loop.set_kuberay_status(jobDeploymentStatus="Running")
+    assert removed(loop.reconcile(10)) == []
+    loop.set_kuberay_status(jobStatus="FAILED", jobDeploymentStatus="Failed")
+    assert removed(loop.reconcile(3000)) == []
+    assert released(loop.reconcile(600)) == ["job-1"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from dataclasses import fields as dataclass_fields
 from typing import Any
 
 from batchinference.rendering import CLUSTER_LABEL
@@ -60,9 +59,7 @@ class PodCache:
 
     def _record_crash(self, key: JobKey, cluster: str, crash: Crash | None) -> bool:
         """Record a crash, unless it is known or there are too many. Return whether it is recorded.
-
-        The uid of its pod identifies a crash, because KubeRay may use the name of the pod again.
-        """
+        The uid of its pod identifies a crash, because KubeRay may use the name of the pod again."""
         if crash is None:
             return False
         crashes = self._crashes.setdefault(key, {}).setdefault(cluster, {})
@@ -127,10 +124,7 @@ class PodCache:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod is the head that replaces a lost head.
-
-    KubeRay creates no new head while the lost pod cannot end. The new head may wait for a node.
-    """
+    """Return whether a pod is the head that replaces a lost head. It may wait for a node."""
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
@@ -163,8 +157,7 @@ class CompactJob:
         job = _without_unused_fields(job) if settled else job
         attempt = attempt_number(job.status)
         first = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
-        fields = {field.name: getattr(job, field.name) for field in dataclass_fields(job)}
-        return cls(*first, settled, json.dumps(fields, separators=(",", ":")))
+        return cls(*first, settled, json.dumps(vars(job), separators=(",", ":")))
 
     def job(self) -> JobView:
         """Return the job. A settled job has only the fields that are still read."""
@@ -183,7 +176,10 @@ def _without_unused_fields(job: JobView) -> JobView:
     fields = ("type", "status", "reason", "lastTransitionTime")
     conditions = [{name: c[name] for name in fields if name in c} for c in job.status["conditions"]]
     spec = {name: value for name, value in job.spec.items() if name in ("ttl", "managedBy")}
+    if limits := (job.spec.get("cluster") or {}).get("limits"):
+        spec["cluster"] = {"limits": limits}
     compact = {"conditions": conditions, "observedGeneration": job.generation}
+    compact |= {name: job.status[name] for name in ("deviceSeconds",) if name in job.status}
     return replace(job, spec=spec, status=compact)
 
 
@@ -263,10 +259,7 @@ class Cache:
         return None if view == before else key
 
     def set_ray_job_version(self, namespace: str, version: str) -> None:
-        """Record that all RayJobs up to a resource version are known.
-
-        An empty namespace means all. With each change, the API server increases the version.
-        """
+        """Record the version up to which the RayJobs of a namespace ("" for all) are known."""
         former = self._ray_job_versions.get(namespace, "")
         self._ray_job_versions[namespace] = max(former, version, key=_version_order)
 
@@ -291,10 +284,7 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
-        """Record whether a job uses the concurrency limit, and whether it has an active driver.
-
-        A live RayJob uses the limit, unless Kueue manages the RayJob.
-        """
+        """Record whether a job uses the concurrency limit, and whether it has an active driver."""
         ray_jobs = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
         self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))
@@ -370,10 +360,8 @@ class Cache:
 
 
 def _is_known(job: JobView, cached: CompactJob | None) -> bool:
-    """Return whether the cache has this version of a job or a newer version.
-
-    The cache may be ahead of the watch, because the operator stores the response of each write.
-    """
+    """Return whether the cache has this version of a job or a newer version. The cache may be ahead
+    of the watch, because the operator stores the response of each write."""
     if cached is None or cached.uid != job.uid:
         return False
     return _version_order(job.resource_version) <= _version_order(cached.resource_version)

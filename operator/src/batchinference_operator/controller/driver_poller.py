@@ -94,10 +94,8 @@ class DashboardClient:
         return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        """Ask the driver to commit what it has computed and exit.
-
-        An unreachable driver is not an error, because the operator later deletes its RayJob.
-        """
+        """Ask the driver to commit what it has computed and exit. An unreachable driver is not an
+        error, because the operator later deletes its RayJob."""
         if not (ray_job.job_id and _SERVICE.fullmatch(ray_job.head_service)):
             return
         url = f"{self._address(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
@@ -169,10 +167,8 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class DriverKey(NamedTuple):
-    """Identifies a driver to poll.
-
-    If the RayJob ends or its head changes, the key changes too, so the driver is polled at once.
-    """
+    """Identifies a driver to poll. If the RayJob ends or its head changes, the key changes too, so
+    the driver is polled at once."""
 
     job: JobKey
     ray_job: str

@@ -122,10 +122,8 @@ class JobController:
                 self._wait_for_list(key)
 
     def _wait_for_list(self, key: JobKey) -> None:
-        """Let a job wait for `requeue_waiting_for_list`.
-
-        If its namespace cannot be listed, the admission queue lets other jobs start meanwhile.
-        """
+        """Let a job wait for `requeue_waiting_for_list`. If its namespace cannot be listed, the
+        admission queue lets other jobs start meanwhile."""
         self.jobs_waiting_for_list.add(key)
         if self.is_refused(key[0]):
             self.cache.admission_queue.skip(key)
@@ -133,17 +131,8 @@ class JobController:
 
     async def _process(self, key: JobKey) -> None:
         try:
-            with self.telemetry.measure_reconcile():
+            with self.queue.retry_failures(key), self.telemetry.measure_reconcile():
                 await self._reconcile(key)
-        except Conflict:
-            self.queue.add_rate_limited(key)
-        except Refused as error:
-            delay, silent = self.queue.add_rate_limited(key), isinstance(error, Unreachable)
-            what = "the API server is unreachable" if silent else "rejected by the API server"
-            logger.warning("%s: %s; retrying in %.1f s", what, error, delay)
-        except Exception:
-            delay = self.queue.add_rate_limited(key)
-            logger.exception("reconcile failed; retrying in %.1f s", delay)
         finally:
             if not self.queue.is_queued(key):  # a job queued again keeps its turn
                 self.cache.admission_queue.skip(key)
@@ -176,21 +165,22 @@ class JobController:
             self.queue.add_after(key, requeue_after)
 
     async def _forget(self, key: JobKey) -> None:
-        """Forget a job that is gone.
-
-        If KubeRay, which may be unavailable, has not deleted a RayJob of the job after
-        ORPHAN_SECONDS, the operator deletes the RayJob and its cluster.
-        """
-        self.queue.drop(key)
+        """Forget a job that is gone. If KubeRay, which may be unavailable, has not deleted a RayJob
+        of the job after ORPHAN_SECONDS, the operator deletes the RayJob and its cluster."""
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
-        for ray_job in self.cache.ray_jobs(key):
-            if not ray_job.deleting or ray_job.owner_uid is None:  # the label may be a user's
-                continue
-            if seconds_since(ray_job.deleted_at, self.now()) >= ORPHAN_SECONDS:
+        ray_jobs = self.cache.ray_jobs(key)  # with this label, which a user may have set
+        for ray_job in ray_jobs:
+            if ray_job.orphaned and not await self.api.has_job(*key):
                 await self.api.delete_ray_job(key[0], ray_job)
+        orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
+        for orphan in orphans:
+            if seconds_since(orphan.deleted_at, self.now()) >= ORPHAN_SECONDS:
+                await self.api.delete_ray_job(key[0], orphan)
+        self.queue.drop(key)
+        if orphans:
             self.queue.add_after(key, ORPHAN_SECONDS + 1)
 
     def _decide(self, observed: Observed) -> Actions:
@@ -291,13 +281,10 @@ class JobController:
             return
         try:
             await self.api.set_deadlines(job.namespace, ray_job, deadlines)
-        except (Unreachable, Conflict) as error:
-            logger.warning(
-                "the deadlines of RayJob %s are not changed yet: %s", ray_job.name, error
-            )
-            return
-        except Refused as error:
+        except (Conflict, Refused) as error:
             logger.warning("the deadlines of RayJob %s are not changed: %s", ray_job.name, error)
+            if isinstance(error, Conflict | Unreachable):
+                return
         self.deadline_requests[job.key] = change
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:

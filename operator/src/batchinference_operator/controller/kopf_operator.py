@@ -34,10 +34,8 @@ def kopf_operator(
     watch_seconds: int = 60,
     stop: Callable[[], None] = lambda: None,
 ) -> kopf.OperatorRegistry:
-    """Return the handlers with which kopf runs. No namespaces means all namespaces.
-
-    `stop` is called after SIGTERM, when kopf has ended its watches.
-    """
+    """Return the handlers with which kopf runs. No namespaces means all namespaces. `stop` is
+    called after SIGTERM, when kopf has ended its watches."""
     registry, cache = kopf.OperatorRegistry(), controller.cache
     of_schedule: Any = {SCHEDULE_LABEL: kopf.PRESENT}
 

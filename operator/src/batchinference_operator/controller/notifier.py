@@ -52,10 +52,7 @@ class _Delivery:
 
 @dataclass
 class Notifier:
-    """Sends notifications in the background, round-robin by namespace.
-
-    All methods must be called in one event loop.
-    """
+    """Sends notifications in the background, round-robin by namespace."""
 
     api: KubeClient
     policy: Callable[[], PlatformPolicy]

@@ -1,13 +1,13 @@
 """Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Any
 
 from batchinference.rendering import RAY_CLUSTER, RAY_JOB
+from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
@@ -31,7 +31,6 @@ POD_START_SECONDS = 60.0
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 160.0
 """First and maximum seconds before Events about the same object are read again."""
-Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -44,10 +43,8 @@ class _LastRead:
 
 @dataclass
 class EventReader:
-    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs.
-
-    The messages only inform users, so no reconcile fails if they cannot be read.
-    """
+    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs. The messages
+    only inform users, so no reconcile fails if they cannot be read."""
 
     api: KubeClient
     failed: set[str] = field(default_factory=set)
@@ -59,27 +56,21 @@ class EventReader:
     async def messages(self, observed: Observed) -> dict[str, str]:
         """Return messages by object name: about MAX_PODS pods whose containers do not start, about
         a RayCluster without pods, and about a RayJob that Kueue queues."""
-        namespace, api = observed.job.namespace, self.api
-        ray_job = observed.ray_job
+        namespace, ray_job = observed.job.namespace, observed.ray_job
         since = self.now().timestamp() - POD_START_SECONDS
         pods = [pod for pod in observed.pods if pod.waiting and (pod.scheduled_at or inf) <= since]
         waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
             waiting.append((RAY_CLUSTER, ray_job.cluster))
-        events = [(name, partial(self._warning, namespace, kind, name)) for kind, name in waiting]
-        waits = ray_job is not None and (ray_job.suspended or is_gated(observed))
-        queued = [ray_job] if ray_job is not None and waits else []
-        queues = [(one.name, partial(api.queued_reason, namespace, one)) for one in queued]
-        return {
-            **await self._read_all("Events", events),
-            **await self._read_all("Workloads", queues),
-        }
+        reads = [(name, "Events", self._warning(namespace, kind, name)) for kind, name in waiting]
+        if ray_job is not None and (ray_job.suspended or is_gated(observed)):
+            reads.append((ray_job.name, "Workloads", self.api.queued_reason(namespace, ray_job)))
+        messages = {name: await self._read(kind, read) for name, kind, read in reads}
+        return {name: message for name, message in messages.items() if message}
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return the last warning about an object. The result of a recent read is used again.
-
-        Reads have a backoff, because each read searches all Events of the namespace.
-        """
+        """Return the last warning about an object. The result of a recent read is used again. Reads
+        have a backoff, because each read searches all Events of the namespace."""
         key, now = (namespace, name), self.now().timestamp()
         last = self.last_reads.get(key)
         if last is not None and now < last.until:
@@ -98,18 +89,17 @@ class EventReader:
                 return
             del self.last_reads[key]
 
-    async def _read_all(self, kind: str, reads: Iterable[tuple[str, Read]]) -> dict[str, str]:
-        """Return the messages that are not empty. Stop at the first read that fails."""
-        messages: dict[str, str] = {}
+    async def _read(self, kind: str, read: Coroutine[Any, Any, str]) -> str:
+        """Return the message that a coroutine reads; empty if this fails."""
         try:
-            for name, read in reads:
-                messages[name] = await read()
-                self.failed.discard(kind)
+            message = await read
         except (Refused, Conflict) as problem:
             if kind not in self.failed:
                 logger.warning("%s cannot be read: %s", kind, problem)
             self.failed.add(kind)
-        return {name: message for name, message in messages.items() if message}
+            return ""
+        self.failed.discard(kind)
+        return message
 
 
 class Observer:
@@ -123,10 +113,8 @@ class Observer:
         self.polls_per_second = POLLS_PER_SECOND
 
     async def observe(self, key: JobKey) -> Observed | None:
-        """Return the observed state of a job; None if the job is gone.
-
-        The admission is decided last, because it may change while requests are awaited.
-        """
+        """Return the observed state of a job; None if the job is gone. The admission is decided
+        last, because it may change while requests are awaited."""
         observed = self._cache.observe(key)
         if observed is None:
             return None
@@ -157,7 +145,7 @@ class Observer:
         ray_job = observed.ray_job
         if must_poll_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
-            observed = await self._recheck_eviction(observed, ray_job)
+            observed = await self._recheck_stop(observed, ray_job)
         return replace(observed, messages=await self._event_reader.messages(observed))
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
@@ -177,13 +165,11 @@ class Observer:
             driver_unauthorized=answer.unauthorized,
         )
 
-    async def _recheck_eviction(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation. If Kueue may have evicted the RayJob, read the RayJob again.
-
-        When Kueue deletes the pods, the driver fails. Its last report may arrive before the watch
-        says that the RayJob is suspended.
-        """
+    async def _recheck_stop(self, observed: Observed, ray_job: RayJobView) -> Observed:
+        """Return the observation. If Kueue may have evicted the RayJob, or somebody may have
+        deleted it, read it again: the last report may arrive before the watch says so."""
         report = observed.report
-        if not ray_job.queue or report is None or report.state != JobState.FAILED:
+        if report is None or report.state != JobState.FAILED:
             return observed
-        return await self._read_live(observed, ray_job.name)
+        may_be_stopped = ray_job.queue or report.reason == Cause.INTERRUPTED
+        return await self._read_live(observed, ray_job.name) if may_be_stopped else observed

@@ -11,7 +11,7 @@ from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
@@ -77,21 +77,11 @@ class ScheduleController:
         """Run one worker until it is cancelled."""
         while True:
             key = await self.queue.get()
-            with log_context(*key):
-                await self._process(key)
-            self.queue.done(key)
-
-    async def _process(self, key: JobKey) -> None:
-        try:
-            with self.telemetry.measure_reconcile():
+            measured = self.telemetry.measure_reconcile()
+            with log_context(*key), self.queue.retry_failures(key), measured:
                 await self._reconcile(key)
-            self.queue.forget(key)
-        except (Conflict, Refused) as error:
-            delay = self.queue.add_rate_limited(key)
-            logger.warning("the schedule is reconciled again in %.1f s: %s", delay, error)
-        except Exception:
-            delay = self.queue.add_rate_limited(key)
-            logger.exception("reconcile of the schedule failed; retrying in %.1f s", delay)
+                self.queue.forget(key)
+            self.queue.done(key)
 
     async def _reconcile(self, key: JobKey) -> None:
         """Observe a schedule, decide, and apply the actions."""
@@ -138,9 +128,7 @@ class ScheduleController:
 
     async def _create(self, observed: ObservedSchedule, body: Object) -> ObservedSchedule:
         """Create a run and return `observed`; a new observation if the run was refused or exists.
-
-        An interrupted reconcile or somebody else may have created an object of that name.
-        """
+        An interrupted reconcile or somebody else may have created an object of that name."""
         name = body["metadata"]["name"]
         try:
             created = await self.api.create(body)

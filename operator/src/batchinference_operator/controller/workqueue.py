@@ -7,11 +7,14 @@ processes it. A key that is added while a worker processes it is processed again
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
+
+from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -19,13 +22,12 @@ FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
 BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
 """CPU seconds for one key above which its flow is paused, and pause seconds per CPU second."""
+logger = logging.getLogger("batchinference.operator")
 
 
 class WorkQueue(Generic[Key]):
-    """A work queue. `flow` returns the flow of a key; by default, there is one flow.
-
-    All methods must be called in one event loop.
-    """
+    """A work queue. `flow` returns the flow of a key; by default, there is one flow. All methods
+    must be called in one event loop."""
 
     def __init__(
         self,
@@ -117,15 +119,27 @@ class WorkQueue(Generic[Key]):
             self._make_ready(key)
 
     def add_rate_limited(self, key: Key) -> float:
-        """Requeue a key after a failure, and return the delay in seconds.
-
-        Each failure doubles the delay, up to MAX_RETRY_SECONDS.
-        """
+        """Requeue a key after a failure, and return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(self._first_retry_seconds * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
         self.add_after(key, delay)
         return delay
+
+    @contextmanager
+    def retry_failures(self, key: Key) -> Iterator[None]:
+        """Requeue a key with a backoff if the block raises an error, and log the error."""
+        try:
+            yield
+        except Conflict:
+            self.add_rate_limited(key)
+        except Refused as error:
+            delay, silent = self.add_rate_limited(key), isinstance(error, Unreachable)
+            what = "the API server is unreachable" if silent else "refused"
+            logger.warning("%s: %s; retrying in %.1f s", what, error, delay)
+        except Exception:
+            delay = self.add_rate_limited(key)
+            logger.exception("reconcile failed; retrying in %.1f s", delay)
 
     def forget(self, key: Key) -> None:
         """Reset the backoff of a key after a success."""

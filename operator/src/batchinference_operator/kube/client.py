@@ -33,10 +33,8 @@ class KubeClient(ObjectClient):
     """Sends the requests of the operator. Tests use another implementation."""
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return why a pod's containers do not start, or why a RayCluster has no pods.
-
-        The result is the message of the object's last Event; empty if this Event is no warning.
-        """
+        """Return why a pod's containers do not start, or why a RayCluster has no pods: the message
+        of the object's last Event; empty if this Event is no warning."""
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
         last = EventSummary()
@@ -66,6 +64,11 @@ class KubeClient(ObjectClient):
         names = ", ".join(body["metadata"]["name"] for body in answer["items"])
         return f". LocalQueues of the namespace: {names or 'none'}"
 
+    async def has_job(self, namespace: str, name: str) -> bool:
+        """Return whether a BatchInference exists, for which the operator needs no right to get."""
+        selector = f"fieldSelector={quote(f'metadata.name={name}')}"
+        return bool([body async for body in self._list(path_of(KIND, namespace), selector, 1)])
+
     async def delete_job(self, namespace: str, name: str, uid: str, **version: str) -> None:
         """Delete a BatchInference with this uid, and with this `resourceVersion` if one is given.
         If there is no such BatchInference, this is not an error. Raises Refused."""
@@ -79,19 +82,15 @@ class KubeClient(ObjectClient):
     async def patch_status(
         self, namespace: str, name: str, resource_version: str, patch: Status, *, kind: str = KIND
     ) -> Object | None:
-        """Apply a merge patch to the status of an object, and return the stored object.
-
-        Returns None if the object is gone. Raises Conflict and Refused.
-        """
+        """Apply a merge patch to the status of an object, and return the stored object; None if the
+        object is gone. Raises Conflict and Refused."""
         body = {"metadata": {"resourceVersion": resource_version}, "status": patch}
         path = path_of(kind, namespace, name, "status")
         return await self._object("PATCH", path, body, MERGE_PATCH)
 
     async def post_event(self, body: Object) -> bool:
-        """Post an Event, or increase the count of the existing Event with its name.
-
-        Returns whether the Event already existed. Raises Conflict and Refused.
-        """
+        """Post an Event, or increase the count of the existing Event with its name. Return whether
+        the Event existed. Raises Conflict and Refused."""
         namespace = body["metadata"]["namespace"]
         status, answer = await self._request("POST", path_of(EVENT, namespace), body)
         if not is_error(status, answer, HTTPStatus.CONFLICT, "AlreadyExists"):
@@ -115,10 +114,8 @@ class KubeClient(ObjectClient):
         await self._patch(namespace, ray_job, {"spec": {"ttlSecondsAfterFinished": 0}})
 
     async def remove_workers(self, namespace: str, ray_job: RayJobView) -> None:
-        """Let KubeRay delete the workers of a RayJob's cluster, and keep the head.
-
-        A missing cluster is not an error. Raises Conflict and Refused.
-        """
+        """Let KubeRay delete the workers of a RayJob's cluster, if it exists, and keep the head.
+        Raises Conflict and Refused."""
         cluster = await self._own_cluster(namespace, ray_job)
         groups = (cluster or {}).get("spec", {}).get("workerGroupSpecs") or []
         without_pods = [{**group, **_NO_REPLICAS} for group in groups]
@@ -147,10 +144,7 @@ class KubeClient(ObjectClient):
         await self._object("PATCH", path, {**patch, "metadata": metadata}, MERGE_PATCH)
 
     async def delete_ray_job(self, namespace: str, ray_job: RayJobView) -> None:
-        """Delete a RayJob and its cluster. Missing objects are not an error.
-
-        Other objects with these names are not deleted.
-        """
+        """Delete a RayJob and its cluster, if they exist, and no other objects of these names."""
         await self._delete(path_of(RAY_JOB, namespace, ray_job.name), ray_job.uid)
         # the cluster too, because KubeRay's finalizer may block the deletion of the RayJob
         await self._delete_cluster(namespace, ray_job)
@@ -163,9 +157,7 @@ class KubeClient(ObjectClient):
 
     async def _own_cluster(self, namespace: str, ray_job: RayJobView) -> Object | None:
         """Return the RayCluster that the status of a RayJob names if the RayJob owns it, or None.
-
-        The status is untrusted: it may name the cluster of another team.
-        """
+        The status is untrusted: it may name the cluster of another team."""
         cluster = await self.get_object(RAY_CLUSTER, namespace, ray_job.cluster)
         if cluster is None or cluster["metadata"].get("namespace", namespace) != namespace:
             return None

@@ -14,10 +14,8 @@ class Conflict(Exception):
 
 
 class Refused(Exception):
-    """The API server rejected a request, or (`Unreachable`) did not answer.
-
-    If the difference matters, catch `Unreachable` first. The exception has the server's message.
-    """
+    """The API server rejected a request, or (`Unreachable`) did not answer. If the difference
+    matters, catch `Unreachable` first. The exception has the server's message."""
 
 
 class Forbidden(Refused):
@@ -29,10 +27,8 @@ class Expired(Refused):
 
 
 class Unreachable(Refused):
-    """The API server did not respond, or returned a transient error.
-
-    The server or a component that it calls, such as a webhook, is down or overloaded.
-    """
+    """The API server did not respond, or returned a transient error. The server or a component that
+    it calls, such as a webhook, is down or overloaded."""
 
 
 def message_of(answer: Any) -> str:
@@ -46,10 +42,7 @@ def raise_for(status: int, answer: Any) -> None:
         return
     if status == HTTPStatus.CONFLICT:
         raise Conflict(message_of(answer))
-    kinds: dict[int, type[Refused]] = {
-        HTTPStatus.FORBIDDEN: Forbidden,
-        HTTPStatus.GONE: Expired,
-    }
+    kinds: dict[int, type[Refused]] = {HTTPStatus.FORBIDDEN: Forbidden, HTTPStatus.GONE: Expired}
     transient = status in TRANSIENT and _TOO_LARGE not in message_of(answer)
     kind = Unreachable if transient else kinds.get(status, Refused)
     raise kind(f"{status}: {message_of(answer)}")

@@ -17,10 +17,8 @@ BURST = 1000
 
 
 class RateLimiter:
-    """A token bucket of size `burst` that gains `qps` tokens per second.
-
-    Callers get tokens in the order of their calls. All methods must be called in one event loop.
-    """
+    """A token bucket of size `burst` that gains `qps` tokens per second. Callers get tokens in the
+    order of their calls."""
 
     def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
         self._interval = 1 / qps
@@ -116,8 +114,6 @@ def is_error(status: int, answer: Any, expected: HTTPStatus, reason: str) -> boo
 
 
 def is_gone(status: int, answer: Any) -> bool:
-    """Return whether an answer of the API server says that the object does not exist.
-
-    The status 404 is not enough, because the server also returns it for an unknown kind.
-    """
+    """Return whether an answer of the API server says that the object does not exist. The status
+    404 is not enough, because the server also returns it for an unknown kind."""
     return is_error(status, answer, HTTPStatus.NOT_FOUND, "NotFound")

@@ -41,10 +41,8 @@ _PUNCTUATION = re.compile(rb"\s*+([][{},])\s*+")
 
 
 async def read_json(text: bytes) -> Any:
-    """Return a response of the API server as plain data. Raises ValueError if it is not JSON.
-
-    A thread parses a large response, so that the event loop can renew the Lease.
-    """
+    """Return a response of the API server as plain data. Raises ValueError if it is not JSON. A
+    thread parses a large response, so that the event loop can renew the Lease."""
     return read(text) if len(text) <= MAX_BYTES else await asyncio.to_thread(read, text)
 
 

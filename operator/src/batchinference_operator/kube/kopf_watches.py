@@ -88,20 +88,16 @@ BACKOFFS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class EndlessBackoffs:
-    """The delays between kopf's retries of a request, without end.
-
-    At the end of a finite sequence, kopf would stop the operator if one namespace is refused.
-    """
+    """The delays between kopf's retries of a request, without end. At the end of a finite sequence,
+    kopf would stop the operator if one namespace is refused."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain(BACKOFFS, itertools.repeat(BACKOFFS[-1]))
 
 
 class KopfLogin:
-    """Logs kopf in with the credentials of the pod or a kubeconfig.
-
-    kopf's requests and their responses are reported to `watches` and `on_request`.
-    """
+    """Logs kopf in with the credentials of the pod or a kubeconfig. kopf's requests and their
+    responses are reported to `watches` and `on_request`."""
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
         self._on_request, self._trace = on_request, _watch_trace(watches)

@@ -73,11 +73,8 @@ class Leadership:
         return None if self.lease.holder else "there is no leader yet"
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait until this replica holds the Lease, do the work, and release the Lease.
-
-        If the Lease cannot be renewed, cancel the work and raise LeadershipLost. Raises
-        LeaseForbidden.
-        """
+        """Wait until this replica holds the Lease, do the work, and release the Lease. If the Lease
+        cannot be renewed, cancel the work and raise LeadershipLost. Raises LeaseForbidden."""
         await self._acquire()
         logger.info("%s is the leader", self.identity)
         self.is_leader = True

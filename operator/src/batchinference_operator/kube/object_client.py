@@ -156,9 +156,7 @@ class ObjectClient:
         accepted: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[Object, None]:
         """Yield the events after a resource version. The server ends the watch after `seconds`.
-
-        `accepted` is called when the server has accepted the watch. Raises Refused.
-        """
+        `accepted` is called when the server has accepted the watch. Raises Refused."""
         query = f"watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}"
         parts = filter(None, (query, _selector(kind), f"resourceVersion={quote(version)}"))
         path = f"{path_of(kind, namespace)}?{'&'.join(parts)}"

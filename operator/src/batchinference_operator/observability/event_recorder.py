@@ -44,11 +44,8 @@ class EventRecorder:
         self._waiting = asyncio.Semaphore(0)
 
     def record(self, job: ResourceView, attempt: int, events: Iterable[Event]) -> None:
-        """Queue Events for posting. Never waits and never fails.
-
-        `attempt` is the number of the job's attempt, or the current minute for a schedule. Events
-        with the same reason and attempt become one Event with a count.
-        """
+        """Queue Events for posting, without waiting. `attempt` is the number of the job's
+        attempt, or the current minute for a schedule."""
         for event in events:
             body = event_body(job, attempt, event, self._now())
             self._flows.setdefault(job.namespace, deque()).append(body)

@@ -48,10 +48,8 @@ def configure(log_format: str, level: str) -> None:
 
 
 def _add_job(record: logging.LogRecord) -> bool:
-    """Add the current job and its attempt to a log record. Return True to log the record.
-
-    Records of kopf name their object in `k8s_ref` instead.
-    """
+    """Add the current job and its attempt to a log record. Return True to log the record. Records
+    of kopf name their object in `k8s_ref` instead."""
     job, attempt = _current_job.get()
     ref: dict[str, Any] = getattr(record, "k8s_ref", {})
     if ref.get("kind") == KIND:

@@ -65,9 +65,7 @@ class JobSummary:
 
 def _waiting_since(job: JobView) -> str:
     """Return the latest of the times at which the job was created, was resumed or ended an attempt.
-
-    All timestamps have the same format, so their order is that of the strings.
-    """
+    The order of the times is that of their texts."""
     resumed = find_condition(job.status, "Suspended").get("lastTransitionTime", "")
     ended = last_attempt(job.status).get("completionTime", "")
     return max(job.created_at, str(resumed), str(ended))
@@ -177,10 +175,8 @@ class JobMetrics(Collector):
         return counters
 
     def _namespace_label(self, namespace: str) -> str:
-        """Return the label value of a namespace. If it is new, create its counters with value 0.
-
-        If a series began at 1 with the first failure, Prometheus would see no increase.
-        """
+        """Return the label value of a namespace. If it is new, create its counters with value 0. If
+        a series began at 1 with the first failure, Prometheus would see no increase."""
         known = len(self._namespaces.values)
         label = self._namespaces.value(namespace)
         if len(self._namespaces.values) > known:
@@ -246,10 +242,8 @@ def _gauge(
 
 
 def _warnings_by_name(status: Status) -> Counts[str]:
-    """Return the number of rows or files with each warning.
-
-    The names are untrusted, so unknown names are counted as OTHER.
-    """
+    """Return the number of rows or files with each warning. Unknown names, which are untrusted, are
+    counted as OTHER."""
     counts = Counts[str]()
     for warning in status.get("warnings", ()):
         name = warning["name"] if warning["name"] in _WARNING_NAMES else OTHER

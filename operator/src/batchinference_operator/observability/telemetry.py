@@ -38,10 +38,8 @@ class Telemetry:
             await self.recorder.work()
 
     def changed(self, before: JobView, job: JobView) -> None:
-        """Publish the changes between two statuses of a job as metrics and Events.
-
-        Both statuses come from the cache, because the response to a write may be lost.
-        """
+        """Publish the changes between two statuses of a job as metrics and Events. Both statuses
+        come from the cache, because the response to a write may be lost."""
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
         if self.recorder is not None:
             events = events_between(before.status, job.status)

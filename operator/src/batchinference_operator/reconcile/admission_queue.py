@@ -48,7 +48,8 @@ def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
-    running = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    active = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
+    running = active and not job.deleting  # its RayJob counts for itself (`update_usage`)
     queue = (job.spec.get("cluster") or {}).get("queueName")
     queued = isinstance(queue, str) or platform.queue_name is not None
     waiting = not (running or stopping or queued)
@@ -137,10 +138,8 @@ class AdmissionQueue:
             self._reindex(key)
 
     def skip(self, key: JobKey) -> None:
-        """Let the next job start if the job `key` was admitted but could not start.
-
-        The next reconcile of the skipped job puts it back at its position in the queue.
-        """
+        """Let the next job start if the job `key` was admitted but could not start. The next
+        reconcile of the skipped job puts it back at its position in the queue."""
         if key in self._positions and self._decide(key).admitted:
             self._remove(key)
             self._wake()

@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
-from batchinference.spec.lifecycle import Backoff
 from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
@@ -12,7 +11,7 @@ from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import StatusUpdate
-from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
+from batchinference_operator.status.timestamps import to_rfc3339
 
 
 def end_as_complete(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
@@ -29,15 +28,14 @@ def fail_attempt(
     now: datetime,
     update: StatusUpdate | None = None,
 ) -> Actions:
-    """Return the actions that end the running attempt, and retry or fail the job.
-
-    A later reconcile may delete the attempt's RayJob, after the end is recorded in the status.
-    """
+    """Return the actions that end the running attempt, and retry or fail the job. A later reconcile
+    may delete the attempt's RayJob, after the end is recorded in the status."""
     no_capacity = cause == Cause.NO_CAPACITY  # such an end is not counted as a failure
     failures = failed_attempts(job.status) + (not no_capacity)
     if not spec.retry.allows(cause, failures):
         return fail_job(job, cause, message, now, update)
-    wait = 0.0 if no_capacity else _backoff_seconds(spec.retry.backoff, failures)
+    backoff = seconds_of(spec.retry.backoff.initial) * 2 ** min(failures - 1, 32)
+    wait = 0 if no_capacity else min(backoff, seconds_of(spec.retry.backoff.max))
     failure = f"attempt {attempt_number(job.status)} failed: {cause}: {message}"
     retrying = StatusUpdate(Phase.RETRYING, Summary("Retrying", failure))
     status = job.build_status(retrying.after(update), now)
@@ -62,17 +60,3 @@ def fail_if_expired(
     """Return the actions that fail a job after `deadlines.total` or its device hours, else None."""
     passed = [limit for limit in job_deadlines(job, spec, now) if limit.remaining <= 0]
     return fail_job(job, passed[0].cause, passed[0].message, now, update) if passed else None
-
-
-def _backoff_seconds(backoff: Backoff, failures: int) -> float:
-    """Return the seconds to wait before the next attempt, after this number of failed attempts."""
-    seconds = seconds_of(backoff.initial) * 2 ** min(failures - 1, 32)
-    return float(min(seconds, seconds_of(backoff.max)))
-
-
-def backoff_left(job: JobView, now: datetime) -> float:
-    """Return the seconds until the next attempt may start; at most 0 if it may start now."""
-    resumed = job.status.get("phase") in (Phase.SUSPENDING, Phase.SUSPENDED)
-    if resumed or "nextAttemptTime" not in job.status:
-        return 0.0
-    return -seconds_since(job.status["nextAttemptTime"], now)

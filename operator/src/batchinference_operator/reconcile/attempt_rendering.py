@@ -68,10 +68,8 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
 
 
 def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
-    """Return the status of a job whose next attempt cannot be created from its spec.
-
-    The attempt is removed from the status, so that the job continues when the spec is corrected.
-    """
+    """Return the status of a job whose next attempt cannot be created from its spec. The attempt is
+    removed from the status, so that the job continues when the spec is corrected."""
     if is_running(job.status):
         job = job.with_status(remove_attempt(job.status))
     message = "; ".join(str(error).splitlines())
@@ -81,9 +79,7 @@ def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
 
 def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     """Return the actions that move a job from InvalidSpec back to Pending, if its spec has changed.
-
-    None for other jobs, and if an attempt that has run failed with InvalidSpec.
-    """
+    None for other jobs, and if an attempt that has run failed with InvalidSpec."""
     failed = find_condition(job.status, "Failed")
     invalid = failed.get("status") == "True" and failed.get("reason") == Cause.INVALID_SPEC.value
     changed = job.status.get("observedGeneration") != job.generation
@@ -115,10 +111,8 @@ def planning_status(job: JobView, names: Names, now: datetime) -> Status:
 
 
 def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple[Object, ...]:
-    """Return the token Secret, and the PodDisruptionBudget if the head is protected.
-
-    These objects are created after the RayJob, because the RayJob owns them.
-    """
+    """Return the token Secret, and the PodDisruptionBudget if the head is protected. These objects
+    are created after the RayJob, because the RayJob owns them."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
     names, token = job.last_attempt_names, config.token(job, owner.name)
     secret = token_secret(job.namespace, names, token, reference)

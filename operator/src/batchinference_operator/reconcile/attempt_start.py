@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from batchinference.spec.causes import Cause
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
-from batchinference_operator.reconcile.attempt_end import backoff_left, fail_if_expired
+from batchinference_operator.reconcile.attempt_end import fail_if_expired
 from batchinference_operator.reconcile.attempt_rendering import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import job_deadlines
@@ -72,10 +72,8 @@ because the admission queue wakes the job."""
 
 
 def requeue_for_admission(job: JobView, now: datetime) -> JobView:
-    """Return the job without its last attempt, whose RayJob could not be created.
-
-    The job requests admission again after CREATE_RETRY_SECONDS. Meanwhile, other jobs can start.
-    """
+    """Return the job without its last attempt, whose RayJob could not be created. The job requests
+    admission again after CREATE_RETRY_SECONDS. Meanwhile, other jobs can start."""
     at = to_rfc3339(now + timedelta(seconds=CREATE_RETRY_SECONDS))
     return job.with_status({**remove_attempt(job.status), "nextAttemptTime": at})
 
@@ -95,11 +93,8 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
 def _wait_for_admission(
     job: JobView, spec: MutableSpec, config: Config, admission: AdmissionDecision, now: datetime
 ) -> Actions:
-    """Return the actions of a job that waits in the admission queue.
-
-    A job with an invalid spec fails instead of waiting. The spec is checked when the wait begins,
-    and when the spec changes.
-    """
+    """Return the actions of a job that waits in the admission queue. When the wait begins and when
+    the spec changes, the spec is checked. If it is invalid, the job fails."""
     ready = find_condition(job.status, "Ready")
     same_spec = job.status.get("observedGeneration") == job.generation
     if not same_spec or ready.get("reason") != Waiting.ADMISSION_PENDING:
@@ -121,11 +116,7 @@ POD_TERMINATION_SECONDS = 60.0
 
 
 def start_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
-    """Return the actions that start the next attempt, wait for its start, or fail the job.
-
-    The attempt starts when the clusters of earlier attempts are deleted, the backoff is over, the
-    name of its RayJob is free, and the job is admitted.
-    """
+    """Return the actions that start the next attempt, wait for its start, or fail the job."""
     job = observed.job.with_status(add_suspended_time(observed.job, now))
     holder = observed.ray_jobs.get(job.next_names.ray_job)
     return (
@@ -157,7 +148,8 @@ def _create_if_admitted(
 
 def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions | None:
     """Return the actions during the backoff before the next attempt; None once it is over."""
-    if (left := backoff_left(job, now)) <= 0:
+    at = job.status.get("nextAttemptTime")
+    if at is None or (left := -seconds_since(at, now)) <= 0:
         return None
     deadlines = [deadline.remaining for deadline in job_deadlines(job, spec, now)]
     # while the status reports a create error, it also keeps the generation that the error is about

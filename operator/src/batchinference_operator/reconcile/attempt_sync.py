@@ -61,7 +61,11 @@ from batchinference_operator.status.attempts import (
     without_decrease,
 )
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.failure_cause import describe_crashes, failure_cause
+from batchinference_operator.status.failure_cause import (
+    describe_crashes,
+    failure_cause,
+    ray_job_deleted,
+)
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.phase import derive_phase
 from batchinference_operator.status.ray_job import RayJobView
@@ -90,10 +94,8 @@ def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: dat
 
 
 def _secret_missing(observed: Observed) -> bool:
-    """Return whether a pod may miss the token Secret.
-
-    The Secret is gone if its owner, an earlier RayJob of this name, was deleted.
-    """
+    """Return whether a pod may miss the token Secret. The Secret is gone if its owner, an earlier
+    RayJob of this name, was deleted."""
     problems = [pod.problem for pod in observed.pods_of_attempt if pod.problem is not None]
     return any(problem.cause == Cause.CONTAINER_CONFIG for problem in problems)
 
@@ -105,8 +107,7 @@ def _without_ray_job(
     instance because `ray_job`, which has another owner, has its name."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
-        message = f"RayJob {names.ray_job} was deleted before the job ended"
-        return fail_attempt(job, spec, Cause.RAY_JOB_DELETED, message, now)
+        return fail_attempt(job, spec, *ray_job_deleted(names.ray_job), now)
     if (expired := fail_if_expired(job, spec, now)) is not None:
         return expired
     limited = config.concurrency.limited

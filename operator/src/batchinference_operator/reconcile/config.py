@@ -51,11 +51,7 @@ class Config:
     with the token key of all Ray clusters."""
 
     def token(self, job: JobView, ray_job: str) -> str:
-        """Return the token of the Ray cluster of a RayJob.
-
-        The token is derived from the operator's key, so that the operator needs no permission to
-        read the Secret. The token differs between attempts, because the name of the RayJob differs.
-        """
+        """Return the token of the Ray cluster of a RayJob, derived from the current key."""
         return _token(self.token_key, job, ray_job)
 
     def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:

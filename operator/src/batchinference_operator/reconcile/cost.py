@@ -59,9 +59,7 @@ def add_cost(status: Status, prices: Prices) -> Status:
 
 def _remaining_cost(status: Status, prices: Prices) -> Decimal | None:
     """Return the expected cost of the remaining rows, from the cost per row of the last attempt.
-
-    None until this attempt has finished 1 % of all rows, and after the end of the job.
-    """
+    None until this attempt has finished 1 % of all rows, and after the end of the job."""
     progress, last = status.get("progress", {}), last_attempt(status)
     total, rows = progress.get("total", 0), last.get("rows", 0)
     if "completionTime" in status or not rows or not total or rows * 100 < total:

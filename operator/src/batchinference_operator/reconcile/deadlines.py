@@ -26,12 +26,10 @@ from batchinference_operator.status.timestamps import seconds_since, to_rfc3339,
 
 @dataclass(frozen=True)
 class Deadline:
-    """A deadline or limit of a job or an attempt, and the failure if it is exceeded.
-
-    `remaining` is in seconds, and negative after the deadline.
-    """
+    """A deadline or limit of a job or an attempt, and the failure if it is exceeded."""
 
     remaining: float
+    """The seconds until the deadline; negative after it."""
     cause: Cause
     message: str
 
@@ -102,10 +100,8 @@ that wait for long."""
 
 
 def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: datetime) -> Status:
-    """Return the status with the worker group that waits for capacity, if any.
-
-    The group is kept until one of its pods has a node, or it had no waiting pod for GAP_SECONDS.
-    """
+    """Return the status with the worker group that waits for capacity, if any. The group is kept
+    until one of its pods has a node, or it had no waiting pod for GAP_SECONDS."""
     attempt = last_attempt(status)
     if ray_job.choice is None:
         return status
@@ -129,11 +125,8 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
 def capacity_deadline(
     observed: Observed, ray_job: RayJobView, now: datetime, why: str
 ) -> Iterator[Deadline]:
-    """Yield the deadline after which the next attempt takes the next choice.
-
-    There is no deadline if there is no next choice, or if the attempt does not wait. `why` says why
-    the attempt waits.
-    """
+    """Yield the deadline after which the next attempt takes the next choice, if the attempt waits
+    and there is a next choice. `why` says why the attempt waits."""
     attempt = last_attempt(observed.job.status)
     choice, since = ray_job.choice, _waiting_since(observed, ray_job, attempt)
     if choice is None or choice.after is None or since is None:

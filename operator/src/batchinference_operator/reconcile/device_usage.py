@@ -26,8 +26,10 @@ def add_usage(observed: Observed, now: datetime) -> Status:
     until = unix_seconds(to_rfc3339(now))  # rounded like usageTime, where the next interval starts
     pods, ray_job = observed.pods_of_attempt, observed.ray_job
     last = last_attempt(status)
-    start, counted = _usage_start(ray_job, last), internal(status).get("usageTime")
-    since = unix_seconds(counted) if counted else start
+    # without its RayJob, usage is counted from the start of the attempt
+    first = last.get("startTime") if ray_job is None else None
+    counted = internal(status).get("usageTime", first)
+    since = unix_seconds(counted) if counted else 0.0
     seconds = _usage_seconds([(_devices_of(pod, ray_job), pod) for pod in pods], since, until)
     used = {
         "deviceSeconds": min(seconds, _max_device_seconds(ray_job, last, since, until)),
@@ -46,25 +48,13 @@ def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> Status:
         return {}
     known, seconds = internal(status), used["deviceSeconds"]
     cost = Decimal(known.get("pricedCost", 0)) + seconds * Decimal(price) / 3600
-    return {
-        "pricedSeconds": known.get("pricedSeconds", 0) + seconds,
-        "pricedCost": f"{cost:.9f}",
-    }
+    return {"pricedSeconds": known.get("pricedSeconds", 0) + seconds, "pricedCost": f"{cost:.9f}"}
 
 
 def current_devices(observed: Observed) -> int:
     """Return the number of devices that the pods of the last attempt have now."""
     scheduled = [pod for pod in observed.pods_of_attempt if pod.scheduled_at is not None]
     return sum(_devices_of(pod, observed.ray_job) for pod in scheduled if pod.ended_at is None)
-
-
-def _usage_start(ray_job: RayJobView | None, attempt: Attempt) -> float:
-    """Return the earliest time from which usage is counted: the start of the attempt if its RayJob
-    is gone, otherwise 0."""
-    if ray_job is not None:
-        return 0.0
-    created = attempt.get("startTime")
-    return unix_seconds(created) if created else 0.0
 
 
 def _devices_of(pod: PodView, ray_job: RayJobView | None) -> int:
@@ -81,12 +71,9 @@ def _max_device_seconds(
     """Return the device seconds if all planned pods run in an interval; MAX_ROWS if unknown."""
     if ray_job is None or ray_job.max_devices is None:
         return MAX_ROWS
-    start = (
-        unix_seconds(attempt.get("startTime") or ray_job.created_at)
-        if ray_job.created_at
-        else since
-    )
-    return max(0, round(ray_job.max_devices * (until - max(since, start))))
+    created = attempt.get("startTime") or ray_job.created_at
+    start = max(since, unix_seconds(created)) if created else since
+    return max(0, round(ray_job.max_devices * (until - start)))
 
 
 def _usage_seconds(pods: list[tuple[float, PodView]], since: float, until: float) -> int:

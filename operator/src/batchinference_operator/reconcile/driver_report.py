@@ -48,10 +48,8 @@ def without_old_report(observed: Observed) -> Observed:
 
 
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the final report of an ended RayJob may still arrive.
-
-    A silent driver is awaited until it was polled, and until REPORT_GRACE_SECONDS after the end.
-    """
+    """Return whether the final report of an ended RayJob may still arrive. A silent driver is
+    awaited until it was polled, and until REPORT_GRACE_SECONDS after the end."""
     if not driver_unreachable(observed, ray_job):
         return False
     # `ended_at` is untrusted and may be in the future
@@ -71,10 +69,8 @@ def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
 
 
 def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
-    """Return why a driver does not answer, under the key DRIVER; empty if there is no problem.
-
-    A starting driver has no problem for DRIVER_START_SECONDS, except if it rejects the token.
-    """
+    """Return why a driver does not answer, under the key DRIVER; empty if there is no problem. A
+    starting driver has no problem for DRIVER_START_SECONDS, except if it rejects the token."""
     if not (observed.driver_polled and driver_unreachable(observed, ray_job)):
         return {}
     if driver_starting(ray_job, now) and not observed.driver_unauthorized:

@@ -45,7 +45,8 @@ class ResourceView:
     spec: dict[str, Any]
     status: Status
     created_at: str = ""
-    deleting: bool = False
+    deleted_at: str = ""
+    """When its deletion started; empty if it is not being deleted."""
     skipped_reason: str = ""
     """Why fields of the spec were not read; empty if all fields were read."""
 
@@ -62,16 +63,19 @@ class ResourceView:
             spec=body.get("spec", {}),
             status=body.get("status", {}),
             created_at=metadata.get("creationTimestamp", ""),
-            deleting="deletionTimestamp" in metadata,
+            deleted_at=metadata.get("deletionTimestamp", ""),
             skipped_reason=body.get(SKIPPED_FIELDS, {}).get("spec", ""),
         )
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The object in the form that the parser of the spec expects.
+    def deleting(self) -> bool:
+        """Whether it is being deleted."""
+        return bool(self.deleted_at)
 
-        Raises SpecError if fields of the spec were not read.
-        """
+    @property
+    def document(self) -> dict[str, Any]:
+        """The object in the form that the parser of the spec expects. Raises SpecError if fields of
+        the spec were not read."""
         if self.skipped_reason:
             raise SpecError([Problem("", self.skipped_reason)])
         metadata = {"name": self.name, "namespace": self.namespace}
@@ -175,10 +179,8 @@ class MutableSpec:
 
 
 def _parse_section(model: type[Model], given: Any) -> Model:
-    """Return a section of the spec without its invalid fields.
-
-    The API server should have rejected these fields. They must not end a running job.
-    """
+    """Return a section of the spec without its invalid fields. The API server should have rejected
+    these fields. They must not end a running job."""
     if not isinstance(given, dict):
         return model()
     try:

@@ -24,10 +24,8 @@ RayJob, and then again every RELEASE_SECONDS."""
 
 
 def is_gated(observed: Observed) -> bool:
-    """Return whether an attempt has gated pods and no finished row.
-
-    After the first row, gated pods are additional pods of an elastic job, which runs without them.
-    """
+    """Return whether an attempt has gated pods and no finished row. After the first row, gated pods
+    are additional pods of an elastic job, which runs without them."""
     no_row = "progressTime" not in internal(observed.job.status)
     return no_row and any(pod.gated for pod in observed.pods_of_attempt)
 

@@ -23,14 +23,20 @@ from batchinference_operator.reconcile.retention import enforce_ttl
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.status.attempts import attempt_number, is_running
+from batchinference_operator.status.timestamps import seconds_since
+
+DELETION_SECONDS = 60.0
+"""Seconds after the deletion of a job until its RayJobs are deleted, even if the job is kept."""
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     """Return the actions for a job."""
     job = observed.job
     spec = MutableSpec.of(job.spec, config.defaults)
-    if job.deleting or not job.managed:
-        return Actions()  # objects created for a job that is being deleted would be deleted too
+    if not job.managed:
+        return Actions()
+    if job.deleting:
+        return _end_deleted(observed, now)
     if job.finished:
         if (corrected := retry_corrected_spec(job, now)) is not None:
             return corrected
@@ -43,6 +49,19 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     if actions.status is None:
         return actions
     return replace(actions, status=add_cost(actions.status, config.prices))
+
+
+def _end_deleted(observed: Observed, now: datetime) -> Actions:
+    """Return the actions for a job that is being deleted. When it is gone, Kubernetes deletes its
+    RayJobs. If finalizers of others keep it, they must not run on without its limits."""
+    if all(one.ended for one in observed.owned_ray_jobs):
+        return Actions()
+    left = DELETION_SECONDS - seconds_since(observed.job.deleted_at, now)
+    if left > 0:
+        return Actions(requeue_after=left)
+    live = (one for one in observed.live_ray_jobs if not one.ended)
+    delete = (*live, *observed.stuck_in_deletion)
+    return Actions(delete_ray_jobs=delete, requeue_after=DELETION_SECONDS)
 
 
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:

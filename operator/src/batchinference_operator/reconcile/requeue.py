@@ -97,11 +97,8 @@ _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 
 
 def write_delay(before: Status, after: Status, since: float) -> float:
-    """Return the seconds by which a status write can be delayed; 0 if it is urgent.
-
-    `since` is the number of seconds since the last write. A delayed status is computed again by the
-    next reconcile.
-    """
+    """Return the seconds by which a status write can be delayed; 0 if it is urgent. `since` is the
+    number of seconds since the last write."""
     in_progress = (
         before.get("phase") == after.get("phase") and after.get("phase") in PROCESSING_PHASES
     )
@@ -115,10 +112,7 @@ def write_delay(before: Status, after: Status, since: float) -> float:
 
 
 def _urgent_part(status: Status, condition_fields: set[str]) -> Status:
-    """Return the part of the status that must be written at once.
-
-    `condition_fields` are the fields of a condition that can wait.
-    """
+    """Return the part of the status that must be written at once. `condition_fields` can wait."""
     urgent = without(status, *_DEFERRABLE_FIELDS)
     for name, deferrable in (
         ("attempts", _DEFERRABLE_ATTEMPT_FIELDS),

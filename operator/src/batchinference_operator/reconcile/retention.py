@@ -28,7 +28,10 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     would regard a cluster without workers as complete, and start the driver. RayJobs that continue
     after `_grace_seconds` are deleted.
     """
-    since = seconds_since(_end_time(observed.job), now)
+    end = "Complete" if is_condition_true(observed.job.status, "Complete") else "Failed"
+    # when the operator wrote the end of the job: no clock of a driver affects this time
+    end_time = find_condition(observed.job.status, end).get("lastTransitionTime", "")
+    since = seconds_since(end_time, now)
     remove, release, waits = observed.stuck_in_deletion, [], []
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
         if kept <= since < inf:  # not if the end time is invalid
@@ -37,7 +40,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     if remove or any(not ray_job.ended for ray_job in observed.owned_ray_jobs):
         waits.append(END_SECONDS)  # in case a watch misses their deletion
     for ray_job in observed.live_ray_jobs:
-        if (left := _retention_seconds(observed, ray_job, spec.ttl) - since) <= 0:
+        if (left := _retention_seconds(observed, ray_job, spec) - since) <= 0:
             remove.append(ray_job)
             continue
         waits.append(left)
@@ -50,7 +53,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     clusters = [one for one in observed.live_ray_jobs if one not in (*remove, *release)]
     stop = [one for one in clusters if one.driver_running]
     return Actions(
-        stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec.ttl) else ()),
+        stop_drivers=tuple(stop if _kept_for_debugging(observed.job, spec) else ()),
         delete_ray_jobs=tuple(remove),
         release_clusters=tuple(release),
         remove_workers=tuple(one for one in clusters if one.ended and _has_workers(observed, one)),
@@ -103,41 +106,35 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
     return max(map(seconds_of, filter(None, (ttl.after_finished, ttl.ray_job, ttl.cluster))))
 
 
-def _end_time(job: JobView) -> str:
-    """Return when the operator wrote the end of the job: no clock of a driver affects this time."""
-    end = "Complete" if is_condition_true(job.status, "Complete") else "Failed"
-    return str(find_condition(job.status, end).get("lastTransitionTime", ""))
-
-
-def _ended_by_operator(job: JobView) -> bool:
+def _ended_by_operator(job: JobView, spec: MutableSpec) -> bool:
     """Return whether the operator ended the job before its driver ended."""
     cause = Cause.named(find_condition(job.status, "Failed").get("reason"))
+    if cause == Cause.LIMIT_EXCEEDED:  # a driver ends at its limit of tokens
+        hours = spec.limits.device_hours
+        return hours is not None and job.status.get("deviceSeconds", 0) >= hours * 3600
     return cause is not None and cause.ended_by_operator
 
 
-def _kept_for_debugging(job: JobView, ttl: Ttl) -> bool:
-    """Return whether the cluster of a job that the operator ended is kept for debugging.
-
-    The cluster of a job that has exceeded its device hours is never kept.
-    """
-    reason = find_condition(job.status, "Failed").get("reason")
-    within_limit = reason != Cause.LIMIT_EXCEEDED
-    return _ended_by_operator(job) and within_limit and seconds_of(ttl.cluster) > 0
+def _kept_for_debugging(job: JobView, spec: MutableSpec) -> bool:
+    """Return whether the cluster of a job that the operator ended is kept for debugging."""
+    within_limit = find_condition(job.status, "Failed").get("reason") != Cause.LIMIT_EXCEEDED
+    return _ended_by_operator(job, spec) and within_limit and seconds_of(spec.ttl.cluster) > 0
 
 
-def _grace_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
+def _grace_seconds(observed: Observed, ray_job: RayJobView, spec: MutableSpec) -> float:
     """Return the seconds after the end of the job for which a RayJob may continue."""
     job = observed.job
-    if not _ended_by_operator(job):
+    if not _ended_by_operator(job, spec):
         return END_SECONDS
-    if not _kept_for_debugging(job, ttl) or ray_job.suspended:
+    if not _kept_for_debugging(job, spec) or ray_job.suspended:
         return 0.0  # a queued RayJob has nothing to debug, and Kueue may admit it later
     if ray_job.driver_running:
         return STOP_SECONDS
-    return _head_retention_seconds(observed, ray_job, ttl)
+    return _head_retention_seconds(observed, ray_job, spec.ttl)
 
 
-def _retention_seconds(observed: Observed, ray_job: RayJobView, ttl: Ttl) -> float:
+def _retention_seconds(observed: Observed, ray_job: RayJobView, spec: MutableSpec) -> float:
     """Return the seconds after the end of the job for which a RayJob is kept."""
-    maximum = inf if ray_job.ended else _grace_seconds(observed, ray_job, ttl)
-    return maximum if ttl.ray_job is None else min(maximum, seconds_of(ttl.ray_job))
+    maximum = inf if ray_job.ended else _grace_seconds(observed, ray_job, spec)
+    kept = spec.ttl.ray_job
+    return maximum if kept is None else min(maximum, seconds_of(kept))

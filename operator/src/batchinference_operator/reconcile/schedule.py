@@ -175,10 +175,8 @@ def _schedule_key(parsed: BatchInferenceSchedule) -> str:
 
 
 def _checked_until(schedule: ScheduleView, key: str, now: datetime) -> datetime:
-    """Return the time up to which all scheduled times have run or were missed.
-
-    The result is `now` if `schedule` or `timeZone` has changed; for a new schedule, its creation.
-    """
+    """Return the time up to which all scheduled times have run or were missed. The result is `now`
+    if `schedule` or `timeZone` has changed; for a new schedule, its creation."""
     status = schedule.status
     if status.get("observedSchedule", key) != key:
         return now
@@ -215,7 +213,9 @@ def _check_due_time(due: _DueTime) -> _DueTimeResult:
 def _run_due_time(due: _DueTime, time: datetime) -> _DueTimeResult:
     """Return whether the run of the last due time starts, waits or is missed, and the actions."""
     observed, count, body = due.observed, due.count, due.parsed.run(time)
-    name = body["metadata"]["name"]
+    schedule, name = observed.schedule, body["metadata"]["name"]
+    owner = Owner(schedule.name, schedule.uid, schedule.kind)
+    body["metadata"]["ownerReferences"] = [owner.reference()]
     others = tuple(run for run in observed.runs if run.active and run.name != name)
     exists = any(run.name == name for run in observed.runs)
     if not exists:
@@ -228,7 +228,7 @@ def _run_due_time(due: _DueTime, time: datetime) -> _DueTimeResult:
     return _DueTimeResult(
         _SCHEDULED,
         time,
-        create=None if exists else _with_owner(body, observed.schedule),
+        create=None if exists else body,
         run=time,
         replace=others if due.parsed.spec.concurrency_policy == "Replace" else (),
         missed=count - 1,
@@ -255,11 +255,6 @@ def _why_waiting(due: _DueTime, others: tuple[Run, ...], time: datetime) -> Summ
     if refused := due.observed.refused:
         return Summary(Cause.REFUSED.value, refused, failed=True)
     return None
-
-
-def _with_owner(body: Object, schedule: ScheduleView) -> Object:
-    owner = Owner(schedule.name, schedule.uid, schedule.kind).reference()
-    return {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
 
 
 def _missed_event(count: int, why: str) -> Event:

@@ -56,10 +56,7 @@ def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) 
 
 
 def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver of a suspended attempt runs and may commit what it has computed.
-
-    The driver has STOP_SECONDS for its commit.
-    """
+    """Return whether the driver of a suspended attempt runs and may commit what it has computed."""
     attempt = last_attempt(job.status)
     if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
         return False
@@ -78,6 +75,7 @@ def add_suspended_time(job: JobView, now: datetime) -> Status:
     before = find_condition(job.status, "Suspended")
     if before.get("status") != "True":
         return job.status
-    seconds = round(seconds_since(before["lastTransitionTime"], now))
+    # not negative, even if the clock was ahead when the job was suspended
+    seconds = max(0, round(seconds_since(before["lastTransitionTime"], now)))
     counted = internal(job.status).get("suspendedSeconds", 0)
     return with_internal(job.status, suspendedSeconds=counted + seconds)

@@ -21,9 +21,12 @@ ran out of memory, because the next attempt may get more memory."""
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
     """Return the status with the head on which the driver runs, and the number of heads that the
     attempt has lost. The number restarts at 1 after a finished row, except for OutOfMemory."""
-    attempt, head = last_attempt(status), _running_head(observed)
-    if head is None or not ray_job.driver_started:
+    attempt = last_attempt(status)
+    heads = [pod for pod in observed.pods_of_attempt if pod.is_head and not pod.deleting]
+    running = [pod for pod in heads if pod.scheduled_at is not None and pod.ended_at is None]
+    if len(running) != 1 or not ray_job.driver_started:
         return status
+    head = running[0]
     rows, before = attempt.get("rows", 0), attempt.get("driverHead")
     if before is None:
         return update_last(status, driverHead={"pod": head.uid, "lost": 0, "rows": rows})
@@ -47,12 +50,6 @@ def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str]
     reasons += [one.message for one in observed.disruptions if one.of_head]
     why = f": {reasons[-1]}" if reasons else ""
     return cause, f"the attempt has lost {head['lost']} heads{why}"
-
-
-def _running_head(observed: Observed) -> PodView | None:
-    heads = [pod for pod in observed.pods_of_attempt if pod.is_head and not pod.deleting]
-    running = [pod for pod in heads if pod.scheduled_at is not None and pod.ended_at is None]
-    return running[0] if len(running) == 1 else None
 
 
 def _cause_of_loss(pod: str, observed: Observed) -> Cause:

@@ -50,10 +50,7 @@ def add_attempt(status: Status, names: Names) -> Status:
 
 
 def remove_attempt(status: Status) -> Status:
-    """Return the status without the last attempt, whose objects could not be created.
-
-    The next attempt gets the same number.
-    """
+    """Return the status without the last attempt, whose objects could not be created."""
     *before, last = status["attempts"]
     kept = without(status, "attempt", "attempts", "rayJobName")
     if not before:
@@ -81,13 +78,13 @@ def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] 
 def mark_queued(status: Status, now: str) -> Status:
     """Return the status in which Kueue queues the running attempt.
 
-    The fields about the driver and the rows are removed, because the attempt starts over when it
-    is admitted. The driver may have finished rows while other pods were gated.
+    The fields about the driver and the progress are removed, because the attempt starts over when
+    it is admitted. The rows are kept: the first report of a driver that resumes has their number.
     """
     last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):
         return status
-    removed = dict.fromkeys(("admittedTime", "rows", "driverHead", "waiting"))
+    removed = dict.fromkeys(("admittedTime", "driverHead", "waiting"))
     status = with_internal(status, progressTime=None)
     return update_last(status, queuedTime=last.get("queuedTime", now), **removed)
 
@@ -107,10 +104,8 @@ def update_last(status: Status, **changes: Any) -> Status:
 
 
 def record_faulty_nodes(status: Status, report: Report | None) -> Status:
-    """Return the status with the nodes on which a device failed in the running attempt.
-
-    Nodes in the status are kept, because a restarted driver reports only its own nodes.
-    """
+    """Return the status with the nodes on which a device failed in the running attempt. Nodes in
+    the status are kept, because a restarted driver reports only its own nodes."""
     if report is None or not report.faulty_nodes:
         return status
     known = last_attempt(status).get("faultyNodes", [])
@@ -128,10 +123,8 @@ def faulty_nodes(status: Status) -> list[str]:
 def end_attempt(
     status: Status, outcome: str, now: str, cause: Cause | None = None, message: str = ""
 ) -> Status:
-    """Return the status in which the running attempt has ended.
-
-    Also increases `failedAttempts`, if the outcome is Failed and the cause is not NoCapacity.
-    """
+    """Return the status in which the running attempt has ended. Also increases `failedAttempts`, if
+    the outcome is Failed and the cause is not NoCapacity."""
     if not is_running(status):
         return status
     ended = update_last(
@@ -146,10 +139,8 @@ def end_attempt(
 
 
 def next_choice(status: Status) -> int:
-    """Return the number of the hardware choice of the attempt that runs or starts next.
-
-    After an attempt that ended with NoCapacity, it is the following choice; otherwise the first.
-    """
+    """Return the number of the hardware choice of the attempt that runs or starts next. After an
+    attempt that ended with NoCapacity, it is the following choice; otherwise the first."""
     ended = [one for one in status.get("attempts", []) if "outcome" in one]
     if not ended or ended[-1].get("cause") != Cause.NO_CAPACITY:
         return 1
@@ -202,10 +193,8 @@ def _rows_before(status: Status, last: Attempt, rows: int, *, includes_own: bool
 
 
 def without_decrease(status: Status, report: Report | None) -> Report | None:
-    """Return the report, without progress and counts if these are lower than in the status.
-
-    A driver that starts over counts from 0. Only its final report may lower the progress.
-    """
+    """Return the report, without progress and counts if these are lower than in the status. A
+    driver that starts over counts from 0. Only its final report may lower the progress."""
     if report is None or report.state.ended:
         return report
     rows = 0 if report.progress is None else report.progress.rows
@@ -218,6 +207,7 @@ def own_progress(status: Status, report: Report | None) -> Report | None:
     """Return the report with a progress that counts only rows of the running attempt."""
     if report is None or report.progress is None:
         return report
-    own = last_attempt(status).get("rows", 0)
+    # rows from before an eviction by Kueue do not count
+    own = last_attempt(status).get("rows", 0) if "progressTime" in internal(status) else 0
     progress = report.progress.model_copy(update={"rows": own})
     return report.model_copy(update={"progress": progress})

@@ -28,9 +28,7 @@ _ONLY_TRUE = ("Reconciling", "Stalled")
 
 class Waiting(StrEnum):
     """Reasons for which a job or a schedule waits, except phases and causes of failure.
-
-    `tools/generators/troubleshooting.py` has the texts of the documentation about each reason.
-    """
+    `tools/generators/troubleshooting.py` has the texts of the documentation about each reason."""
 
     ADMISSION_PENDING = "AdmissionPending"
     QUEUED = "Queued"
@@ -57,10 +55,8 @@ class Summary:
 def build_conditions(
     summary: Summary, previous: list[dict[str, Any]], generation: int, now: str
 ) -> list[dict[str, Any]]:
-    """Return the conditions of a job, except Notified.
-
-    The `lastTransitionTime` of a condition changes only with its status.
-    """
+    """Return the conditions of a job, except Notified. The `lastTransitionTime` of a condition
+    changes only with its status."""
     is_true_by_type = {
         "Ready": summary.complete or summary.suspended,
         "Complete": summary.complete,
@@ -103,10 +99,8 @@ def conditions_of(
 
 
 def truncate_message(message: str) -> str:
-    """Return the message in one line, with at most MAX_MESSAGE characters.
-
-    kubectl cuts a column at a line break, and the CRD limits the length of a message.
-    """
+    """Return the message in one line, with at most MAX_MESSAGE characters. kubectl cuts a column at
+    a line break, and the CRD limits the length of a message."""
     message = in_one_line(message)
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 

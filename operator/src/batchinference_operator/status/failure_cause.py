@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from math import inf
 
+from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference_operator.status.job_status import ended_at
@@ -38,13 +39,15 @@ def failure_cause(
 ) -> tuple[Cause, str]:
     """Return the cause and the message of a failed attempt.
 
-    It is the first of these that exists: a specific cause that the driver reported, a deadline of
-    KubeRay, a recent disruption of the head, a recent disruption of a worker, an unspecific cause
-    of the driver, and KubeRay's cause.
+    It is the first of these that exists: a specific cause that the driver reported, the deletion of
+    the RayJob, a deadline of KubeRay, a recent disruption of the head, a recent disruption of a
+    worker, an unspecific cause of the driver, and KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
         return reported
+    if ray_job.deleting:
+        return ray_job_deleted(ray_job.name)
     if _KUBERAY_CAUSES.get(ray_job.reason) == Cause.DEADLINE_EXCEEDED:
         return _kuberay_cause(ray_job)
     ended = ended_at(ray_job, report)
@@ -57,15 +60,29 @@ def failure_cause(
     return reported or _kuberay_cause(ray_job)
 
 
+def ray_job_deleted(name: str) -> tuple[Cause, str]:
+    """Return the cause and the message of an attempt whose RayJob somebody has deleted."""
+    return Cause.RAY_JOB_DELETED, f"RayJob {name} was deleted before the job ended"
+
+
 def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
     if report is None or not report.state.ended:
         return None
-    return Cause.named(report.reason) or Cause.APPLICATION, report.message or "the driver failed"
+    cause = _cause_of_driver(report.reason) or Cause.APPLICATION
+    return cause, report.message or "the driver failed"
+
+
+def _cause_of_driver(name: str | None) -> Cause | None:
+    """Return the cause that a driver names, or user code in it. None for NoCapacity: only the
+    operator ends an attempt with this cause, which does not count as a failure."""
+    return Cause.named(name) if name != Cause.NO_CAPACITY else None
 
 
 def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
-    message = ray_job.message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
-    if cause := Cause.named(ray_job.cause):
+    # the message may be the end of the driver's log, to which user code writes
+    message = without_credentials(ray_job.message)
+    message = message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
+    if cause := _cause_of_driver(ray_job.cause):
         return cause, message
     if any(text in message for text in _HEAD_GONE):
         return Cause.HEAD_LOST, message

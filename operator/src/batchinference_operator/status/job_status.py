@@ -12,6 +12,8 @@ from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import plausible_end
 
 Status = dict[str, Any]
+_PHASES = {"stage": PROCESSING_PHASES, "nextAttemptTime": (Phase.PENDING, Phase.RETRYING)}
+"""The phases in which a field applies, for fields that do not apply in all phases."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,9 @@ def build_status(previous: Status, generation: int, update: StatusUpdate, now: s
             status["rayClusterName"] = ray_job.cluster
     if report is not None:
         status = _with_report(status, report)
-    if update.phase not in PROCESSING_PHASES:
-        status.pop("stage", None)
-        if "progress" in status:
-            status["progress"] = without(status["progress"], "eta")
+    status = without(status, *(n for n, kept in _PHASES.items() if update.phase not in kept))
+    if update.phase not in PROCESSING_PHASES and "progress" in status:
+        status["progress"] = without(status["progress"], "eta")
     if not (summary.complete or summary.failed):
         status.pop("completionTime", None)  # only there after InvalidSpec, if the spec has changed
     else:

@@ -20,10 +20,8 @@ _IMAGE_FAILURES = ("Failed to pull image", "Error: ErrImagePull", "Error: ImageP
 
 
 class EventSummary(NamedTuple):
-    """When an Event was last seen, whether it is a relevant warning, and its message.
-
-    The order of the fields matters: the maximum is the last Event.
-    """
+    """When an Event was last seen, whether it is a relevant warning, and its message. The order of
+    the fields matters: the maximum is the last Event."""
 
     last_seen: str = ""
     warning: bool = False
@@ -58,10 +56,8 @@ def _is_warning(event: Object, *, of_pod: bool) -> bool:
 
 
 def _last_seen(event: Object) -> str:
-    """Return the time of an Event's last occurrence without fractions of a second.
-
-    Components store this time in different fields.
-    """
+    """Return the time of an Event's last occurrence without fractions of a second. Components store
+    this time in different fields."""
     series = event.get("series") or {}
     times = [series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime")]
     times.append(event["metadata"]["creationTimestamp"])

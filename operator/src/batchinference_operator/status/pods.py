@@ -193,20 +193,33 @@ def crash_of(pod: Object) -> Crash | None:
     """Return the crash of a pod, with the exit code and the termination message of its container.
 
     None if the pod runs, was evicted, or was deleted before its container ended. Containers of
-    Ray's pods never restart, so none reports `CrashLoopBackOff`: KubeRay creates another pod.
+    Ray's pods never restart, so none reports `CrashLoopBackOff`: KubeRay creates another pod. It
+    also replaces a pod that its node rejects, for instance because a device is unhealthy.
     """
     metadata, status = pod["metadata"], pod.get("status") or {}
+    uid = metadata.get("uid") or metadata["name"]
     ended = _ended_container(status)
+    if rejection := _rejection(status):
+        message = f"pod {metadata['name']}: the node has rejected it: {rejection}"
+        return Crash(uid, Cause.NODE_LOST, message, is_head(pod))
     if ended is None or status.get("reason") or _was_deleted(metadata, ended[1]):
         return None
     name, state = ended
     killed = state.get("reason") == "OOMKilled"
     return Crash(
-        pod=metadata.get("uid") or metadata["name"],
+        pod=uid,
         cause=Cause.OUT_OF_MEMORY if killed else Cause.CRASH_LOOP,
         message=f"pod {metadata['name']}: container {name} ended with {_describe_exit(state)}",
         of_head=is_head(pod),
     )
+
+
+def _rejection(status: Object) -> str:
+    """Return why the kubelet has rejected a pod before it started any container; else empty."""
+    reason, started = status.get("reason", ""), status.get("containerStatuses")
+    if status.get("phase") != "Failed" or not reason or reason in _POD_REASON_CAUSES or started:
+        return ""
+    return in_one_line(f"{reason}: {status.get('message', '')}")[:MAX_MESSAGE]
 
 
 def _ended_container(status: Object) -> tuple[str, Object] | None:

@@ -59,10 +59,8 @@ def _pod_creation_error(cluster: Object) -> str:
 
 
 def _planned_devices(spec: Object) -> tuple[int, int | None]:
-    """Return the devices of the largest pod, and the maximum devices of all pods.
-
-    The maximum is None if the spec has no worker groups.
-    """
+    """Return the devices of the largest pod, and the maximum devices of all pods; None for the
+    maximum if the spec has no worker groups."""
     cluster = spec.get("rayClusterSpec") or {}
     if cluster.get("workerGroupSpecs") is None:
         return 0, None
@@ -76,9 +74,7 @@ def _planned_devices(spec: Object) -> tuple[int, int | None]:
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
     """Yield the names of groups of pods and the memory limits of their Ray containers, if valid.
-
-    The spec is untrusted: users may create RayJobs with any number of groups and any values.
-    """
+    The spec is untrusted: users may create RayJobs with any number of groups and any values."""
     cluster = spec.get("rayClusterSpec") or {}
     head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
     for group in (head, *(cluster.get("workerGroupSpecs") or [])[:MAX_GROUPS]):
@@ -106,10 +102,8 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def bounded(value: object, limit: int = 253) -> str:
-    """Return the first `limit` characters of a text; empty for another type.
-
-    Users may write 1 MiB into a field of a RayJob, and the operator keeps RayJobs in memory.
-    """
+    """Return the first `limit` characters of a text; empty for another type. Users may write 1 MiB
+    into a field of a RayJob, and the operator keeps RayJobs in memory."""
     return value[:limit] if isinstance(value, str) else ""
 
 
@@ -234,6 +228,13 @@ class RayJobView:
     def deleting(self) -> bool:
         """Whether it is being deleted."""
         return bool(self.deleted_at)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether it has lost its owner, as after `kubectl delete --cascade=orphan`, and runs on
+        without limits. Only RayJobs of the operator have a generation."""
+        lost = self.owner_uid is None and self.generation is not None
+        return lost and not (self.deleting or self.ended)
 
     @property
     def suspended(self) -> bool:

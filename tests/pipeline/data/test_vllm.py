@@ -216,7 +216,7 @@ def test_schema_constrains_the_engine_and_types_its_answers(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[str, Any]] = []
-    generate = fake_engine().AsyncLLMEngine._generated
+    generate = importlib.import_module("vllm").AsyncLLMEngine._generated
 
     async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
         if params.max_tokens != 1:  # of the check of the schema
@@ -237,10 +237,6 @@ def test_schema_constrains_the_engine_and_types_its_answers(
     assert {json.loads(schema)["maximum"] for _, schema in given} == {50}
     assert [text for text, _ in given][:2] == ["12", "19"]
     assert given[2][0].startswith("19\n\n91\n\n")
-
-
-def fake_engine() -> Any:
-    return importlib.import_module("vllm")
 
 
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:
@@ -439,9 +435,8 @@ def test_model_that_cannot_work_ends_the_job(
 def test_answered_row_makes_room_for_a_row_of_another_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        IN_FLIGHT, "_changed", threading.Condition()
-    )  # no thread of another test waits
+    changed = threading.Condition()  # no thread of another test waits
+    monkeypatch.setattr(IN_FLIGHT, "_changed", changed)
     monkeypatch.setattr(IN_FLIGHT, "rows", 0)
     save_language_model(tmp_path / "model")
     step = {"name": "ask", "model": vllm(source=str(tmp_path / "model"), chat=False)}

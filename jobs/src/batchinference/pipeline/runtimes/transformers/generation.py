@@ -193,8 +193,7 @@ class Sampling:
 
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
         """Return processors that add noise to the logits, so that the most likely token is a random
-        sample. The list is empty without a seed. `keys` identify the prompts of the rows, and
-        `number` is the number of the call."""
+        sample; none without a seed. `keys` identify the prompts, and `number` is of the call."""
         if self.seed is None:
             return LogitsProcessorList()
         seeds = [_seed(self.seed, key, number) for key in keys]
@@ -288,11 +287,10 @@ def _seed(seed: int, key: str, number: int) -> int:
 
 
 class _RowNoise(LogitsProcessor):
-    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
-
-    By default, `generate` samples all rows from one random stream. The text of a row would depend
-    on the other rows of its batch, which change after a retry or with another number of replicas.
-    Here each row has its own stream."""
+    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits. By
+    default, `generate` samples all rows from one random stream. The text of a row would depend on
+    the other rows of its batch, which change after a retry or with another number of replicas. Here
+    each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

@@ -84,8 +84,7 @@ async def starts(pace: RateLimiter, count: int) -> list[float]:
 @in_virtual_time
 async def test_requests_start_evenly_spaced_or_at_once() -> None:
     assert await starts(RateLimiter(None), 100) == [0.0] * 100
-    times = await starts(RateLimiter(per_second=4), 9)
-    assert times == pytest.approx([number / 4 for number in range(9)], abs=0.01)
+    assert await starts(RateLimiter(4), 9) == pytest.approx([n / 4 for n in range(9)], abs=0.01)
 
 
 @in_virtual_time

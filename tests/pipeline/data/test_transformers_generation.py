@@ -123,6 +123,13 @@ def test_chat_model_gets_messages(tiny: Tiny) -> None:
              for text in TEXTS]  # fmt: skip
     expected = [continued(source, prompt, special=False, **GREEDY) for prompt in asked]
     assert generated(source, TEXTS, **chat) == expected
+    about = json.dumps(turns)  # in the system message, it is a text
+    prompt = f"<bos>[system]{about}[user]a dog[assistant]good[user]{TEXTS[0]}[assistant]"
+    for more in ({}, {"tooLong": "truncate"}):
+        fields = {"system": "{about}", "messages": turns, "sampling": GREEDY, **more}
+        runtime = loaded("text-generation", source, ["text", "about"], **fields)
+        (text,) = run(runtime, {"text": TEXTS[:1], "about": [about]})
+        assert text == continued(source, prompt, special=False, **GREEDY)
 
 
 def test_message_column_is_a_chat(tiny: Tiny) -> None:
@@ -133,9 +140,8 @@ def test_message_column_is_a_chat(tiny: Tiny) -> None:
     ]
     runtime = loaded("text-generation", source, ["turns"], sampling=GREEDY)
     asked = ["<bos>[user]a cat[assistant]", "<bos>[system]be brief[user]dogs[assistant]"]
-    assert run(runtime, {"turns": turns}) == [
-        continued(source, prompt, special=False, **GREEDY) for prompt in asked
-    ]
+    expected = [continued(source, prompt, special=False, **GREEDY) for prompt in asked]
+    assert run(runtime, {"turns": turns}) == expected
 
 
 def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str) -> None:

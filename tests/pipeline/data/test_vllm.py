@@ -387,13 +387,10 @@ def test_text_of_an_aborted_request_is_no_answer(
 ) -> None:
     import vllm as fake
 
-    monkeypatch.setattr(fake, "Completion", lambda *_: Aborted())
+    aborted = {"text": "half an ans", "index": 0, "finish_reason": "abort"}
+    monkeypatch.setattr(fake, "Completion", lambda *_: type("Aborted", (), aborted))
     (error,) = asked(model(source=folder), text=["a"])
     messages.check(error)
-
-
-class Aborted:
-    text, index, finish_reason = "half an ans", 0, "abort"
 
 
 @pytest.mark.parametrize("chat", [True, False])

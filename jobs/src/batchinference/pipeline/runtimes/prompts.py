@@ -92,13 +92,18 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
     input that is no image and not used in other messages. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill_template(model.prompt, row)
-    texts = [message.content for message in model.messages] + [model.system or ""]
-    used = {name for text in texts for name in placeholders(text)} | set(model.images)
-    (name,) = set(row) - used - {REPAIR}
+    (name,) = _content_inputs(model, row)
     value = json_compatible(row[name])
     if value is None:
         raise ValueError(f"input '{name}' is null")
     return value
+
+
+def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
+    """Return the inputs of a row that are no images and that no template uses."""
+    texts = [model.system, model.prompt, *(message.content for message in model.messages)]
+    used = {name for text in texts for name in placeholders(text or "")}
+    return set(row) - used - {*model.images, REPAIR}
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
@@ -110,9 +115,8 @@ def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a row. Without a prompt template, texts with JSON messages become lists."""
-    if model.prompt is not None:
-        return dict(row)
-    turns = {name: _conversation_in(text) for name, text in row.items() if isinstance(text, str)}
+    texts = {name: row[name] for name in _content_inputs(model, row)}
+    turns = {name: _conversation_in(text) for name, text in texts.items() if isinstance(text, str)}
     return {**row, **{name: messages for name, messages in turns.items() if messages}}
 
 
@@ -130,8 +134,7 @@ def _conversation_in(text: str) -> list[Any] | None:
 
 
 def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
-    """Return the prompt of a row as one text: `content_of` the row, and the texts of REPAIR. Raises
-    TypeError if the content is not text."""
+    """Return `content_of` a row and the texts of REPAIR as one text. Raises TypeError otherwise."""
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")

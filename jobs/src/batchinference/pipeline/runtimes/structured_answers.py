@@ -77,8 +77,7 @@ class AnswerCheck:
             raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
-        """Return the field and rule that a value violates, such as `.age: less than 0 (minimum)`;
-        an empty text if the value fits."""
+        """Return the field and rule that a value violates, as `.age: less than 0 (minimum)`."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:

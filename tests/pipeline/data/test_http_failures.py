@@ -175,9 +175,8 @@ async def test_unavailable_endpoint_fails_the_attempt() -> None:
 
 
 async def test_refused_connection_fails_the_attempt() -> None:
-    model = chat(url=f"http://127.0.0.1:{free_port()}", **QUICK)
     with pytest.raises(ConnectionError, match="cannot be reached: ClientConnectorError"):
-        await ask(model, question=["a"])
+        await ask(chat(url=f"http://127.0.0.1:{free_port()}", **QUICK), question=["a"])
 
 
 async def test_too_long_retry_after_is_not_waited_for(messages: Messages) -> None:

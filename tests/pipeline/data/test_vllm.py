@@ -252,6 +252,8 @@ def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> No
     assert asked(both, text=["ab", "ab"], maximum=pa.array([2, None])) == ["2b", None]
     cut = spec.model_copy(update={"too_long": "truncate"})
     messages.check(*asked(cut, text=["abc"], maximum=pa.array([1 << 20])))
+    warm = spec.model_copy(update={"sampling": {"temperature": "{limit}"}})
+    messages.check(*asked(warm, text=["abc"], maximum=pa.array([float("nan")])))
 
 
 def test_embeddings_are_float32_vectors(folder: str) -> None:

@@ -61,8 +61,8 @@ class OpenAiApi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULT_PATHS[model.api]
-        self._width: int | None = None
-        """The length of each embedding; None until an embedding is read."""
+        self._width = 0
+        """The length of each embedding; 0 until an embedding is read."""
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -71,13 +71,9 @@ class OpenAiApi:
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
         model = self._model
-        if model.api == "chat":
-            content: dict[str, Any] = {"messages": messages_of(model, row)}
-        elif model.api == "completions":
-            content = {"prompt": text_of(model, row)}
-        else:
-            content = {"input": text_of(model, row)}
-        return {"model": model.name, **content, **self._constraint, **model.sampling}
+        field = {"chat": "messages", "completions": "prompt", "embeddings": "input"}[model.api]
+        content = messages_of(model, row) if model.api == "chat" else text_of(model, row)
+        return {"model": model.name, field: content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
         """Return the answer in a response. Raises RequestFailed, or BadAnswer for a retry."""
@@ -109,8 +105,7 @@ class OpenAiApi:
         """Return an embedding. Raises BadAnswer for another length than that of the first one."""
         numbers = _numbers(value)
         _require(numbers.ndim == 1 and numbers.size > 0, "is no vector", value)
-        if self._width is None:
-            self._width = len(numbers)
+        self._width = self._width or len(numbers)
         if len(numbers) != self._width:
             raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._width}")
         return numbers
@@ -140,7 +135,7 @@ class JsonApi:
     """Any endpoint that accepts and returns JSON."""
 
     def __init__(self, model: HttpModel) -> None:
-        self._body, self._images = model.body, set(model.images)
+        self._body, self._images, self._dimensions = model.body, set(model.images), 0
         self._path = tuple(model.result_path.split(".")) if model.result_path else ()
         self._convert = _CONVERT[model.result_type]
 
@@ -154,7 +149,12 @@ class JsonApi:
 
     def answer(self, response: Any) -> Any:
         """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails."""
-        return self._convert(_value_at(response, self._path))
+        value = self._convert(_value_at(response, self._path))
+        if isinstance(value, np.ndarray):
+            self._dimensions = self._dimensions or value.ndim
+            problem = f"has {value.ndim} dimensions, the first had {self._dimensions}"
+            _require(value.ndim == self._dimensions, problem, value.tolist())
+        return value
 
     def result(self, row: int, answer: Any) -> Any:
         """Return the answer itself: this API reports no tokens and no warnings."""

@@ -41,10 +41,8 @@ def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | 
         indexes = np.minimum(np.arange(start, start + size), count - 1)
         parts.append(run({name: values[indexes] for name, values in inputs.items()}))
         if (shape := parts[-1].shape)[:1] != (size,):
-            raise JobFailure(
-                f"the model returned an output of shape {shape} for a batch of {size}. Export it "
-                "with the rows as the first axis of its output"
-            )
+            problem = f"the model returned an output of shape {shape} for a batch of {size}"
+            raise JobFailure(f"{problem}. Export it with the rows as the first axis of its output")
     return np.concatenate(parts)[:count]
 
 

@@ -55,13 +55,15 @@ def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
 
 
 def check_range(values: Iterable[np.ndarray], processor: Any, options: Mapping[str, Any]) -> None:
-    """Raise TypeError for pixels that are not from 0 to 255, if a processor divides them by 255."""
+    """Raise TypeError for pixels of another scale than 0 to 255, if a processor divides by 255."""
     names = ("do_rescale", "rescale_factor")
     rescales, factor = (options.get(name, getattr(processor, name, None)) for name in names)
     others = (one for one in values if one.dtype != np.uint8 and rescales and factor == 1 / 255)
     for value in others:
         low, high = value.min(initial=0), value.max(initial=0)
-        if low < 0 or high > 255 or (0 < high <= 1 and value.dtype.kind in "bf"):
+        small = 10 if low < 0 else 1  # of normalized pixels, or of those from 0 to 1
+        is_scaled = value.dtype.kind in "bf" and 0 < high <= small
+        if is_scaled or not -255 <= low <= high <= 510:  # resizing may exceed the range
             raise TypeError(
                 f"expected pixels from 0 to 255, got {value.dtype} from {low} to {high}. Set the "
                 "model's options.do_rescale to false, or options.rescale_factor"

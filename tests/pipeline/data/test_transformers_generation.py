@@ -272,7 +272,7 @@ def test_details_of_texts(tiny: Tiny, name: str) -> None:
     assert [about["finish_reason"] for _, about in result] == ["length"] * 2
     sampling = runtime._sampling
     pad = sampling.config.pad_token_id = 0
-    ended = [sampling.end_of(tokens) for tokens in ([9, 9, end, pad], [9, 9, pad])]
+    ended = [sampling.end_of(tokens, "") for tokens in ([9, 9, end, pad], [9, 9, pad])]
     assert ended == [(3, "stop"), (2, "length")]
 
 
@@ -392,11 +392,12 @@ def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:
 
 
 def test_stop_strings_end_the_text(tiny: Tiny) -> None:
-    sampling: dict[str, Any] = {"max_new_tokens": 40}
-    (text,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
-    sampling["stop_strings"] = [text[5]]
-    (short,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
-    assert short == text[: text.index(text[5]) + 1]
+    (text,) = generated(tiny("text_model"), ["a cat"], sampling={"max_new_tokens": 40})
+    fields = {"details": "about", "sampling": {"max_new_tokens": 40, "stop_strings": [text[5]]}}
+    runtime = loaded("text-generation", tiny("text_model"), ["text"], **fields)
+    alone, *_ = runtime({"text": column(["a cat"])})
+    assert alone[0] == text[: text.index(text[5]) + 1]
+    assert runtime({"text": column(["a cat", *"bcdefghijk"])})[0] == alone
 
 
 def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny, messages: Messages) -> None:

@@ -47,8 +47,7 @@ LIMIT = 12
 
 
 def with_types(**fields: Any) -> hf.PreTrainedTokenizerFast:
-    """Return a tokenizer of words with two special tokens before a text and one behind it, whose
-    types differ."""
+    """Return a tokenizer of words with special tokens, of two types, before and behind a text."""
     words = ["<pad>", "<unk>", "<s>", "</s>", *"abcdefghijklmnopqrstuvwxyz"]
     tokenizer = Tokenizer(models.WordLevel({w: n for n, w in enumerate(words)}, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Lowercase()

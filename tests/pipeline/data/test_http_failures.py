@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from aiohttp import web
@@ -18,11 +18,10 @@ from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.runtimes.http_retry_policy import RequestFailed
 from plugins.messages import Messages
 from support.documents.http_models import ask, chat
-from support.documents.minimal import Document
 from support.servers.corrupting_proxy import FAULTS, Faults, Upstream, corrupting
 from support.servers.openai import openai_server, save_language_model
 from support.servers.ports import free_port
-from support.servers.scripted_http import Answer, served
+from support.servers.scripted_http import Answer, answering, served
 
 pytestmark = pytest.mark.usefixtures("no_backoff")
 QUICK = {"retries": 1, "prompt": "{question}"}
@@ -123,12 +122,7 @@ async def test_row_that_is_always_rate_limited_fails_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("hang", "no answer within 1s"),
-        ("drip", "no answer within 1s"),
-        ("cut", "cannot be reached: Server"),
-    ],
+    ("how", "message"), [("hang", "within 1s"), ("drip", "within 1s"), ("cut", "reached: Server")]
 )
 async def test_missing_answer_fails_the_row_if_others_have_one(how: str, message: str) -> None:
     async with served(never_answering(b"bad", how)) as server:
@@ -181,9 +175,8 @@ async def test_unavailable_endpoint_fails_the_attempt() -> None:
 
 
 async def test_refused_connection_fails_the_attempt() -> None:
-    model = chat(url=f"http://127.0.0.1:{free_port()}", **QUICK)
     with pytest.raises(ConnectionError, match="cannot be reached: ClientConnectorError"):
-        await ask(model, question=["a"])
+        await ask(chat(url=f"http://127.0.0.1:{free_port()}", **QUICK), question=["a"])
 
 
 async def test_too_long_retry_after_is_not_waited_for(messages: Messages) -> None:
@@ -211,6 +204,18 @@ async def test_key_in_an_answer_is_hidden(status: int, monkeypatch: pytest.Monke
     assert "secret1" not in message
 
 
+async def test_no_part_of_a_key_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLM_KEY", 'zq"zqzqzqzqzqzqzqzq')
+    for status, limit in ((200, 200), (400, 300)):
+        for before in range(limit - 16, limit, 4):
+            body = json.dumps(["x" * before, 'zq"zqzqzqzqzqzqzqzq'])
+            async with served(always(status, body)) as server:
+                model = chat(url=server.url, apiKeyEnv="LLM_KEY", prompt="{question}", retries=0)
+                (error,) = await ask(model, question=["a"])
+            assert "xxx" in str(error)
+            assert "zq" not in str(error), (status, before)
+
+
 async def test_malformed_answer_is_retried() -> None:
     rows = ["", "{", "<html>", "[]", "{}", '{"choices": []}', '"ok"']
     first = failing(lambda text, count: web.Response(text=text[2:]) if count == 1 else None)
@@ -220,12 +225,21 @@ async def test_malformed_answer_is_retried() -> None:
     assert len(server.requests) == 2 * len(rows)
 
 
-async def test_answer_without_text_fails_the_row(messages: Messages) -> None:
-    choice = {"message": {"content": None}, "finish_reason": "stop"}
-    async with served(failing(lambda *_: web.json_response({"choices": [choice]}))) as server:
-        (error,) = await ask(chat(url=server.url), question=["a"])
-    messages.check(error)
-    assert len(server.requests) == 1
+async def test_answer_without_one_result_fails_the_row(messages: Messages) -> None:
+    refused, half = ({"message": {"content": text}} for text in (None, "half"))
+    for *results, requests in (
+        ({**refused, "finish_reason": "stop"}, 1),
+        ({**half, "finish_reason": "error"}, 2),
+        ({**half, "finish_reason": "abort"}, 2),
+        (half, refused, 2),
+        *(({"embedding": value}, 1) for value in ([], [[1.0]])),
+        ({"embedding": [1.0]}, {"embedding": [2.0]}, 2),
+    ):
+        async with served(answering(200, {"choices": results, "data": results})) as server:
+            api = "embeddings" if "embedding" in results[0] else "chat"
+            (error,) = await ask(chat(url=server.url, api=api, retries=1), question=["a"])
+        messages.check(error)
+        assert len(server.requests) == requests
 
 
 if TYPE_CHECKING:
@@ -256,16 +270,12 @@ async def client(server: str) -> AsyncIterator[openai.AsyncOpenAI]:
         yield opened
 
 
-def served_model(url: str, folder: Path, **fields: Any) -> Document:
-    return chat(url=url, name=str(folder), sampling=SAMPLING, **fields)
-
-
 @pytest.mark.long("serve")
 async def test_chat_answers_equal_those_of_openais_client(
     server: str, language_model: Path, client: openai.AsyncOpenAI
 ) -> None:
-    model = served_model(server, language_model, system="Be brief.", prompt="Please {question}!")
-    answers = await ask(model, question=ROWS[:12])
+    fields = {"system": "Be brief.", "prompt": "Please {question}!", "sampling": SAMPLING}
+    answers = await ask(chat(url=server, name=str(language_model), **fields), question=ROWS[:12])
     for row, answer in zip(ROWS, answers, strict=False):
         expected = await client.chat.completions.create(
             model=str(language_model),

@@ -27,7 +27,7 @@ from batchinference.spec.models import HttpModel
 from plugins.messages import Messages
 from support.documents.http_models import ask, chat, json_endpoint
 from support.outputs.row_warnings import plain, tokens_in
-from support.servers.scripted_http import Answer, Server, answering, served
+from support.servers.scripted_http import Server, answering, served
 
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
@@ -80,6 +80,7 @@ async def test_details_are_what_the_endpoint_says() -> None:
         (known, "stop", {**known, "cached_tokens": None}),
         ({"prompt_tokens": -1, "completion_tokens": True, **cached}, 7, None),
         ([known], None, None),
+        (known, "r" * 65, {**known, "cached_tokens": None}),
     ]
     for usage, reason, expected in cases:
         choice = {"message": {"content": "a"}, "finish_reason": reason}
@@ -87,7 +88,8 @@ async def test_details_are_what_the_endpoint_says() -> None:
             (result,) = await ask(chat(url=server.url, details="about"), question=["a"])
         cached_tokens = 2 if isinstance(usage, dict) and cached.items() <= usage.items() else None
         about = expected or {**unknown, "cached_tokens": cached_tokens}
-        assert result == ("a", {**about, "finish_reason": reason if expected else None})
+        said = reason if reason != "r" * 65 else f"{reason[:64]}..."
+        assert result == ("a", {**about, "finish_reason": said if expected else None})
 
 
 async def test_tokens_and_cut_answers_are_reported() -> None:
@@ -260,6 +262,12 @@ async def test_result_path_and_type_select_the_answer() -> None:
     assert (numbers.tolist(), numbers.dtype) == ([[1, 2], [3, 4]], np.float32)
 
 
+async def test_json_of_an_answer_has_its_numbers() -> None:
+    text = '{"é": [1.50, 12345678901234567.89, -1E+400, true, null], "b": {"c": "1.50"}}'
+    async with served(answering(200, f'{{"v": {text}}}')) as server:
+        assert await ask(json_endpoint(url=server.url, resultPath="v"), value=["x"]) == [text]
+
+
 async def test_answer_of_another_type_fails_the_row() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"resultPath": "b"}, "the answer has no 'b': "),
@@ -343,9 +351,15 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("integer", "1" + "0" * 5000, "cannot be read: ValueError"),
     ("number", str(10**400), "would be rounded as float64"),
     ("number", str(2**53 + 1), "would be rounded as float64"),
-    ("numbers", f"[{10**400}]", "is not a list of numbers"),
+    ("number", "1e400", "would be rounded as float64"),
+    ("numbers", f"[{10**400}]", "cannot be read: OverflowError"),
+    ("numbers", f"[[1.5, {2**24 + 1}]]", "would be rounded as float32"),
+    ("numbers", "[1e39]", "would be rounded as float32"),
+    ("numbers", "[[1]]", "has 2 dimensions, the first had 1"),
+    ("numbers", "[true, 2]", "is not a list of numbers"),
     ("numbers", '["1.5", "2"]', "is not a list of numbers"),
     ("numbers", "[1.5, null]", "is not a list of numbers"),
+    ("text", '{"a": {"b": 1, "b": 2}}', "an object has two fields 'b'"),
     ("text", DEEP, "it is nested too deep"),
     ("numbers", ALMOST_DEEP, "the answer"),
 ]
@@ -364,24 +378,19 @@ def no_collection() -> Iterator[None]:
 async def test_malformed_value_fails_its_row_only() -> None:
     for kind, odd, message in MALFORMED:
         good = {"text": '"fine"', "numbers": "[1]"}.get(kind, "1")
-        async with served(answering_odd(odd, good)) as server:
+
+        async def reply(request: web.Request, odd: str = odd, good: str = good) -> web.Response:
+            asked = json.loads(await request.text())["instances"][0]
+            return web.Response(body=f'{{"v": {odd if asked == "odd" else good}}}'.encode())
+
+        async with served(reply) as server:
             model = json_endpoint(url=server.url, resultPath="v", resultType=kind)
-            error, answer = await ask(model, value=["odd", "even"])
+            answer, error = await ask({**model, "concurrency": 1}, value=["even", "odd"])
         assert isinstance(error, RequestFailed), (kind, message)
         assert message in str(error), kind
         assert not isinstance(answer, Exception), (kind, message)
         assert len(server.requests) == 2, (kind, message)
         to_column([str(error)])  # the message can be stored as text
-
-
-def answering_odd(odd: str, good: str) -> Answer:
-    """Answer the row 'odd' with `odd`, and other rows with `good`."""
-
-    async def answer(request: web.Request) -> web.Response:
-        asked = json.loads(await request.text())["instances"][0]
-        return web.Response(body=f'{{"v": {odd if asked == "odd" else good}}}'.encode())
-
-    return answer
 
 
 async def test_cookies_are_not_kept() -> None:

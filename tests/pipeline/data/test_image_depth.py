@@ -176,17 +176,14 @@ def heic(values: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def with_alpha(values: np.ndarray) -> np.ndarray:
-    return np.dstack((values, np.full(values.shape[:2], 65535, np.uint16)))
-
-
+OPAQUE = np.full((64, 64), 65535, np.uint16)
 DEEP: dict[str, Callable[[np.ndarray], bytes]] = {
     "JPEG 2000": jpeg2000,
     "AVIF": avif,
     "HEIC": heic,
     "plain PPM": lambda values: b"P3 64 64 65535\n" + b" ".join(b"%d" % v for v in values.flat),
     "TIFF, premultiplied": lambda values: tiff(
-        with_alpha(values), photometric="rgb", extrasamples=["assocalpha"]
+        np.dstack((values, OPAQUE)), photometric="rgb", extrasamples=["assocalpha"]
     ),
     "TIFF, CMYK": lambda values: tiff(
         np.dstack((65535 - values, np.zeros((64, 64), np.uint16))), photometric="separated"

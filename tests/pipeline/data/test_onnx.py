@@ -15,10 +15,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from batchinference.pipeline.arrow import to_batch
-from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.onnx import _check_version
+from plugins.messages import Messages
 from support.models.replicas import loaded, model_of
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -58,11 +59,6 @@ def same(save: Save, kind: int, shape: list[Any]) -> str:
     """Write a model that returns its input. Return its path."""
     node = helper.make_node("Identity", ["x"], ["y"])
     return save([node], [("x", kind, shape)], [("y", kind, shape)])
-
-
-def two_outputs(save: Save) -> str:
-    nodes = [helper.make_node("Abs", ["x"], ["size"]), helper.make_node("Neg", ["x"], ["turned"])]
-    return save(nodes, [("x", FLOAT, ["n"])], [("size", FLOAT, ["n"]), ("turned", FLOAT, ["n"])])
 
 
 def direct(source: str, **inputs: np.ndarray) -> np.ndarray:
@@ -111,6 +107,13 @@ def test_model_with_a_fixed_batch_size_accepts_any_batch(save: Save) -> None:
         assert np.array_equal(run({"x": batch(rows)}), expected[:rows])
 
 
+def test_output_without_an_axis_of_rows_is_refused(save: Save, messages: Messages) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["n"]), helper.make_node("Transpose", ["n"], ["y"])]
+    source = save(nodes, [("x", FLOAT, [1, 3])], [("y", INT64, ["k", 2])])
+    with messages.raises(JobFailure):  # each row has two numbers that are not 0
+        loaded("onnx", ("x",), source=source)({"x": np.float32([[1, 0, 1], [0, 1, 1]])})
+
+
 def test_inputs_are_passed_by_name(save: Save) -> None:
     node = helper.make_node("Sub", ["left", "right"], ["y"])
     inputs = [("left", FLOAT, ["n"]), ("right", FLOAT, ["n"])]
@@ -121,7 +124,9 @@ def test_inputs_are_passed_by_name(save: Save) -> None:
 
 
 def test_output_name_selects_an_output(save: Save) -> None:
-    source = two_outputs(save)
+    nodes = [helper.make_node("Abs", ["x"], ["size"]), helper.make_node("Neg", ["x"], ["turned"])]
+    x, *outputs = ((name, FLOAT, ["n"]) for name in ("x", "size", "turned"))
+    source = save(nodes, [x], outputs)
     values = {"x": np.array([-1.0, 2.0], np.float32)}
     for name, expected in (("size", [1, 2]), ("turned", [1, -2])):
         assert loaded("onnx", ("x",), source=source, outputName=name)(values).tolist() == expected

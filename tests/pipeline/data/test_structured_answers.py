@@ -60,7 +60,7 @@ def check(schema: Document, **fields: Any) -> AnswerCheck:
         (field("list<struct<b: bool>>"), '{"a": [{"b": true}]}', {"a": [{"b": True}]}),
         (of({"type": "integer"}), " 7 ", 7),
         (of({}), '{"b": [1, 2]}', '{"b": [1, 2]}'),
-        (of({"type": "number", "multipleOf": 0.1}), "0.3", 0.3),
+        (of({"type": "number", "multipleOf": 0.1}), "0.3\n", 0.3),
         (of({"type": "object", "properties": {"a": {"type": "string"}}}), "{}", {}),
     ],
 )
@@ -124,6 +124,8 @@ def test_cut_answer_names_the_parameter_of_the_runtime(messages: Messages) -> No
         with pytest.raises(InvalidAnswer) as caught:
             AnswerCheck(spec, spec.answer_schema)('{"label', "length")
         messages.check(caught.value.problem)
+    with pytest.raises(InvalidAnswer, match="cut before"):  # of 123
+        check(of({"type": "integer"}))("12", "length")
 
 
 class Model:

@@ -45,22 +45,18 @@ def direct(module: torch.nn.Module, values: np.ndarray) -> np.ndarray:
         return result
 
 
-def _source(path: Path) -> dict[str, Any]:
-    return {"source": str(path)}
-
-
 def _trusted(path: Path) -> dict[str, Any]:
     return {"source": str(path), "trustSource": True}
 
 
 def _state_dict(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
     torch.save(module.state_dict(), folder / "weights.pt")
-    return {"factory": FACTORY, **_source(folder / "weights.pt")}
+    return {"factory": FACTORY, "source": str(folder / "weights.pt")}
 
 
 def _safetensors(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
     save_file(module.state_dict(), folder / "weights.safetensors")
-    return {"factory": FACTORY, **_source(folder / "weights.safetensors")}
+    return {"factory": FACTORY, "source": str(folder / "weights.safetensors")}
 
 
 def _script(module: torch.nn.Module, folder: Path) -> dict[str, Any]:
@@ -110,7 +106,7 @@ def test_single_input_may_have_any_name(scripted: bool, tmp_path: Path) -> None:
         model = runtime("data", **_trusted(tmp_path / "model.pt"))
     else:
         torch.save(module.state_dict(), tmp_path / "model.pt")
-        model = runtime("data", factory=f"{__name__}:linear", **_source(tmp_path / "model.pt"))
+        model = runtime("data", factory=f"{__name__}:linear", source=str(tmp_path / "model.pt"))
     assert model({"data": batch(2)}) == pytest.approx(direct(module, batch(2)))
 
 
@@ -119,7 +115,7 @@ def test_pickled_module_is_rejected(tmp_path: Path, messages: Messages) -> None:
     with messages.raises(ModelLoad):
         runtime(**_trusted(tmp_path / "model.bin"))
     with pytest.raises(ModelLoad, match=r"holds more than tensors.*model.state_dict\(\)"):
-        runtime(factory=FACTORY, **_source(tmp_path / "model.bin"))
+        runtime(factory=FACTORY, source=str(tmp_path / "model.bin"))
 
 
 def test_program_takes_inputs_by_name(tmp_path: Path) -> None:

@@ -67,10 +67,6 @@ def of_one_size() -> np.ndarray:
     return np.stack([image(250, 300), image(250, 300)[::-1]])
 
 
-def of_several_sizes() -> np.ndarray:
-    return objects([image(40, 60), image(300, 260), image(240, 240)])
-
-
 def direct(module: torch.nn.Module, images: np.ndarray, weights: Any = None) -> torch.Tensor:
     """Return torchvision's own result, one image at a time."""
     prepare = (weights or torchvision.models.get_model_weights(SMALL).DEFAULT).transforms()
@@ -79,7 +75,9 @@ def direct(module: torch.nn.Module, images: np.ndarray, weights: Any = None) -> 
         return torch.cat([module(row) for row in rows])
 
 
-@pytest.mark.parametrize("images", [of_one_size(), of_several_sizes()])
+@pytest.mark.parametrize(
+    "images", [of_one_size(), objects([image(40, 60), image(300, 260), image(240, 240)])]
+)
 def test_best_class_equals_a_direct_call(state: str, images: np.ndarray) -> None:
     images.flags.writeable = False
     scores, indices = torch.softmax(direct(seeded(), images), dim=-1).max(dim=-1)

@@ -295,10 +295,6 @@ def ranked(answer: Any) -> Any:
     return [{"label": label, "score": score} for label, score in pairs]
 
 
-def segments(answers: Any) -> Any:
-    return [{**answer, "mask": saved(answer["mask"], "PNG")} for answer in answers]
-
-
 def timed(answer: Any) -> Any:
     chunks = [(chunk["text"], *chunk["timestamp"]) for chunk in answer["chunks"]]
     named = [{"text": text, "start": start, "end": end} for text, start, end in chunks]
@@ -326,7 +322,8 @@ CASES = [
     Case("depth-estimation", "depth_estimator", IMAGES, of("image"),
          lambda answer: answer["predicted_depth"].tolist()),
     Case("fill-mask", "masked_model", MASKED, of("text", top_k=2), fillings, options(top_k=2)),
-    Case("image-segmentation", "segmenter", IMAGES, of("image"), segments),
+    Case("image-segmentation", "segmenter", IMAGES, of("image"),
+         lambda answers: [{**one, "mask": saved(one["mask"], "PNG")} for one in answers]),
     Case("object-detection", "object_detector", IMAGES, of("image", threshold=0.1),
          fields=options(threshold=0.1)),
     Case("text-classification", "regressor", {"text_pair": TASK_TEXTS[::-1], "text": TASK_TEXTS},

@@ -123,6 +123,13 @@ def test_chat_model_gets_messages(tiny: Tiny) -> None:
              for text in TEXTS]  # fmt: skip
     expected = [continued(source, prompt, special=False, **GREEDY) for prompt in asked]
     assert generated(source, TEXTS, **chat) == expected
+    about = json.dumps(turns)  # in the system message, it is a text
+    prompt = f"<bos>[system]{about}[user]a dog[assistant]good[user]{TEXTS[0]}[assistant]"
+    for more in ({}, {"tooLong": "truncate"}):
+        fields = {"system": "{about}", "messages": turns, "sampling": GREEDY, **more}
+        runtime = loaded("text-generation", source, ["text", "about"], **fields)
+        (text,) = run(runtime, {"text": TEXTS[:1], "about": [about]})
+        assert text == continued(source, prompt, special=False, **GREEDY)
 
 
 def test_message_column_is_a_chat(tiny: Tiny) -> None:
@@ -133,9 +140,8 @@ def test_message_column_is_a_chat(tiny: Tiny) -> None:
     ]
     runtime = loaded("text-generation", source, ["turns"], sampling=GREEDY)
     asked = ["<bos>[user]a cat[assistant]", "<bos>[system]be brief[user]dogs[assistant]"]
-    assert run(runtime, {"turns": turns}) == [
-        continued(source, prompt, special=False, **GREEDY) for prompt in asked
-    ]
+    expected = [continued(source, prompt, special=False, **GREEDY) for prompt in asked]
+    assert run(runtime, {"turns": turns}) == expected
 
 
 def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str) -> None:
@@ -266,7 +272,7 @@ def test_details_of_texts(tiny: Tiny, name: str) -> None:
     assert [about["finish_reason"] for _, about in result] == ["length"] * 2
     sampling = runtime._sampling
     pad = sampling.config.pad_token_id = 0
-    ended = [sampling.end_of(tokens) for tokens in ([9, 9, end, pad], [9, 9, pad])]
+    ended = [sampling.end_of(tokens, "") for tokens in ([9, 9, end, pad], [9, 9, pad])]
     assert ended == [(3, "stop"), (2, "length")]
 
 
@@ -386,11 +392,12 @@ def test_invalid_sampling_is_rejected(tiny: Tiny) -> None:
 
 
 def test_stop_strings_end_the_text(tiny: Tiny) -> None:
-    sampling: dict[str, Any] = {"max_new_tokens": 40}
-    (text,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
-    sampling["stop_strings"] = [text[5]]
-    (short,) = generated(tiny("text_model"), ["a cat"], sampling=sampling)
-    assert short == text[: text.index(text[5]) + 1]
+    (text,) = generated(tiny("text_model"), ["a cat"], sampling={"max_new_tokens": 40})
+    fields = {"details": "about", "sampling": {"max_new_tokens": 40, "stop_strings": [text[5]]}}
+    runtime = loaded("text-generation", tiny("text_model"), ["text"], **fields)
+    alone, *_ = runtime({"text": column(["a cat"])})
+    assert alone[0] == text[: text.index(text[5]) + 1]
+    assert runtime({"text": column(["a cat", *"bcdefghijk"])})[0] == alone
 
 
 def test_prompt_must_fit_into_the_encoder(tmp_path: Path, tiny: Tiny, messages: Messages) -> None:

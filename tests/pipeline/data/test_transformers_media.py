@@ -120,6 +120,8 @@ def test_sampling_rate_comes_from_a_column(tiny: Tiny) -> None:
     assert alike(run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [RATE]}), plain)
     other = run(rated, {"audio": [tone(0.2, 2 * RATE)], "sampling_rate": [2 * RATE]})
     assert alike(other, plain, tolerance=0.05)
+    with pytest.raises(TypeError, match="16000 Hz, got 44"):
+        run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [44.1]})
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_other_values_than_audio_are_rejected(
     tiny: Tiny, task: str, model: str, messages: Messages
 ) -> None:
     runtime = loaded(task, tiny(model), ["audio"])
-    arrays = [np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.array(["a"])]
+    arrays = [np.zeros(0, np.float32), np.zeros((1, 2, 3)), np.zeros((9, 2)), np.array(["a"])]
     for value in (None, "speech.wav", b"RIFF", *arrays):
         with messages.raises(TypeError):
             runtime({"audio": objects([value])})
@@ -169,6 +171,23 @@ def test_transparent_image_of_a_prompt_warns_about_its_row(tiny: Tiny) -> None:
     images = objects([np.full((32, 32, 4), alpha, np.uint8) for alpha in (255, 0)])
     _, warnings = run_with_warnings(runtime, {"image": images})
     assert [one for one in warnings if one[1] != "AnswerCut"] == [(1, "Composited", 0)]
+
+
+def test_pixels_that_would_be_divided_twice_are_refused(vit: str) -> None:
+    image, task = photograph("astronaut")[:32, :32], "image-feature-extraction"
+    *expected, same = run(loaded(task, vit, ["image"]), {"image": [image, image - 0.01]})
+    assert alike([same], expected, 0.01)
+    for pixels, options in (
+        (image / 255, {"do_rescale": False}),
+        (image.astype(np.uint16) * 257, {"rescale_factor": 1 / 65535}),
+        (image / 127.5 - 1, None),
+        (image > 127, None),
+    ):
+        with pytest.raises(TypeError, match=r"expected pixels from 0 to 255, .*do_rescale"):
+            run(loaded(task, vit, ["image"]), {"image": [pixels]})
+        if options is not None:
+            runtime = loaded(task, vit, ["image"], options=options)
+            assert alike(run(runtime, {"image": [pixels]}), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.int32, bool])

@@ -33,6 +33,7 @@ from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import engine_source, files_without_weights
 from batchinference.pipeline.runtimes.vllm import check_model, engine, engine_arguments
 from batchinference.pipeline.runtimes.vllm.adapters import ADAPTER_FILE
+from batchinference.pipeline.runtimes.vllm.chat_template import apply_template
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
@@ -88,10 +89,6 @@ def write_adapters(directory: Path, *names: str) -> None:
         (directory / name / ADAPTER_FILE).write_text("{}")
 
 
-def engine_for(spec: VllmModel, device: Device | None = None) -> Any:
-    return engine_of(spec, device or Device())
-
-
 def test_engine_is_shared_and_ends_with_its_last_runtime(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +96,7 @@ def test_engine_is_shared_and_ends_with_its_last_runtime(
 
     ended: list[str] = []
     monkeypatch.setattr(fake.AsyncLLMEngine, "shutdown", lambda _: ended.append("ended"))
-    runtimes = [engine_for(model(source=folder)) for _ in range(2)]
+    runtimes = [engine_of(model(source=folder), Device()) for _ in range(2)]
     assert runtimes[0] is runtimes[1]
     runtimes.pop()
     assert ended == []
@@ -216,7 +213,7 @@ def test_schema_constrains_the_engine_and_types_its_answers(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[str, Any]] = []
-    generate = fake_engine().AsyncLLMEngine._generated
+    generate = importlib.import_module("vllm").AsyncLLMEngine._generated
 
     async def generated(self: Any, text: str, prompt: Any, params: Any, adapter: Any) -> Any:
         if params.max_tokens != 1:  # of the check of the schema
@@ -239,10 +236,6 @@ def test_schema_constrains_the_engine_and_types_its_answers(
     assert given[2][0].startswith("19\n\n91\n\n")
 
 
-def fake_engine() -> Any:
-    return importlib.import_module("vllm")
-
-
 def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> None:
     inputs = {"question": "text", "limit": "maximum"}
     spec = model(source=folder, chat=False, inputs=inputs, sampling={"max_tokens": "{limit}"})
@@ -256,6 +249,8 @@ def test_number_of_the_row_is_a_parameter(folder: str, messages: Messages) -> No
     assert asked(both, text=["ab", "ab"], maximum=pa.array([2, None])) == ["2b", None]
     cut = spec.model_copy(update={"too_long": "truncate"})
     messages.check(*asked(cut, text=["abc"], maximum=pa.array([1 << 20])))
+    warm = spec.model_copy(update={"sampling": {"temperature": "{limit}"}})
+    messages.check(*asked(warm, text=["abc"], maximum=pa.array([float("nan")])))
 
 
 def test_embeddings_are_float32_vectors(folder: str) -> None:
@@ -293,11 +288,9 @@ def test_refused_prompt_fails_its_row_only(folder: str, text: str, messages: Mes
 
 def test_fix_for_a_long_prompt_fits_the_model(folder: str) -> None:
     (text,) = asked(model(source=folder), text=["x" * 6052])
-    (image,) = asked(
-        model(source=folder, inputs={"photo": "image", "question": "text"}, images=["photo"]),
-        image=[saved(SQUARE, "PNG")],
-        text=["x" * 6052],
-    )
+    inputs = {"photo": "image", "question": "text"}
+    seeing = model(source=folder, inputs=inputs, images=["photo"])
+    (image,) = asked(seeing, image=[saved(SQUARE, "PNG")], text=["x" * 6052])
     assert ("tooLong" in text, "tooLong" in image) == (True, False)
     assert "Shorten the prompt" in image
 
@@ -391,13 +384,10 @@ def test_text_of_an_aborted_request_is_no_answer(
 ) -> None:
     import vllm as fake
 
-    monkeypatch.setattr(fake, "Completion", lambda *_: Aborted())
+    aborted = {"text": "half an ans", "index": 0, "finish_reason": "abort"}
+    monkeypatch.setattr(fake, "Completion", lambda *_: type("Aborted", (), aborted))
     (error,) = asked(model(source=folder), text=["a"])
     messages.check(error)
-
-
-class Aborted:
-    text, index, finish_reason = "half an ans", 0, "abort"
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -439,9 +429,8 @@ def test_model_that_cannot_work_ends_the_job(
 def test_answered_row_makes_room_for_a_row_of_another_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        IN_FLIGHT, "_changed", threading.Condition()
-    )  # no thread of another test waits
+    changed = threading.Condition()  # no thread of another test waits
+    monkeypatch.setattr(IN_FLIGHT, "_changed", changed)
     monkeypatch.setattr(IN_FLIGHT, "rows", 0)
     save_language_model(tmp_path / "model")
     step = {"name": "ask", "model": vllm(source=str(tmp_path / "model"), chat=False)}
@@ -486,6 +475,14 @@ def test_unknown_engine_argument_ends_the_job_before_it_starts(
         check_model(model(source=folder, engine={"max_len": 8}))
 
 
+def test_only_an_answer_is_continued(tmp_path: Path) -> None:
+    spec = model(source=tiny_transformers.write("chat_model", tmp_path))
+    processor = engine_of(spec, Device()).processor
+    for role, end in (("assistant", ""), ("user", "[assistant]"), ("tool", "[assistant]")):
+        text = apply_template(spec, processor, [{"role": role, "content": "a"}])
+        assert text == f"<bos>[{role}]a{end}"
+
+
 def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:
     inputs = {"question": "text", "limit": "maximum"}
     check_model(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
@@ -525,7 +522,7 @@ def test_prompts_of_one_batch_at_a_time_are_prepared(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = model(source=folder, chat=False)
-    loaded = engine_for(spec)
+    loaded = engine_of(spec, Device())
     tokenize = loaded.tokenize
 
     def prepared(prompt: str) -> Any:
@@ -541,7 +538,7 @@ def test_engine_gets_the_rows_of_a_batch_in_one_call(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = model(source=folder, chat=False)
-    loaded = engine_for(spec)
+    loaded = engine_of(spec, Device())
     calls: list[int] = []
     submit = loaded.submit
     monkeypatch.setattr(loaded, "submit", lambda rows: calls.append(len(rows)) or submit(rows))
@@ -668,7 +665,7 @@ class TestAdapters:
 
     def test_adapters_have_different_numbers(self, spec: VllmModel, tmp_path: Path) -> None:
         write_adapters(tmp_path, "ode")
-        engine = engine_for(spec, Device("cuda"))
+        engine = engine_of(spec, Device("cuda"))
         numbers = [engine.adapter(name).lora_int_id for name in ("poem", "ode", "poem")]
         assert numbers == [1, 2, 1]
 

@@ -8,8 +8,7 @@ Document = dict[str, Any]
 
 
 def document(name: str = "job", **spec: Any) -> Document:
-    """Return a valid document that copies text to Parquet without steps. `spec` replaces its
-    top-level fields."""
+    """Return a document that copies text to Parquet without steps. `spec` replaces its fields."""
     return {
         "apiVersion": "batchinference.dev/v1beta1",
         "kind": "BatchInference",

@@ -65,9 +65,7 @@ def compare_with_page(
     shape: Callable[[Shown], list[str]],
     recorder: str,
 ) -> None:
-    """Fail if the commands differ from those of a page, or what they show differs in its shape.
-
-    `recorder` is the command that writes the page."""
+    """Fail if commands, or the shape of their output, differ from those that `recorder` wrote."""
     advice = f"{page} differs. Record it with `{recorder}`"
     recorded = [Shown.of(block) for block in blocks(page, "console")]
     result = [shown for commands in sections.values() for shown in commands]

@@ -206,8 +206,7 @@ def run_without_ray(
     stop: StopSignal | None = None,
     **times: float,
 ) -> Report:
-    """Run a job to its end. Its writes to storage have the same order every time. `times` are the
-    times of its layout."""
+    """Run a job to its end. Its writes have the same order every time. `times` are its layout's."""
     parsed = given if isinstance(given, BatchInference) else parse(given)
     with in_this_process(rows_per_task):
         plan = plan_for_machine(parsed.spec, gpus=0)

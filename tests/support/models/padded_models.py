@@ -27,10 +27,6 @@ def _llama(**fields: Any) -> hf.LlamaConfig:
     return hf.LlamaConfig(**_SMALL, **_HEADS, **_VOCABULARY, max_position_embeddings=64, **fields)
 
 
-def _fnet(**fields: Any) -> hf.FNetConfig:
-    return hf.FNetConfig(**_SMALL, **_VOCABULARY, max_position_embeddings=64, **fields)
-
-
 def _xlnet() -> hf.XLNetConfig:
     sizes = {"d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 64}
     return hf.XLNetConfig(**sizes, **_VOCABULARY, num_labels=3, pad_token_id=0)
@@ -66,7 +62,8 @@ TEXT_MODELS: dict[str, Case] = {
         "text-classification", lambda: hf.XLNetForSequenceClassification(_xlnet()), _PAD,
     ),
     "fnet embeddings": (
-        "feature-extraction", lambda: hf.FNetModel(_fnet()),
+        "feature-extraction", lambda: hf.FNetModel(
+            hf.FNetConfig(**_SMALL, **_VOCABULARY, max_position_embeddings=64)),
         {**_PAD, "model_input_names": ["input_ids"]},
     ),
     "roberta embeddings": (

@@ -46,8 +46,7 @@ def cross_encoder(folder: Path) -> None:
 
 
 def vision(folder: Path) -> None:
-    """Write a chat model for texts and images, of a kind that vLLM loads with new versions of
-    transformers."""
+    """Write a chat model for texts and images that vLLM loads with new versions of transformers."""
     marks = [f"<|{name}|>" for name in ("vision_start", "vision_end", "image_pad", "video_pad")]
     template = CHAT.replace("<image>", "".join([marks[0], marks[2], marks[1]]))
     tokenizer = characters(pad_token="<pad>", chat_template=template)

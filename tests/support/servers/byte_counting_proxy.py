@@ -27,8 +27,7 @@ class Relay:
 
 @contextmanager
 def counted(endpoint: str, latency: float = 0.0) -> Iterator[Relay]:
-    """Relay to http://HOST:PORT while the block runs. Each request is delayed by `latency`
-    seconds."""
+    """Relay to http://HOST:PORT while the block runs. `latency` delays each request (seconds)."""
     host, port = endpoint.removeprefix("http://").split(":")
     relay, lock = Relay(), threading.Lock()
 

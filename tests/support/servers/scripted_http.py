@@ -83,8 +83,7 @@ def serving(answer: Answer) -> Iterator[Server]:
 
 
 def answering(status: int, body: Any, content_type: str = "application/json") -> Answer:
-    """Return a script that always gives the same answer. Bodies that are not text are sent as
-    JSON."""
+    """Return a script that always gives the same answer: a body as text, or to send as JSON."""
     content = body if isinstance(body, str | bytes) else json.dumps(body)
     raw = content.encode() if isinstance(content, str) else content
 

@@ -151,6 +151,11 @@ def load_unique(
         return json.loads(document, parse_float=fractions, object_pairs_hook=_unique, **options)
 
 
+def refuse_constant(constant: str) -> None:
+    """Raise ValueError for NaN or infinity. This is the `parse_constant` of parsers."""
+    raise ValueError(f"JSON has no number {constant}")
+
+
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
     """Yield the parsed JSON documents in a text. After an invalid document, parsing continues at
     the next line. With `exactly`, documents are parsed as by `load_exact`."""

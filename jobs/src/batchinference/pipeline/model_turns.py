@@ -23,10 +23,9 @@ class _Thread(local):
 
 
 class Turns:
-    """Lets at most one thread at a time prepare a batch, and at most one thread compute a batch.
-
-    A thread that has prepared a batch keeps the right to prepare until it may compute. So at most
-    two batches are in the memory of the device."""
+    """Lets at most one thread at a time prepare a batch, and at most one thread compute a batch. A
+    thread that has prepared a batch keeps the right to prepare until it may compute. So at most two
+    batches are in the memory of the device."""
 
     def __init__(self) -> None:
         self._preparing, self._computing = Lock(), Lock()
@@ -95,8 +94,7 @@ class Occupancy:
         return self._during("passing_on")
 
     def working(self, results: Iterator[Item]) -> Iterator[Item]:
-        """Yield results, and count the thread as working while it makes each of them: it prepares
-        or computes rows, or converts results."""
+        """Yield results, and count the thread as working while it makes each of them."""
         while True:
             with self._during("working"):
                 result = next(results, None)

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from batchinference.openai_urls import PATHS, path_of
+from batchinference.pipeline.exact_json import refuse_constant
 
 MAX_LINE = 16 * 2**20
 """Maximum number of bytes of a line."""
@@ -32,11 +33,7 @@ def _parsed(line: bytes) -> Any:
         if rb"\u" not in line:
             raise
     # pydantic refuses half a surrogate pair, which is valid JSON and occurs in texts that were cut
-    return json.loads(line, parse_constant=_refuse)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+    return json.loads(line, parse_constant=refuse_constant)
 
 
 def _is_text(value: Any) -> TypeGuard[str]:

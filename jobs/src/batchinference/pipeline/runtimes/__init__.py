@@ -1,5 +1,4 @@
-"""The interface of model runtimes, and the table of all runtimes. Each runtime is a module of this
-package that loads and runs models."""
+"""The interface and the table of model runtimes: modules of this package that run models."""
 
 from __future__ import annotations
 
@@ -38,13 +37,11 @@ class Runtime(Protocol):
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> Any:
         """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
-
         `inputs` maps the model's input names to arrays of shape rows x the column's own shape, or
         to lists if `model.uses_texts`. A runtime that detects errors per row returns a list. In
         this list, an exception replaces the result of a failed row. If the call itself raises an
-        error that may be about a row, the caller splits the batch in halves and calls again.
-
-        The runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
+        error that may be about a row, the caller splits the batch in halves and calls again. The
+        runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
         columns of `steps.tokenization`. The runtime ignores columns of other tokenizers."""
 
 
@@ -63,10 +60,9 @@ def load_callable(path: str) -> Any:
 
 @dataclass(frozen=True)
 class Entry:
-    """The location of a runtime: a module of this package, and the name of a class or factory
-    function in it. The runtime imports `library`, which the pip package `package` provides. If
-    `has_check` is true, the module has a function `check_model`, which raises ModelLoad for an
-    invalid model without loading the model."""
+    """The location of a runtime: a module of this package, and a class or function in it. The
+    runtime imports `library`, which the pip package `package` provides. If `has_check`, the module
+    has a function `check_model`, which raises ModelLoad for an invalid model without loading it."""
 
     module: str
     name: str

@@ -8,6 +8,8 @@ from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.spec.models.generation import GeneratingModel
 from batchinference.spec.warnings import WarningName
 
+NO_ANSWER = ("abort", "error")
+"""Finish reasons of requests without a complete text."""
 MAX_TOKENS = 2**31
 """Numbers of tokens above this one are ignored, because an endpoint cannot have used so many."""
 
@@ -61,8 +63,7 @@ def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
 
 
 def report_response(row: int, response: Any) -> None:
-    """Report the tokens in a response of the OpenAI API for a row of the batch, and a warning if
-    one of its texts was cut."""
+    """Report the tokens in a response of the OpenAI API to a row, and a warning for a cut text."""
     read, cached, made = usage_of(response)
     count_tokens(row, read=read, cached=cached, made=made)
     choices = response.get("choices")

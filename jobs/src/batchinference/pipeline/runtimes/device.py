@@ -60,10 +60,9 @@ def device_of(
     kinds: Mapping[str, str] | None = None,
 ) -> Device:
     """Return the device of a replica: its GPUs if it has any, else the devices of a custom resource
-    of Ray, else the CPU with one thread per CPU.
-
-    `custom` has the amounts of custom resources by name, and `kinds` the kinds of device of these
-    resources. GPUs are of the kind cuda unless `kinds` has another kind for them."""
+    of Ray, else the CPU with one thread per CPU. `custom` has the amounts of custom resources by
+    name, and `kinds` the kinds of device of these resources. GPUs are of the kind cuda unless
+    `kinds` has another kind for them."""
     threads = max(1, math.floor(cpus))
     granted: dict[str, float] = {GPU: gpus, **(custom or {})}
     for name, kind in {GPU: "cuda", **(kinds or {})}.items():
@@ -91,10 +90,9 @@ def _load_backend(kind: str, module: str) -> None:
 
 
 def empty_caches() -> None:
-    """Release the device memory that PyTorch caches, if PyTorch is loaded.
-
-    The cached blocks have the sizes of previous batches. They fragment the memory, so even a
-    smaller batch may not fit, and other processes on the device cannot use them."""
+    """Release the device memory that PyTorch caches, if PyTorch is loaded. The cached blocks have
+    the sizes of previous batches. They fragment the memory, so even a smaller batch may not fit,
+    and other processes on the device cannot use them."""
     gc.collect()  # frees tensors that are only reachable through reference cycles
     torch = sys.modules.get("torch")
     for kind in ("cuda", "xpu", *_BACKENDS):
@@ -111,9 +109,8 @@ def limit_this_thread() -> None:
 
 def torch_device(device: Device) -> torch.device:
     """Return the torch device of a replica. Also limits the number of threads that torch uses on
-    the CPU, or the fraction of memory that it uses on a shared GPU.
-
-    Raises ModelLoad if PyTorch cannot use the device, or if a GPU is missing and not simulated."""
+    the CPU, or the fraction of memory that it uses on a shared GPU. Raises ModelLoad if PyTorch
+    cannot use the device, or if a GPU is missing and not simulated."""
     import torch
 
     if device.kind == "cuda" and not _finds_gpu():

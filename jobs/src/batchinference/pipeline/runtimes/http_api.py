@@ -1,16 +1,19 @@
 """Creates request bodies, and reads responses, for each API of HTTP endpoints."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
+from batchinference.credentials import without_credentials
 from batchinference.pipeline.declared_types import exact_float
 from batchinference.pipeline.row_warnings import count_tokens, warn
 from batchinference.pipeline.runtimes.answers import (
+    NO_ANSWER,
     Answer,
     Text,
     report_response,
@@ -43,6 +46,8 @@ class Embedding:
     is_cut: bool
 
 
+MAX_MASKED = 4096
+"""Maximum number of characters of an answer in which secrets are masked, for messages."""
 _RESULT_PATHS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -56,8 +61,8 @@ class OpenAiApi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULT_PATHS[model.api]
-        self._width: int | None = None
-        """The length of each embedding; None until an embedding is read."""
+        self._width = 0
+        """The length of each embedding; 0 until an embedding is read."""
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -66,24 +71,25 @@ class OpenAiApi:
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request body for a row. Raises ValueError or TypeError for invalid values."""
         model = self._model
-        if model.api == "chat":
-            content: dict[str, Any] = {"messages": messages_of(model, row)}
-        elif model.api == "completions":
-            content = {"prompt": text_of(model, row)}
-        else:
-            content = {"input": text_of(model, row)}
-        return {"model": model.name, **content, **self._constraint, **model.sampling}
+        field = {"chat": "messages", "completions": "prompt", "embeddings": "input"}[model.api]
+        content = messages_of(model, row) if model.api == "chat" else text_of(model, row)
+        return {"model": model.name, field: content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
-        """Return the answer in a response. If the response has no valid answer, raises BadAnswer if
-        a retry may get one, else RequestFailed."""
-        if not isinstance(response, dict) or not response.get(self._path[0]):
-            raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
+        """Return the answer in a response. Raises RequestFailed, or BadAnswer for a retry."""
+        results = response.get(self._path[0]) if isinstance(response, dict) else None
+        if not isinstance(results, list) or len(results) != 1:
+            problem = f"the answer has {'several' if results else 'no'} '{self._path[0]}'"
+            raise BadAnswer(f"{problem}: {_excerpt(response)}")
         value, (tokens, cached, made) = _value_at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
-        given = response["choices"][0].get("finish_reason")
-        reason = _encodable(given)[:64] if isinstance(given, str) else None
+        given = results[0].get("finish_reason")
+        if given in NO_ANSWER:
+            raise BadAnswer(f"the endpoint did not complete the answer: {_excerpt(results)}")
+        if value is None:
+            raise RequestFailed(f"the answer has no text: {_excerpt(results)}")
+        reason = cut(_encodable(given), 64) if isinstance(given, str) else None
         return Answer([Text(_text(value), made, reason)], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
@@ -98,8 +104,8 @@ class OpenAiApi:
     def _embedding(self, value: Any) -> np.ndarray:
         """Return an embedding. Raises BadAnswer for another length than that of the first one."""
         numbers = _numbers(value)
-        if self._width is None:
-            self._width = len(numbers)
+        _require(numbers.ndim == 1 and numbers.size > 0, "is no vector", value)
+        self._width = self._width or len(numbers)
         if len(numbers) != self._width:
             raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._width}")
         return numbers
@@ -129,7 +135,7 @@ class JsonApi:
     """Any endpoint that accepts and returns JSON."""
 
     def __init__(self, model: HttpModel) -> None:
-        self._body, self._images = model.body, set(model.images)
+        self._body, self._images, self._dimensions = model.body, set(model.images), 0
         self._path = tuple(model.result_path.split(".")) if model.result_path else ()
         self._convert = _CONVERT[model.result_type]
 
@@ -143,7 +149,12 @@ class JsonApi:
 
     def answer(self, response: Any) -> Any:
         """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails."""
-        return self._convert(_value_at(response, self._path))
+        value = self._convert(_value_at(response, self._path))
+        if isinstance(value, np.ndarray):
+            self._dimensions = self._dimensions or value.ndim
+            problem = f"has {value.ndim} dimensions, the first had {self._dimensions}"
+            _require(value.ndim == self._dimensions, problem, value.tolist())
+        return value
 
     def result(self, row: int, answer: Any) -> Any:
         """Return the answer itself: this API reports no tokens and no warnings."""
@@ -157,8 +168,7 @@ class OpenAiRequests:
         self._model = model
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row's request, with the job's model if the job names one. Raises ValueError or
-        TypeError if the request is invalid."""
+        """Return the row's request, with the job's model if set. Raises ValueError or TypeError."""
         body, name = body_of(self._model, row), self._model.name
         return body if name is None else {**body, "model": name}
 
@@ -229,11 +239,21 @@ def _text(value: Any) -> str:
 
 
 def _text_or_json(value: Any) -> str:
-    return _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return _text(value if isinstance(value, str) else _exact_json(value))
+
+
+def _exact_json(value: Any) -> str:
+    """Return a value of `load_exact` as JSON with the same numbers."""
+    if isinstance(value, dict):
+        pairs = (map(_exact_json, pair) for pair in value.items())
+        return f"{{{', '.join(map(': '.join, pairs))}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_exact_json, value))}]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
 
 
 def _number(value: Any) -> float:
-    _require(type(value) in (int, float), "is not a number", value)
+    _require(type(value) in _NUMBERS, "is not a number", value)
     try:
         return exact_float(value, "float64")
     except ValueError:
@@ -253,13 +273,19 @@ def _boolean(value: Any) -> bool:
 
 def _numbers(value: Any) -> np.ndarray:
     """Return a list of numbers, or nested lists of equal lengths, as a float32 array."""
-    with suppress(ValueError):  # raised for lists of different lengths
-        numbers = np.array(value)
-        if isinstance(value, list) and numbers.dtype.kind in "iuf":
-            return numbers.astype(np.float32)
-    raise RequestFailed(f"the answer is not a list of numbers of one shape: {_excerpt(value)}")
+    items = np.array(value, object)
+    given = items.ravel().tolist()
+    is_valid = isinstance(value, list) and {*map(type, given)} <= _NUMBERS
+    _require(is_valid, "is not a list of numbers of one shape", value)
+    with np.errstate(over="ignore"):
+        numbers = items.astype(np.float32)
+    pairs = zip(given, numbers.ravel().tolist(), strict=True)
+    changed = any((type(one) is int or math.isinf(other)) and one != other for one, other in pairs)
+    _require(not changed, "would be rounded as float32", value)
+    return numbers
 
 
+_NUMBERS = {int, float, Decimal}
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     "text": _text_or_json,
     "number": _number,
@@ -270,7 +296,8 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def _excerpt(value: Any) -> str:
-    return cut(_encodable(json.dumps(value, ensure_ascii=False)), 200)
+    text = _encodable(json.dumps(value, ensure_ascii=False, default=float))
+    return cut(without_credentials(text[:MAX_MASKED]), 200)  # a part of a secret is not masked
 
 
 def _encodable(text: str) -> str:

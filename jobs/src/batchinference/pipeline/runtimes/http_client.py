@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 import aiohttp
 import numpy as np
 
-from batchinference.credentials import add_secrets
+from batchinference.credentials import MASK, add_secrets, without_credentials
 from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.exact_json import as_text
+from batchinference.pipeline.exact_json import as_text, load_exact
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
+from batchinference.pipeline.runtimes.http_api import MAX_MASKED, ApiAdapter, adapter_for, url_of
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
@@ -117,7 +117,8 @@ class Endpoint:
         status = response.status
         if HTTPStatus(200) <= status < HTTPStatus(300):
             return self._answer(content)
-        body = " ".join(self._credentials.hide(content.decode(errors="replace")).split())
+        start = content[:MAX_MASKED].decode(errors="replace")
+        body = " ".join(self._credentials.hide(start).split())
         message = f"the endpoint answered {status}: {cut(body, MAX_QUOTED)}"
         wait = retry_after(response.headers)
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status in _GATEWAY and wait is not None):
@@ -140,7 +141,8 @@ class Endpoint:
 
     def _answer(self, content: bytes) -> Any:
         try:
-            answer = self._adapter.answer(load_json(content))
+            parse = load_exact if self._model.api == "json" else load_json
+            answer = self._adapter.answer(parse(content))
             return answer if self._model.request is None else (as_text(content), answer)
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
@@ -166,9 +168,9 @@ class Credentials:
 
     def hide(self, text: str) -> str:
         """Return the text with the credentials masked, because a response may repeat them."""
-        for value in self._values.values():
-            text = text.replace(value, "***")
-        return text
+        for value in self._values.values():  # also those that are too short to be masked elsewhere
+            text = text.replace(value, MASK)
+        return without_credentials(text)
 
 
 def _value(variable: str) -> str:

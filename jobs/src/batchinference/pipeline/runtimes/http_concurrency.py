@@ -14,7 +14,6 @@ PATIENCE, MAX_PATIENCE = 16, 256
 
 class ConcurrencyLimit:
     """The allowed number of requests in flight, from 1 to `maximum`. Times are seconds of a clock.
-
     A round ends when as many requests are answered as the limit allows in flight. At first, each
     round doubles the limit. An overload halves the limit, and sets the ceiling just below the old
     limit, or to its half if answers are late. Each round then halves the distance to the ceiling.

@@ -71,10 +71,8 @@ def fetch_source(
     source: str, storage: Storage = FROM_ENVIRONMENT, without: Sequence[str] = ()
 ) -> str:
     """Return the local path of a source on this machine or in an object store. Raises ModelLoad if
-    nothing exists there.
-
-    Files of an object store are downloaded once, and shared by all replicas with the same cache
-    directory. Files that match a pattern in `without` are not downloaded."""
+    nothing exists there. Files of an object store are downloaded once, and shared by all replicas
+    with the same cache directory. Files that match a pattern in `without` are not downloaded."""
     if not is_local(source):
         return str(_cached_copy(Location(source, storage), without))
     path = expanded(source)
@@ -101,10 +99,8 @@ def check_source(
     revision: str | None = None,
     storage: Storage = FROM_ENVIRONMENT,
 ) -> None:
-    """Raise ModelLoad if a model does not exist. Downloads nothing.
-
-    If `hub_files` is given, the source may be a model id of the Hub. Such a model must have at
-    least one of these files."""
+    """Raise ModelLoad if a model does not exist. Downloads nothing. If `hub_files` is given, the
+    source may be a model id of the Hub. Such a model must have at least one of these files."""
     if not is_local(source):
         if not Location(source, storage).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there. Correct the address")
@@ -235,14 +231,13 @@ def _path_in_model(source: Location, path: str) -> str:
 
 
 def _copy(source: Location, path: str, file: Path) -> None:
+    def copy_once() -> None:
+        opened = source.filesystem.open_input_stream(path, compression=None)
+        with opened as stream, file.open("wb") as out:
+            shutil.copyfileobj(stream, out, 8 << 20)
+
     file.parent.mkdir(parents=True, exist_ok=True)
-    with_retries(lambda: _copy_once(source, path, file))
-
-
-def _copy_once(source: Location, path: str, file: Path) -> None:
-    opened = source.filesystem.open_input_stream(path, compression=None)
-    with opened as stream, file.open("wb") as out:
-        shutil.copyfileobj(stream, out, 8 << 20)
+    with_retries(copy_once)
 
 
 def local_tokenizer(source: str, revision: str | None = None) -> Any:
@@ -383,8 +378,7 @@ def _task_problem(folder: Path, task: str) -> str:
 
 
 def _is_for(task: str, folder: Path) -> bool:
-    """Return whether a task and the model in a folder are both for audio, or both for other inputs.
-    A model for audio has a preprocessor."""
+    """Return whether task and model are both for audio, for which a model has a preprocessor."""
     of_sounds = INPUTS.get(task, ("",))[0] == "audio"
     return of_sounds == (folder / "preprocessor_config.json").exists()
 
@@ -397,8 +391,7 @@ def _as_fields(tasks: Sequence[str], instead_of: str) -> str:
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return the problem of a Whisper model that has the tokenizer of another model; an empty text
-    for all other models."""
+    """Return the problem of a Whisper model with the tokenizer of another model, or no text."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

@@ -1,20 +1,19 @@
 """Converts the inputs of models to arrays, and selects one of their outputs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.errors import ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad
 
 Batch = dict[str, np.ndarray]
 """The values of each input of a model, by the name of the input."""
 
 
 def numeric_array(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values of an input as one numeric array of shape rows x any shape.
-
-    Raises TypeError if the rows have different shapes or are not numbers."""
+    """Return the values of an input as one numeric array of shape rows x any shape. Raises
+    TypeError if the rows have different shapes or are not numbers."""
     values = _stacked(values)
     if values.dtype.kind not in "biufc":
         problem = "rows of different shapes or no numbers: a tensor needs numbers of one shape"
@@ -31,10 +30,9 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 
 
 def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | None) -> np.ndarray:
-    """Run a model on parts of a batch, and return its results (rows x any shape, any type).
-
-    `size` is the fixed batch size of the model; None if it accepts any batch size. The last part is
-    padded to `size` with copies of the last row."""
+    """Run a model on parts of a batch, and return its results (rows x any shape, any type). `size`
+    is the fixed batch size of the model; None if it accepts any batch size. The last part is padded
+    to `size` with copies of the last row."""
     if size is None:
         return run(inputs)
     count = len(next(iter(inputs.values())))
@@ -42,7 +40,16 @@ def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | 
     for start in range(0, count, size):
         indexes = np.minimum(np.arange(start, start + size), count - 1)
         parts.append(run({name: values[indexes] for name, values in inputs.items()}))
+        if (shape := parts[-1].shape)[:1] != (size,):
+            problem = f"the model returned an output of shape {shape} for a batch of {size}"
+            raise JobFailure(f"{problem}. Export it with the rows as the first axis of its output")
     return np.concatenate(parts)[:count]
+
+
+def fixed_rows(sizes: Sequence[Any]) -> int | None:
+    """Return the batch size that a model was exported for, if its inputs all have this one."""
+    are_fixed = all(isinstance(size, int) for size in sizes)  # others are names or symbols
+    return sizes[0] if are_fixed and len(set(sizes)) == 1 else None
 
 
 def check_image(image: Any) -> None:

@@ -13,6 +13,7 @@ from batchinference.pipeline.runtimes.device import Device, torch_device
 from batchinference.pipeline.runtimes.model_files import fetch_source
 from batchinference.pipeline.runtimes.model_io import (
     check_input_names,
+    fixed_rows,
     numeric_array,
     run_in_parts,
     select_output_name,
@@ -36,7 +37,7 @@ class OnnxRuntime:
         for node in self._inputs.values():
             _dtype(node)  # raises TypeError if NumPy does not have the type
         self._output = _output(self._session, model.output_name)
-        self._rows = _fixed_rows(self._session)
+        self._rows = fixed_rows([x.shape[0] for x in self._inputs.values() if x.shape])
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
         arrays = {name: _fit(self._inputs[name], values) for name, values in inputs.items()}
@@ -100,13 +101,6 @@ def _output(session: Any, wanted: str | None) -> str:
     if not outputs[name].startswith("tensor("):
         raise ModelLoad(f"outputName: '{name}' is {outputs[name]}. Name an output that is a tensor")
     return name
-
-
-def _fixed_rows(session: Any) -> int | None:
-    """Return the batch size that the model was exported for; None if there is no single one."""
-    sizes = {node.shape[0] for node in session.get_inputs() if node.shape}
-    fixed = {size for size in sizes if isinstance(size, int)}
-    return fixed.pop() if len(fixed) == 1 == len(sizes) else None
 
 
 def _dtype(wanted: Any) -> np.dtype[Any]:

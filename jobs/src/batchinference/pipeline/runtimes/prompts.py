@@ -88,18 +88,22 @@ def json_compatible(value: Any) -> Any:
 
 
 def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return what a row asks the model: the filled prompt template. If there is none: the value of
-    the only input that is no image and is not used in other messages. Raises ValueError if a value
-    is null."""
+    """Return what a row asks the model: the filled prompt template, or else the value of the only
+    input that is no image and not used in other messages. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill_template(model.prompt, row)
-    texts = [message.content for message in model.messages] + [model.system or ""]
-    used = {name for text in texts for name in placeholders(text)} | set(model.images)
-    (name,) = set(row) - used - {REPAIR}
+    (name,) = _content_inputs(model, row)
     value = json_compatible(row[name])
     if value is None:
         raise ValueError(f"input '{name}' is null")
     return value
+
+
+def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
+    """Return the inputs of a row that are no images and that no template uses."""
+    texts = [model.system, model.prompt, *(message.content for message in model.messages)]
+    used = {name for text in texts for name in placeholders(text or "")}
+    return set(row) - used - {*model.images, REPAIR}
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
@@ -111,16 +115,14 @@ def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a row. Without a prompt template, texts with JSON messages become lists."""
-    if model.prompt is not None:
-        return dict(row)
-    turns = {name: _conversation_in(text) for name, text in row.items() if isinstance(text, str)}
+    texts = {name: row[name] for name in _content_inputs(model, row)}
+    turns = {name: _conversation_in(text) for name, text in texts.items() if isinstance(text, str)}
     return {**row, **{name: messages for name, messages in turns.items() if messages}}
 
 
 def _conversation_in(text: str) -> list[Any] | None:
-    """Return the messages in a text; None if the text is not a JSON list of messages.
-
-    Raises ValueError if a message has two fields of the same name."""
+    """Return the messages in a text; None if the text is not a JSON list of messages. Raises
+    ValueError if a message has two fields of the same name."""
     if not (text.lstrip().startswith("[") and '"role"' in text):
         return None
     try:
@@ -132,8 +134,7 @@ def _conversation_in(text: str) -> list[Any] | None:
 
 
 def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
-    """Return the prompt of a row as one text: `content_of` the row, and the texts of REPAIR. Raises
-    TypeError if the content is not text."""
+    """Return `content_of` a row and the texts of REPAIR as one text. Raises TypeError otherwise."""
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")
@@ -160,12 +161,11 @@ def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
 
 
 def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
-    """Return the chat of a row: the opening messages, then the content of the row.
-
-    An image that the prompt template names is inserted there. The other images precede the text of
-    the first message with the role `user`: the prompt, or a message of the row's conversation.
-    Raises TypeError if the content is neither text nor a list of messages, and ValueError if the
-    list is empty, or if images are given and no message has the role `user`."""
+    """Return the chat of a row: the opening messages, then the content of the row. An image that
+    the prompt template names is inserted there. The other images precede the text of the first
+    message with the role `user`: the prompt, or a message of the row's conversation. Raises
+    TypeError if the content is neither text nor a list of messages, and ValueError if the list is
+    empty, or if images are given and no message has the role `user`."""
     placed = set(placeholders(model.prompt or ""))
     unplaced = [part for name, part in images.items() if name not in placed]
     turns = _row_messages(model, row, images)
@@ -243,11 +243,9 @@ def content_parts(content: Any) -> list[Part]:
 
 
 def data_uri(value: Any) -> str:
-    """Return an image as a data URI.
-
-    Pixels (height x width x channels, uint8) are encoded as PNG. The bytes of an image file are
-    not changed. A string that is an http, https or data URI is returned unchanged.
-    Raises ValueError for other strings and TypeError for other values."""
+    """Return an image as a data URI. Pixels (height x width x channels, uint8) are encoded as PNG.
+    The bytes of an image file are not changed. A string that is an http, https or data URI is
+    returned unchanged. Raises ValueError for other strings and TypeError for other values."""
     from PIL import Image
 
     from batchinference.pipeline.media.images import open_image

@@ -14,7 +14,7 @@ from jsonschema.exceptions import best_match
 
 from batchinference.pipeline.declared_types import fitting, json_excerpt, name_of, parse_declared
 from batchinference.pipeline.error_classification import is_about_the_row
-from batchinference.pipeline.exact_json import has_json, load_exact
+from batchinference.pipeline.exact_json import has_json, load_exact, refuse_constant
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes.prompts import REPAIR, Message
 from batchinference.spec.arguments import names_in
@@ -61,10 +61,12 @@ class AnswerCheck:
         """Return the value of an answer. Raises InvalidAnswer if it violates the schema."""
         document = _unfenced(text)
         try:
-            value = load_exact(document, parse_constant=_refuse)
+            value = load_exact(document, parse_constant=refuse_constant)
         except ValueError as error:
             problem = self._cut if finish_reason == "length" else "not JSON"
             raise InvalidAnswer(text, f"{self._output}: {problem}", str(error)) from None
+        if finish_reason == "length" and text[-1].isdigit():  # 12 may be the start of 123
+            raise InvalidAnswer(text, f"{self._output}: {self._cut}")
         if problem := self._violation(value):
             raise InvalidAnswer(text, self._output + problem)
         if has_json(self._kind):
@@ -75,8 +77,7 @@ class AnswerCheck:
             raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
-        """Return the field and rule that a value violates, such as `.age: less than 0 (minimum)`;
-        an empty text if the value fits."""
+        """Return the field and rule that a value violates, as `.age: less than 0 (minimum)`."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:
@@ -112,10 +113,6 @@ def _length_advice(model: StructuredModel) -> str:
     return f"Set sampling.{name}, or ask for shorter answers"
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"JSON has no number {constant}")
-
-
 def _unfenced(text: str) -> str:
     """Return an answer without white space and a Markdown code fence of JSON around it."""
     text = text.strip()
@@ -127,8 +124,7 @@ def _unfenced(text: str) -> str:
 
 
 def _converted(value: Any, kind: ColumnType, path: str) -> Any:
-    """Return a value converted to a column type. Raises ValueError, with the path of the value, if
-    the type cannot hold the value exactly."""
+    """Return a value as a column type. Raises ValueError, with its path, if it does not fit."""
     if isinstance(kind, dict) and isinstance(value, dict):
         if value.keys() - kind.keys():
             raise ValueError(f"{path}: {_RULES['additionalProperties']}")

@@ -254,7 +254,6 @@ class PromptLimit:
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
         """Return a row, cut so that its prompt fits, with this prompt and the number of cut tokens.
-
         `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
         tokens to it. Raises TextTooLong if the cuts do not suffice."""
         prompt = render(row)
@@ -271,8 +270,7 @@ class PromptLimit:
         return row, prompt, before - tokens
 
     def _shortened(self, row: Row, tokens: int) -> Row:
-        """Return a row without `tokens` tokens of its texts, or without all tokens if there are
-        fewer. The longest text is cut first."""
+        """Return a row without `tokens` tokens of its texts. The longest text is cut first."""
         for keys, text in sorted(_texts(row), key=lambda item: -len(item[1])):
             starts = tokens_of(self.tokenizer)(text)
             row = _replaced(row, keys, self._cut(text, starts, tokens))

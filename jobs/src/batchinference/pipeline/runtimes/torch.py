@@ -16,6 +16,7 @@ from batchinference.pipeline.runtimes.device import Device, to_device, to_numpy,
 from batchinference.pipeline.runtimes.model_files import fetch_source
 from batchinference.pipeline.runtimes.model_io import (
     check_input_names,
+    fixed_rows,
     numeric_array,
     run_in_parts,
     select_output,
@@ -130,7 +131,8 @@ class _Program(torch.nn.Module):
         names = [str(name) for name in program.graph_signature.user_inputs]
         check_input_names(names, inputs)
         self._names = names
-        self.rows = _fixed_rows(program)
+        values = [node.meta["val"] for node in program.graph.nodes if node.name in set(names)]
+        self.rows = fixed_rows([x.shape[0] for x in values if getattr(x, "ndim", 0)])
         self._input_spec = program.call_spec.in_spec
         self._module = program.module()
 
@@ -138,13 +140,3 @@ class _Program(torch.nn.Module):
         given = [tensors[name] for name in self._names]
         positional, named = tree_unflatten(given, self._input_spec)
         return self._module(*positional, **named)
-
-
-def _fixed_rows(program: torch.export.ExportedProgram) -> int | None:
-    """Return the batch size that a program was exported for; None if there is no single one."""
-    inputs = set(program.graph_signature.user_inputs)
-    values = [node.meta["val"] for node in program.graph.nodes if node.name in inputs]
-    sizes = [value.shape[0] for value in values if getattr(value, "ndim", 0)]
-    if not sizes or not all(isinstance(size, int) for size in sizes):
-        return None  # a dynamic size is a symbol, not an int
-    return sizes[0] if len(set(sizes)) == 1 else None

@@ -90,6 +90,6 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
     with suppress(ValueError):
         return max(0.0, float(value))
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     return None

@@ -20,10 +20,10 @@ START_OVER = (
 )
 
 
-def load_json(content: bytes | bytearray | str) -> Any:
+def load_json(content: bytes | bytearray | str, **options: Any) -> Any:
     """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
     try:
-        return json.loads(content)
+        return json.loads(content, **options)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 

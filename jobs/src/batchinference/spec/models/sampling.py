@@ -1,6 +1,7 @@
 """Checks the field `sampling` before a model is loaded: names, types, and parameters whose results
 would be lost. A number may be an input of the row, as `{input}`."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -181,11 +182,13 @@ def check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]])
 
 def check_kind(name: str, value: Any, kind: Kind) -> None:
     """Raise a validation error, without showing the value, if `value` does not fit `kind`."""
-    if kind.fits(value):
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if kind.fits(value) and is_finite:
         return
+    got = type_name(value) if is_finite else "NaN or infinity"
     row = isinstance(value, str) and "{" in value
     fix = ". Write a value: only a number can be an input of the row, as {input}" if row else ""
-    raise invalid(f"sampling.{name}: expected {kind.expected}, got {type_name(value)}{fix}")
+    raise invalid(f"sampling.{name}: expected {kind.expected}, got {got}{fix}")
 
 
 def _check_constraints(given: Mapping[str, Any]) -> None:

@@ -74,9 +74,9 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     similarity of both."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. For a
-    model with a chat template, it is the message of the user. Without a prompt, the only input that
-    no other field uses is the text to continue, or a list of messages with `role` and `content`. If
-    all inputs are images, the model describes them."""
+    model with a chat template, it is the message of the user. Without `prompt`, `system` and
+    `messages`, the only input is the text to continue, or a list of messages with `role` and
+    `content`. If all inputs are images, the model describes them."""
     return_full_text: bool = False
     """Whether each generated text begins with its prompt, like the pipeline option of the same
     name. For text-generation with a model that continues its prompt."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.errors import UnwritableValue
+from batchinference.pipeline.exact_json import refuse_constant
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import RewritingWriter, unwritable_items
 from batchinference.pipeline.output.writers.json import TEXT
@@ -53,7 +54,7 @@ class OpenaiBatchWriter(RewritingWriter):
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")
         try:
-            parsed = load_json(response)
+            parsed = load_json(response, parse_constant=refuse_constant)
         except ValueError as error:
             raise UnwritableValue(f"{problem}: {error}") from None
         if not isinstance(parsed, dict):

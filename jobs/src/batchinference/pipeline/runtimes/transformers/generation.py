@@ -107,9 +107,12 @@ class GenerationRuntime:
                     tokenizer=self._prompts.tokenizer,
                 )
             new = self._new_tokens(output, tensors.get("input_ids"))
-            decoded = self._full_texts(output, batch) if self._full_text else self._decode(new)
-            for at, (text, tokens) in enumerate(zip(decoded, new.tolist(), strict=True)):
-                made = Text(text, *self._sampling.end_of(tokens))
+            decoded = self._decode(new)
+            given = self._full_texts(output, batch) if self._full_text else decoded
+            for at, (text, own, tokens) in enumerate(
+                zip(given, decoded, new.tolist(), strict=True)
+            ):
+                made = Text(text, *self._sampling.end_of(tokens, own))
                 texts[at * len(texts) // len(decoded)].append(made)
         return texts
 
@@ -117,8 +120,7 @@ class GenerationRuntime:
         return list(self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def _full_texts(self, output: torch.Tensor, batch: PromptBatch) -> list[str]:
-        """Return each prompt with its new text. The tokens of both are decoded together, because
-        some tokenizers drop a space at the beginning of the text that they decode."""
+        """Return each prompt with its new text, decoded together: tokenizers may drop a space."""
         prompts = self._decode(batch.tensors["input_ids"])
         copies = len(output) // len(prompts)
         return [
@@ -178,23 +180,24 @@ class Sampling:
     is_default: bool = False
     """Whether neither the user nor the model limits the length of the texts."""
 
-    def end_of(self, tokens: list[int]) -> tuple[int, str]:
+    def end_of(self, tokens: list[int], text: str) -> tuple[int, str]:
         """Return the number of new tokens of a row, and the finish reason: `stop` or `length`."""
         ends, padding = self.config.eos_token_id, self.config.pad_token_id
         ends = ends if isinstance(ends, list) else [ends]
+        stops = self.config.stop_strings or []
+        has_stop = any(stop in text for stop in ([stops] if isinstance(stops, str) else stops))
         end = next((at for at, token in enumerate(tokens) if token in ends), None)
-        if end is not None:
-            return end + 1, "stop"
+        if end is not None:  # after a stop text, this token is padding
+            return end if has_stop else end + 1, "stop"
         count = len(tokens)
         while count and tokens[count - 1] == padding:
             count -= 1
-        by_text = self.config.stop_strings and count < (self.config.max_new_tokens or 0)
-        return count, "stop" if by_text else "length"
+        is_short = stops and count < (self.config.max_new_tokens or 0)
+        return count, "stop" if has_stop or is_short else "length"
 
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
         """Return processors that add noise to the logits, so that the most likely token is a random
-        sample. The list is empty without a seed. `keys` identify the prompts of the rows, and
-        `number` is the number of the call."""
+        sample; none without a seed. `keys` identify the prompts, and `number` is of the call."""
         if self.seed is None:
             return LogitsProcessorList()
         seeds = [_seed(self.seed, key, number) for key in keys]
@@ -241,8 +244,7 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
 
 
 def default_max_new_tokens(network: Any) -> int:
-    """Return the limit of new tokens if neither the job nor the model sets one. It keeps a batch
-    from waiting for a long text. It is lower if prompt and text share a table of positions."""
+    """Return the limit of new tokens if nothing else sets one: a long text delays its batch."""
     if position_tables(network):
         return MAX_IN_TABLE
     return min(MAX_NEW_TOKENS, positions_of(network) or MAX_NEW_TOKENS)
@@ -288,11 +290,9 @@ def _seed(seed: int, key: str, number: int) -> int:
 
 
 class _RowNoise(LogitsProcessor):
-    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
-
-    By default, `generate` samples all rows from one random stream. The text of a row would depend
-    on the other rows of its batch, which change after a retry or with another number of replicas.
-    Here each row has its own stream."""
+    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits. By
+    default, `generate` samples all rows from one random stream, so that the text of a row would
+    depend on its batch, which may be another one after a retry. Here each row has its own."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

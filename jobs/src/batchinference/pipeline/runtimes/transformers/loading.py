@@ -69,7 +69,6 @@ class ModelLoader:
 
     def load_model(self, kind: Any) -> Any:
         """Return the model, loaded with the Auto class `kind` on the device, in evaluation mode.
-
         Raises ModelLoad if weights that the task needs are missing, or if models of this type are
         not for the task."""
         try:

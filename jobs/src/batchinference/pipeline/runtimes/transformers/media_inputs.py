@@ -37,6 +37,8 @@ from batchinference.spec.warnings import WarningName
 MAX_GPU_BYTES = 256 << 20
 """If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
 several copies, some of them as float32, in memory that the model needs."""
+MAX_UPSAMPLING = 200
+"""A rate that is this many times lower than that of the model is no rate in Hz, but in kHz."""
 _FRAME_STEP, _FRAME_OVERLAP = 0.010, 0.015
 """Seconds from one frame of a spectrogram to the next, and seconds that two such frames share."""
 
@@ -50,6 +52,22 @@ def image_arrays(values: Iterable[Any]) -> list[np.ndarray]:
         if not isinstance(value, np.ndarray) or value.ndim != 3:
             raise TypeError(f"expected an image of height x width x channels, got {_form(value)}")
     return list(values)
+
+
+def check_range(values: Iterable[np.ndarray], processor: Any, options: Mapping[str, Any]) -> None:
+    """Raise TypeError for pixels of another scale than 0 to 255, if a processor divides by 255."""
+    names = ("do_rescale", "rescale_factor")
+    rescales, factor = (options.get(name, getattr(processor, name, None)) for name in names)
+    others = (one for one in values if one.dtype != np.uint8 and rescales and factor == 1 / 255)
+    for value in others:
+        low, high = value.min(initial=0), value.max(initial=0)
+        small = 10 if low < 0 else 1  # of normalized pixels, or of those from 0 to 1
+        is_scaled = value.dtype.kind in "bf" and 0 < high <= small
+        if is_scaled or not -255 <= low <= high <= 510:  # resizing may exceed the range
+            raise TypeError(
+                f"expected pixels from 0 to 255, got {value.dtype} from {low} to {high}. Set the "
+                "model's options.do_rescale to false, or options.rescale_factor"
+            )
 
 
 def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
@@ -86,18 +104,21 @@ def evenly_spaced(total: int, count: int) -> np.ndarray:
 
 
 def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
-    """Return recordings as samples (float32) of one channel, at the rate `wanted` in Hz.
-
-    `values` are the recordings: samples, or channels x samples. `rates` are their rates in Hz; None
-    if all have the rate `wanted`. Raises TypeError for a value that is no recording."""
+    """Return recordings as samples (float32) of one channel, at the rate `wanted` in Hz. `values`
+    are the recordings: samples, or channels x samples. `rates` are their rates in Hz; None if all
+    have the rate `wanted`. Raises TypeError for a value that is no recording."""
     result = []
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"
-        if not numeric or value.ndim not in (1, 2) or value.size == 0:
+        if not numeric or value.ndim not in (1, 2) or not 0 < len(value) <= value.shape[-1]:
             raise TypeError(f"expected audio as samples or channels x samples, got {_form(value)}")
         samples = _floats(value)
         samples = samples.mean(axis=0) if samples.ndim == 2 else samples
         rate = wanted if rates is None else int(rates[row])
+        if rate * MAX_UPSAMPLING < wanted:
+            raise TypeError(
+                f"expected a sampling rate in Hz for a model of {wanted} Hz, got {rate}"
+            )
         result.append(samples if rate == wanted else _resampled(samples, rate, wanted))
     return result
 
@@ -172,10 +193,8 @@ def _form(value: Any) -> str:
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     """Return `count` upright frames (uint8, height x width x RGB) of a video file, evenly spaced.
-
     The video is decoded twice, because headers do not reliably state the number of frames, and all
-    frames at once would not fit into memory.
-    """
+    frames at once would not fit into memory."""
     from batchinference.pipeline.media.videos import FrameConverter
 
     convert = FrameConverter(FrameFields())
@@ -199,11 +218,10 @@ def _decoded(content: bytes) -> Iterator[Any]:
 
 
 class ImageInput:
-    """Converts images (height x width x channels).
-
-    If `preparing_device` is a GPU, this GPU converts them, because it is much faster than the CPU.
-    The CPU converts the images of a batch if they have more than `max_gpu_bytes`, or if the GPU
-    fails, for example for a bad row or a resize factor that PyTorch does not support on GPUs."""
+    """Converts images (height x width x channels). If `preparing_device` is a GPU, this GPU
+    converts them, because it is much faster than the CPU. The CPU converts the images of a batch if
+    they have more than `max_gpu_bytes`, or if the GPU fails, for example for a bad row or a resize
+    factor that PyTorch does not support on GPUs."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, max_gpu_bytes: int = MAX_GPU_BYTES
@@ -215,6 +233,7 @@ class ImageInput:
 
     def __call__(self, inputs: Batch, _: object) -> Iterator[tuple[np.ndarray, Any]]:
         values = image_arrays(inputs["image"])
+        check_range(values, self._processor, self._options)
         prepared = self._prepared_on_device(inputs["image"])
         if prepared is None:
             prepared = self._prepared(values)
@@ -305,6 +324,7 @@ class VideoInput:
     def _frames(self, video: np.ndarray | bytes) -> list[np.ndarray]:
         if isinstance(video, bytes):
             return frames_of(video, self._count)
+        check_range([video], self._processor, self._options)
         return list(video[evenly_spaced(len(video), self._count)])
 
 

@@ -296,11 +296,10 @@ def _is_long(row: Any, pipeline: Any) -> bool:
 
 @dataclass(frozen=True)
 class PipelineTask:
-    """The conversion of a task's inputs and results.
-
-    `rows` returns the pipeline's input for each row of a batch. `result` converts the pipeline's
-    result for one row to a value of the column type of the task. Rows for which `group_key` returns
-    the same value are computed together. By default, these are all rows."""
+    """The conversion of a task's inputs and results. `rows` returns the pipeline's input for each
+    row of a batch. `result` converts the pipeline's result for one row to a value of the column
+    type of the task. Rows for which `group_key` returns the same value are computed together. By
+    default, these are all rows."""
 
     rows: Callable[[PipelineBatch], list[Any]]
     result: Callable[[Any], Any] = lambda result: result

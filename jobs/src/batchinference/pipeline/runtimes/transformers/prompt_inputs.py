@@ -49,10 +49,9 @@ def prompt_of(
     model: TransformersModel, row: Row, images: Mapping[str, Any], *, chat: bool
 ) -> str | list[Message]:
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
-
-    But if the model has neither a `prompt` template nor images, its input is the prompt: a text,
-    which the model continues, or a list of messages, which needs a chat template."""
-    if not chat or (model.prompt is None and not model.images):
+    But if the model has neither templates nor images, its input is the prompt: a text, which the
+    model continues, or a list of messages, which needs a chat template."""
+    if not chat or not (model.prompt or model.images or model.system or model.messages):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
             return with_repair(content, row)
@@ -246,9 +245,8 @@ class ChatTemplate:
         )
 
     def __call__(self, prompt: str | list[Message]) -> str:
-        """Return the text of a prompt. A prompt that is a text is returned unchanged.
-
-        Raises JobFailure if messages are given and there is no chat template."""
+        """Return the text of a prompt. A prompt that is a text is returned unchanged. Raises
+        JobFailure if messages are given and there is no chat template."""
         if isinstance(prompt, str):
             return prompt
         if not self.exists:
@@ -269,9 +267,8 @@ class ChatTemplate:
 
 
 def check_positions(tensors: Any, config: Any, sampling: Any) -> None:
-    """Raise ValueError if a prompt and its new tokens need more positions than the model has.
-
-    On a GPU, a lookup beyond the last position would end the whole process. Models that compute
+    """Raise ValueError if a prompt and its new tokens need more positions than the model has. On a
+    GPU, a lookup beyond the last position would end the whole process. Models that compute
     positions instead of looking them up may exceed the limit."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)

@@ -1,8 +1,6 @@
 """Converts texts to tensors. With `maxTokensPerBatch`, similarly long texts are computed together.
-
 No result depends on the other texts of a batch, because padding is masked, or only texts of equal
-length are computed together.
-"""
+length are computed together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -46,10 +44,9 @@ _MIN_VOCABULARY_SHARE = 0.1
 
 
 def buckets(lengths: Sequence[int] | np.ndarray, token_budget: int | None) -> list[np.ndarray]:
-    """Return groups of row numbers (int64), sorted by the `lengths` of the rows in tokens.
-
-    The number of rows in a group times its longest length is at most `token_budget`. A row with
-    more tokens is alone. If `token_budget` is None, one group has all rows in their order."""
+    """Return groups of row numbers (int64), sorted by the `lengths` of the rows in tokens. The
+    number of rows in a group times its longest length is at most `token_budget`. A row with more
+    tokens is alone. If `token_budget` is None, one group has all rows in their order."""
     if token_budget is None:
         return [np.arange(len(lengths))]
     order = np.argsort(lengths, kind="stable")
@@ -96,11 +93,10 @@ def set_padding_side(tokenizer: Any, network: Any) -> None:
 
 
 class BatchTokenizer:
-    """Tokenizes the texts of a batch, and pads those that are computed together.
-
-    If the job does not set `tooLong`, `policy` applies to texts that are too long. If `unpadded`,
-    only texts of the same length are computed together. `options` are what a model or task
-    requires. The options of the job override these options."""
+    """Tokenizes the texts of a batch, and pads those that are computed together. If the job does
+    not set `tooLong`, `policy` applies to texts that are too long. If `unpadded`, only texts of the
+    same length are computed together. `options` are what a model or task requires. The options of
+    the job override these options."""
 
     def __init__(
         self,
@@ -135,9 +131,8 @@ class BatchTokenizer:
         prepared: Prepared | None = None,
         **more: Any,
     ) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield indexes (int64) of texts to compute together, and their tensors (texts x tokens).
-
-        A second list of texts has the second text of each pair. Warnings name the rows in
+        """Yield indexes (int64) of texts to compute together, and their tensors (texts x tokens). A
+        second list of texts has the second text of each pair. Warnings name the rows in
         `row_numbers`, by default the indexes of the texts. `prepared` may have the tokens."""
         options = {**self._options, **more}
         flat = FlatTokenizer.of(self._tokenizer, options) if more else self._flat

@@ -25,15 +25,15 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
-    """Return the prompt that the chat template makes of messages. If the last message is not from
-    the user, the prompt ends within this message, so that the model continues it."""
-    ends_with_user = messages[-1]["role"] == "user"
+    """Return the prompt that the chat template makes of messages. If the last message is from the
+    assistant, the prompt ends within this message, so that the model continues it."""
+    continues = messages[-1]["role"] == "assistant"
     prompt = processor.apply_chat_template(
         messages,
         tokenize=False,
         chat_template=model.chat_template,
-        add_generation_prompt=ends_with_user,
-        continue_final_message=not ends_with_user,
+        add_generation_prompt=not continues,
+        continue_final_message=continues,
         **model.chat_template_args,
     )
     return str(prompt)

@@ -21,13 +21,14 @@ from filelock import FileLock
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
+from batchinference.pipeline.runtimes.answers import NO_ANSWER
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_without_weights
 from batchinference.pipeline.runtimes.vllm.adapters import Adapters, NoAdapter
 from batchinference.pipeline.runtimes.vllm.chat_template import check_template
 from batchinference.pipeline.runtimes.vllm.engine_arguments import arguments_of
 from batchinference.pipeline.runtimes.vllm.engine_log import EngineLog
-from batchinference.pipeline.runtimes.vllm.results import NO_ANSWER, RowTimeout
+from batchinference.pipeline.runtimes.vllm.results import RowTimeout
 from batchinference.pipeline.runtimes.vllm.sampling import check_parameters, parameters_of
 from batchinference.pipeline.runtimes.vllm.server import server_of
 from batchinference.pipeline.storage.url_fetcher import THREADS
@@ -223,8 +224,7 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder for a query and a document, and parameters that tell
-        some models where the document begins."""
+        """Return the prompt of a cross-encoder, and parameters that say where the document is."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})

@@ -25,8 +25,7 @@ def check_engine_arguments(model: VllmModel) -> None:
 
 def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
     """Return the arguments of vLLM's engine. They name no distributed backend, so that vLLM uses
-    the GPUs of this pod, or those of the placement group of this process. `share` is the fraction
-    of a GPU's memory for this replica."""
+    the GPUs of this pod or placement group. `share` is the replica's fraction of a GPU's memory."""
     pooling = {"runner": "pooling", "convert": "embed" if model.task == "embed" else "classify"}
     arguments: dict[str, Any] = {
         "model": engine_source(model),

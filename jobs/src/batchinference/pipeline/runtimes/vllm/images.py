@@ -24,10 +24,9 @@ class ImageInliner:
         )
 
     def __call__(self, messages: Any) -> list[Message]:
-        """Return the messages of a chat with images as data URIs.
-
-        Raises ValueError for a part that is neither text nor image, TypeError for a value that is
-        no list of messages, and the errors of Fetcher for a URL."""
+        """Return the messages of a chat with images as data URIs. Raises ValueError for a part that
+        is neither text nor image, TypeError for a value that is no list of messages, and the errors
+        of Fetcher for a URL."""
         return [self._message(message) for message in json_compatible(messages)]
 
     def _message(self, message: Any) -> Message:

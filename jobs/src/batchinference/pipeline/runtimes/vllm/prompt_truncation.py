@@ -1,7 +1,5 @@
-"""Cuts prompts that are too long for vLLM, before its engine gets them.
-
-The engine itself can only cut the beginning of a prompt, where the instructions are.
-"""
+"""Cuts prompts that are too long for vLLM, before its engine gets them. The engine itself can only
+cut the beginning of a prompt, where the instructions are."""
 
 from collections.abc import Mapping
 from dataclasses import replace

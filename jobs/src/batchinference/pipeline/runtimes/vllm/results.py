@@ -5,11 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from batchinference.pipeline.runtimes.answers import Answer, Text
+from batchinference.pipeline.runtimes.answers import NO_ANSWER, Answer, Text
 from batchinference.spec.models import VllmModel
-
-NO_ANSWER = ("abort", "error")
-"""Finish reasons of requests without a complete text."""
 
 
 class RowTimeout(RuntimeError):

@@ -15,8 +15,7 @@ _BY_NAME = (*_DEFINITIONS, "properties", "patternProperties")
 
 
 def parameters_of(model: VllmModel) -> Any:
-    """Return the parameters that all rows have in common. Raises ModelLoad if the installed vLLM
-    does not accept the values of `sampling`."""
+    """Return the parameters of all rows. Raises ModelLoad if vLLM does not accept `sampling`."""
     try:
         return _parameters(model, {})
     except Exception as error:

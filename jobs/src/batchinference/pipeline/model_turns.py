@@ -94,7 +94,8 @@ class Occupancy:
         return self._during("passing_on")
 
     def working(self, results: Iterator[Item]) -> Iterator[Item]:
-        """Yield results, and count the thread as working while it makes each of them."""
+        """Yield results, and count the thread as working while it makes each of them: it prepares
+        or computes rows, or converts results."""
         while True:
             with self._during("working"):
                 result = next(results, None)

@@ -1,4 +1,5 @@
-"""The interface and the table of model runtimes: modules of this package that run models."""
+"""The interface of model runtimes, and the table of all runtimes. Each runtime is a module of this
+package that loads and runs models."""
 
 from __future__ import annotations
 
@@ -60,9 +61,10 @@ def load_callable(path: str) -> Any:
 
 @dataclass(frozen=True)
 class Entry:
-    """The location of a runtime: a module of this package, and a class or function in it. The
-    runtime imports `library`, which the pip package `package` provides. If `has_check`, the module
-    has a function `check_model`, which raises ModelLoad for an invalid model without loading it."""
+    """The location of a runtime: a module of this package, and the name of a class or factory
+    function in it. The runtime imports `library`, which the pip package `package` provides. If
+    `has_check` is true, the module has a function `check_model`, which raises ModelLoad for an
+    invalid model without loading the model."""
 
     module: str
     name: str

@@ -63,7 +63,8 @@ def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
 
 
 def report_response(row: int, response: Any) -> None:
-    """Report the tokens in a response of the OpenAI API to a row, and a warning for a cut text."""
+    """Report the tokens in a response of the OpenAI API for a row of the batch, and a warning if
+    one of its texts was cut."""
     read, cached, made = usage_of(response)
     count_tokens(row, read=read, cached=cached, made=made)
     choices = response.get("choices")

@@ -185,8 +185,9 @@ class FlatTokenizer:
         return FlatTokens(features, offsets)
 
     def tokens(self, prepared: Prepared, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts: ids, and types if the library's tokenizer returns them. They
-        are those in `prepared` if an equal tokenizer made them. Others are refused."""
+        """Return the tokens of texts: ids, and the types if a call of the library's tokenizer
+        returns them. If an equal tokenizer has prepared all texts, return the tokens in `prepared`.
+        Tokens of other tokenizers are refused."""
         own = {name for name in prepared if name.startswith(self.fingerprint)}
         refuse(prepared.keys() - own)
         known = {
@@ -344,7 +345,8 @@ def _settings(folder: str, name: str) -> dict[str, Any]:
 
 
 def _file(folder: str, name: str) -> str | None:
-    """Return the local path of a file in a folder, or of a model of the Hub; None if missing."""
+    """Return the local path of a file of a model. `folder` may also be a model id of the Hub.
+    Return None if the file does not exist."""
     if Path(folder).is_dir():
         path = Path(folder, name)
         return str(path) if path.exists() else None

@@ -76,7 +76,8 @@ class OpenAiApi:
         return {"model": model.name, field: content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
-        """Return the answer in a response. Raises RequestFailed, or BadAnswer for a retry."""
+        """Return the answer in a response. If the response has no valid answer, raises BadAnswer if
+        a retry may get one, else RequestFailed."""
         results = response.get(self._path[0]) if isinstance(response, dict) else None
         if not isinstance(results, list) or len(results) != 1:
             problem = f"the answer has {'several' if results else 'no'} '{self._path[0]}'"

@@ -77,7 +77,8 @@ class AnswerCheck:
             raise InvalidAnswer(text, str(error)) from None
 
     def _violation(self, value: Any) -> str:
-        """Return the field and rule that a value violates, as `.age: less than 0 (minimum)`."""
+        """Return the field and rule that a value violates, such as `.age: less than 0 (minimum)`;
+        an empty text if the value fits."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:
@@ -124,7 +125,8 @@ def _unfenced(text: str) -> str:
 
 
 def _converted(value: Any, kind: ColumnType, path: str) -> Any:
-    """Return a value as a column type. Raises ValueError, with its path, if it does not fit."""
+    """Return a value converted to a column type. Raises ValueError, with the path of the value, if
+    the type cannot hold the value exactly."""
     if isinstance(kind, dict) and isinstance(value, dict):
         if value.keys() - kind.keys():
             raise ValueError(f"{path}: {_RULES['additionalProperties']}")

@@ -270,7 +270,8 @@ class PromptLimit:
         return row, prompt, before - tokens
 
     def _shortened(self, row: Row, tokens: int) -> Row:
-        """Return a row without `tokens` tokens of its texts. The longest text is cut first."""
+        """Return a row without `tokens` tokens of its texts, or without all tokens if there are
+        fewer. The longest text is cut first."""
         for keys, text in sorted(_texts(row), key=lambda item: -len(item[1])):
             starts = tokens_of(self.tokenizer)(text)
             row = _replaced(row, keys, self._cut(text, starts, tokens))

@@ -66,7 +66,8 @@ class TorchvisionRuntime:
         return to_device(values, self._device).movedim(-1, -3)
 
     def _classes_wanted(self, scores: torch.Tensor) -> int:
-        """Return the number of classes per row. Raises ModelLoad for another number of labels."""
+        """Return the number of classes for each row. Raises ModelLoad if the number of labels
+        differs from the number of classes."""
         if len(self._labels) != scores.shape[-1]:
             raise ModelLoad(
                 f"labels: the model has {scores.shape[-1]} classes, and there are "

@@ -197,7 +197,8 @@ class Sampling:
 
     def noise(self, keys: Sequence[str], number: int) -> LogitsProcessorList:
         """Return processors that add noise to the logits, so that the most likely token is a random
-        sample; none without a seed. `keys` identify the prompts, and `number` is of the call."""
+        sample. The list is empty without a seed. `keys` identify the prompts of the rows, and
+        `number` is the number of the call."""
         if self.seed is None:
             return LogitsProcessorList()
         seeds = [_seed(self.seed, key, number) for key in keys]
@@ -244,7 +245,8 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
 
 
 def default_max_new_tokens(network: Any) -> int:
-    """Return the limit of new tokens if nothing else sets one: a long text delays its batch."""
+    """Return the limit of new tokens if neither the job nor the model sets one. It keeps a batch
+    from waiting for a long text. It is lower if prompt and text share a table of positions."""
     if position_tables(network):
         return MAX_IN_TABLE
     return min(MAX_NEW_TOKENS, positions_of(network) or MAX_NEW_TOKENS)
@@ -290,9 +292,11 @@ def _seed(seed: int, key: str, number: int) -> int:
 
 
 class _RowNoise(LogitsProcessor):
-    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits. By
-    default, `generate` samples all rows from one random stream, so that the text of a row would
-    depend on its batch, which may be another one after a retry. Here each row has its own."""
+    """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
+
+    By default, `generate` samples all rows from one random stream. The text of a row would depend
+    on the other rows of its batch, which change after a retry or with another number of replicas.
+    Here each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

@@ -378,7 +378,8 @@ def _task_problem(folder: Path, task: str) -> str:
 
 
 def _is_for(task: str, folder: Path) -> bool:
-    """Return whether task and model are both for audio, for which a model has a preprocessor."""
+    """Return whether a task and the model in a folder are both for audio, or both for other inputs.
+    A model for audio has a preprocessor."""
     of_sounds = INPUTS.get(task, ("",))[0] == "audio"
     return of_sounds == (folder / "preprocessor_config.json").exists()
 

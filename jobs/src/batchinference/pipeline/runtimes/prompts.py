@@ -134,7 +134,8 @@ def _conversation_in(text: str) -> list[Any] | None:
 
 
 def text_of(model: PromptSpec, row: Mapping[str, Any]) -> str:
-    """Return `content_of` a row and the texts of REPAIR as one text. Raises TypeError otherwise."""
+    """Return the prompt of a row as one text: `content_of` the row, and the texts of REPAIR. Raises
+    TypeError if the content is not text."""
     content = content_of(model, row)
     if not isinstance(content, str):
         raise TypeError(f"expected text, got {type(content).__name__}")

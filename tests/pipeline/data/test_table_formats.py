@@ -23,6 +23,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
 from batchinference.pipeline.output.output_rows import all_rows
+from batchinference.pipeline.output.tables.sql import MARKS
 from batchinference.pipeline.storage.location import Location
 from plugins.messages import Messages
 from support.documents.parsed import spec_of
@@ -373,10 +374,19 @@ class TestSql:
     def test_failed_commit_leaves_no_new_table(
         self, target: TableTarget, messages: Messages
     ) -> None:
-        job = target.open(rows_of(id=pa.array([2**64 - 1], pa.uint64())))
+        job = target.open(rows_of(id=[1]))
+        target.execute(f"create table {MARKS} (mark text check (mark = ''))")
         with messages.raises(BadOutput):
             job.commit()
         assert not sa.inspect(target.engine()).has_table("rows")
+
+    @pytest.mark.parametrize("kind", [pa.uint64(), pa.time64("ns"), pa.duration("us")], ids=str)
+    def test_values_that_no_column_can_hold_are_refused_before_the_commit(
+        self, target: TableTarget, kind: pa.DataType, messages: Messages
+    ) -> None:
+        number = 2**63 if kind == pa.uint64() else 1
+        with messages.raises(BadOutput):
+            target.open(rows_of(id=[0], x=pa.array([number], kind)))
 
     def test_nan_in_lists_uuids_and_many_rows_are_written(self, target: TableTarget) -> None:
         ids = pa.array([bytes(16)] * 2500, pa.uuid())

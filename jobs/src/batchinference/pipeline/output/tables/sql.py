@@ -30,7 +30,7 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
-from batchinference.pipeline.type_widening import exact_cast
+from batchinference.pipeline.type_widening import exact_cast, plain_type
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -79,12 +79,10 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return, by column, the SQL types of the columns that may change values: all columns of an
-        existing table, or the times and decimals of a new table."""
+        """Return the SQL types of the columns of the existing table, or of a new table."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
-        is_exact = (pa.types.is_timestamp, pa.types.is_decimal)
-        return {x.name: _type(x.type) for x in rows if any(is_one(x.type) for is_one in is_exact)}
+        return {field.name: _type(field.type) for field in rows}
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         if self._existing is not None:
@@ -251,7 +249,7 @@ def _create(table: sa.Table, engine: sa.Engine) -> None:
 
 def _type(kind: pa.DataType) -> Any:
     """Return the SQL type of a new column."""
-    types = pa.types
+    types, kind = pa.types, plain_type(kind)
     if types.is_boolean(kind):
         return sa.Boolean()
     if types.is_integer(kind):

@@ -25,6 +25,7 @@ from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
+from batchinference.pipeline.type_widening import TypeMismatch, with_equal_types
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
@@ -138,9 +139,24 @@ def _parquet(write: WriteParquet) -> pa.Table:
         pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
     )
     try:
-        schema = factory.inspect(promote_options="permissive", fragments=None)
+        schema = factory.inspect(promote_options="default", fragments=None)
         return factory.finish(refuse_pickles(schema)).to_table()
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return _of_different_types(
+            factory.finish(factory.inspect(fragments=1)), partitioning.schema
+        )
+
+
+def _of_different_types(dataset: pads.Dataset, partitions: pa.Schema) -> pa.Table:
+    """Return the rows of a dataset in types that hold the values of all files. Unlike in a scan of
+    Arrow, no value changes. Raises BadOutput if there are no such types, or for pickles."""
+    try:
+        tables = [
+            file.to_table(pa.schema([*refuse_pickles(file.physical_schema), *partitions]))
+            for file in dataset.get_fragments()
+        ]
+        return pa.concat_tables(with_equal_types(tables), promote_options="default")
+    except (pa.ArrowInvalid, TypeMismatch) as error:
         raise BadOutput(
             f"output: the files cannot be read as one table ({error}). Read them with another "
             "library"

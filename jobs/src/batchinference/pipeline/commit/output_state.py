@@ -110,27 +110,37 @@ class CachedReader:
     because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
-        self._lease = cache(lambda file, _: read_lease_file(file))
-        self._marker = cache(lambda file, _: Location.read_if_exists(file))
+        self._leases: dict[Location, Lease | None] = {}
+        self._markers: dict[Location, bytes | None] = {}
         self._directories = cache(Location.directories)
-        self._changes: dict[Location, int] = {}
 
     def forget(self, *layouts: Layout) -> None:
         """Read the leases and markers of outputs again: runs may have changed them."""
-        self._changes |= {one.state: self._changes.get(one.state, 0) + 1 for one in layouts}
+        for layout in layouts:
+            self._leases.pop(layout.lease_file, None)
+            self._markers.pop(layout.success, None)
 
     def lease(self, layout: Layout) -> Lease | None:
         """Return the lease of an output. Raises BadOutput if it is damaged."""
-        return self._lease(layout.lease_file, self._changes.get(layout.state))
+        file = layout.lease_file
+        if file not in self._leases:
+            self._leases[file] = read_lease_file(file)
+        return self._leases[file]
+
+    def _marker(self, layout: Layout) -> bytes | None:
+        file = layout.success
+        if file not in self._markers:
+            self._markers[file] = file.read_if_exists()
+        return self._markers[file]
 
     def has_success_marker(self, layout: Layout) -> bool:
         """Return whether any run has completed an output."""
-        return self._marker(layout.success, self._changes.get(layout.state)) is not None
+        return self._marker(layout) is not None
 
     def is_completed_by_lease(self, layout: Layout) -> bool:
         """Return whether the run that has the lease of an output has completed the output."""
-        lease, changes = self.lease(layout), self._changes.get(layout.state)
-        return lease is not None and lease.is_success_marker(self._marker(layout.success, changes))
+        lease = self.lease(layout)
+        return lease is not None and lease.is_success_marker(self._marker(layout))
 
     def is_of_work(self, layout: Layout) -> bool:
         """Return whether the lease of an output has the key of its layout."""

@@ -23,6 +23,8 @@ COLUMN = "data"
 """The column name of the array in a .npy file."""
 ZIP = b"PK"
 """The first bytes of a .npz file."""
+EMPTY_ZIP = b"PK\5\6"
+"""The first bytes of a zip archive without members."""
 DAMAGE = (
     *(ValueError, EOFError, TypeError, RuntimeError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
@@ -52,13 +54,15 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
         source.seek(0)
         _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
+    if source.peek(len(EMPTY_ZIP)).startswith(EMPTY_ZIP):  # in which zipfile seeks too far back
+        raise ValueError("the archive has no arrays")
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]
         members = [info for info in stored if info.filename.endswith(".npy")]
         if others := len(stored) - len(members):
             warn(WarningName.MEMBERS_IGNORED, amount=others)
-            if not members:
-                raise ValueError(f"none of the {others} members is an array (a NAME.npy)")
+        if not members:
+            raise ValueError(f"none of the {others} members is an array (a NAME.npy)")
         # zipfile decompresses at most `file_size` bytes of a member
         _check_size(sum(info.file_size for info in members), max_bytes)
         headers = {}

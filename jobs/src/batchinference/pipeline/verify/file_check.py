@@ -88,9 +88,10 @@ class StoredFiles:
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
         """Yield the files whose names begin with `prefix` and that no manifest entry names."""
-        for name in sorted(name for name in self.sizes.keys() - named if prefix in name):
-            if base_name(name).startswith(prefix) and (self.directory / name).exists():
-                yield Kind.ORPHANS, Position((self.directory / name).uri), 1
+        names = (name for name in self.sizes.keys() - named if base_name(name).startswith(prefix))
+        for file in map(self.directory.__truediv__, sorted(names)):
+            if file.exists():
+                yield Kind.ORPHANS, Position(file.uri), 1
 
     def _read(self, address: Location, crc32: int) -> int | None:
         """Check the checksum of a file, and return its number of rows; None if not counted."""

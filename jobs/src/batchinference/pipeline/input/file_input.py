@@ -153,7 +153,7 @@ def _list_now(read: ReadFiles) -> InputSnapshot:
     """Return the current files. If `read.onDelete` removes rows of deleted files, a missing path is
     an error as in `list_input`, because the path may be wrong."""
     removes = read.on_delete == "removeRows"
-    return list_input(read) if removes else list_existing(read, read.storage)
+    return list_input(read) if removes else list_existing(read.storage, *read.paths)
 
 
 def open_files(

@@ -122,7 +122,7 @@ def ignored_members(outcome: Outcome) -> list[tuple[int, int]]:
 NOT_READ = [
     *("README", "._1.txt", "__MACOSX/._1.txt", "__MACOSX/a/1.txt", "a/._1.txt", "a/.DS_Store"),
     *("Thumbs.db", "a/desktop.ini", "PaxHeader/1.txt", "PaxHeaders.42/1.txt", "a/.hidden.txt"),
-    "0.",
+    *("0.", ".0.txt", "./.0.txt"),
 ]
 
 

@@ -28,7 +28,7 @@ DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
-_NAME = re.compile(r"^(?:\./+)*+((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
+_NAME = re.compile(r"^(?:\./+(?!/))*(?!\./)((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
 """Matches the name of a member: the key, which includes the folder, and the suffix after the first
 dot of the file name. `a/b.seg.png` has the key `a/b` and the suffix `seg.png`."""
 _METADATA = re.compile(

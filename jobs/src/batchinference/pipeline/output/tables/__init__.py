@@ -36,7 +36,7 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.writers import Writer
-from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, missing_type, storable
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import (
@@ -283,15 +283,18 @@ def lake_types(
     converts a schema to this format, fails for a column, or if names differ only in case."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
-    for field in typed_columns(table.schema):
+    check_types(typed_columns(table.schema), make, name)
+    return table
+
+
+def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: str) -> None:
+    """Raise BadOutput for a column for which `make`, which converts a schema to the format `name`,
+    fails."""
+    for field in schema:
         try:
             make(pa.schema([field]))
         except Exception:  # noqa: BLE001 - libraries raise a plain Exception
-            raise BadOutput(
-                f"write: column '{field.name}' has a type that {name} does not have "
-                f"({field.type}). Make it text in a step, or leave it out of write.columns"
-            ) from None
-    return table
+            raise missing_type(field, name) from None
 
 
 def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -311,6 +314,7 @@ _COMMON = {
     **{pa.time32("ms"): pa.time64("us"), pa.time64("ns"): pa.time64("us")},
     **{pa.large_string(): pa.string(), pa.large_binary(): pa.binary()},
     **{pa.string_view(): pa.string(), pa.binary_view(): pa.binary()},
+    **{pa.json_(pa.string()): pa.string(), pa.bool8(): pa.bool_()},
 }
 
 

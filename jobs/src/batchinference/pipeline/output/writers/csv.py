@@ -179,7 +179,7 @@ def _is_flat(kind: pa.DataType) -> bool:
         return _is_flat(kind.value_type)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     number = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
-    return text or (number and not pa.types.is_duration(kind))
+    return text or (number and not (pa.types.is_duration(kind) or pa.types.is_interval(kind)))
 
 
 def _text(value: Any) -> str | None:

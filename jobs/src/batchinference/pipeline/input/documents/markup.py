@@ -96,8 +96,9 @@ _PARAGRAPHS = frozenset(
      *("hgroup", "hr", "legend", "main", "nav", "ol", "option", "p", "section", "summary", "td"),
      *("th", "tr", "ul"))
 )  # fmt: skip
-_PICTURES_WITH_TEXT = etree.XPath(
+_LEFT_OUT = etree.XPath(
     "descendant-or-self::svg[(.//text | .//foreignobject)[normalize-space()]][not(ancestor::svg)]"
+    "| .//input[string(@value)][not(@type = 'hidden' or @type = 'checkbox' or @type = 'radio')]"
 )
 _SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
 _META_CHARSET = re.compile(
@@ -164,7 +165,7 @@ def html_document(text: str) -> Document:
             outer.tag = "div"
     title = " ".join(root.findtext("head/title", "").split())
     elements = [element for part in roots for element in Html().elements(part)]
-    left_out = sum(len(_PICTURES_WITH_TEXT(part)) for part in roots)
+    left_out = sum(len(_LEFT_OUT(part)) for part in roots)
     return Document(iter([Page.of(elements)]), title or None, left_out=left_out)
 
 

@@ -25,7 +25,7 @@ from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
-from batchinference.pipeline.type_widening import TypeMismatch, with_equal_types
+from batchinference.pipeline.type_widening import TypeMismatch, empty_table, with_equal_types
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
@@ -67,7 +67,7 @@ def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
     layout = Layout.of(spec)
     with suppress(BadOutput):
         for text in Snapshot.read(layout.final_snapshot, layout.key).empty_schemas:
-            return tensors_to_lists(schema_in(text).empty_table())
+            return tensors_to_lists(empty_table(schema_in(text)))
     return pa.table({})
 
 

@@ -42,7 +42,7 @@ from batchinference.pipeline.storage.arrow_files import (
     parquet_metadata,
 )
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import map_types, shared_types, with_types
+from batchinference.pipeline.type_widening import empty_table, map_types, shared_types, with_types
 from batchinference.spec.column_types import ColumnType, parse_types
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ColumnCasts:
 
     def _cast_schema(self, schema: pa.Schema, uri: str) -> pa.Schema:
         try:
-            return self._with_declared(schema.empty_table()).schema
+            return self._with_declared(empty_table(schema)).schema
         except (ValueError, TypeError, NotImplementedError) as error:
             raise BadInput(f"read.options.types: {uri}: {error}") from None
 

@@ -42,6 +42,7 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import (
     TypeMismatch,
     cast_to,
+    empty_table,
     is_complete,
     is_list,
     map_nulls,
@@ -69,7 +70,7 @@ class Table(Writer, CommittedTable):
         Runs on the driver before the first task, and does not change the table."""
         with table_errors_as_bad_output():
             self.load()
-            self.converted(planned.empty_table())
+            self.converted(empty_table(planned))
 
     @abstractmethod
     def load(self) -> None:
@@ -108,7 +109,7 @@ class Table(Writer, CommittedTable):
 
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a table that is created for these rows."""
-        return self.convert(rows.schema.empty_table()).schema
+        return self.convert(empty_table(rows.schema)).schema
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():

@@ -4,7 +4,7 @@ From this state, `start_or_resume` decides what a job does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -110,37 +110,33 @@ class CachedReader:
     because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
-        self._leases: dict[Location, Lease | None] = {}
-        self._markers: dict[Location, bytes | None] = {}
+        self._known: dict[Location, Any] = {}
         self._directories = cache(Location.directories)
 
     def forget(self, *layouts: Layout) -> None:
         """Read the leases and markers of outputs again: runs may have changed them."""
-        for layout in layouts:
-            self._leases.pop(layout.lease_file, None)
-            self._markers.pop(layout.success, None)
+        for file in (file for one in layouts for file in (one.lease_file, one.success)):
+            self._known.pop(file, None)
 
     def lease(self, layout: Layout) -> Lease | None:
         """Return the lease of an output. Raises BadOutput if it is damaged."""
-        file = layout.lease_file
-        if file not in self._leases:
-            self._leases[file] = read_lease_file(file)
-        return self._leases[file]
+        lease: Lease | None = self._read(layout.lease_file, read_lease_file)
+        return lease
 
-    def _marker(self, layout: Layout) -> bytes | None:
-        file = layout.success
-        if file not in self._markers:
-            self._markers[file] = file.read_if_exists()
-        return self._markers[file]
+    def _read(self, file: Location, read: Callable[[Location], Any]) -> Any:
+        if file not in self._known:
+            self._known[file] = read(file)
+        return self._known[file]
 
     def has_success_marker(self, layout: Layout) -> bool:
         """Return whether any run has completed an output."""
-        return self._marker(layout) is not None
+        return self._read(layout.success, Location.read_if_exists) is not None
 
     def is_completed_by_lease(self, layout: Layout) -> bool:
         """Return whether the run that has the lease of an output has completed the output."""
         lease = self.lease(layout)
-        return lease is not None and lease.is_success_marker(self._marker(layout))
+        marker = self._read(layout.success, Location.read_if_exists)
+        return lease is not None and lease.is_success_marker(marker)
 
     def is_of_work(self, layout: Layout) -> bool:
         """Return whether the lease of an output has the key of its layout."""

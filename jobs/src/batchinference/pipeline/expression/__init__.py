@@ -28,13 +28,7 @@ import pyarrow.dataset as pads
 from batchinference.pipeline.arrow import tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
-from batchinference.pipeline.type_widening import (
-    empty_table,
-    is_list,
-    is_text,
-    may_be_hexadecimal,
-    unify_types,
-)
+from batchinference.pipeline.type_widening import is_list, is_text, may_be_hexadecimal, unify_types
 from batchinference.spec.expression import (
     code_of,
     column_of,
@@ -216,7 +210,7 @@ class _Translation:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._empty = empty_table(schema)
+        self._empty = pa.Table.from_batches([], schema)
 
     def of(self, node: ast.expr) -> Operand:
         match node:

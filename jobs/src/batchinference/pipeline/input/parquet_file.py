@@ -11,13 +11,7 @@ import pyarrow.parquet as pq
 
 from batchinference.pipeline.column_names import unique_names
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, row_group_tables
-from batchinference.pipeline.type_widening import (
-    PLAIN_TYPES,
-    empty_table,
-    is_list,
-    map_types,
-    register_tensors,
-)
+from batchinference.pipeline.type_widening import PLAIN_TYPES, is_list, map_types, register_tensors
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
@@ -144,7 +138,7 @@ class OpenParquet:
 
     def empty(self) -> pa.Table:
         """Return the wanted columns without rows."""
-        return _renamed(empty_table(self._rows.schema_arrow), self._stored, self._wanted)
+        return _renamed(self._rows.read_row_groups([]), self._stored, self._wanted)
 
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows from `tables` without the columns that `tables` has added. Raises ValueError

@@ -138,22 +138,13 @@ def _parquet(write: WriteParquet) -> pa.Table:
         pads.ParquetFileFormat(),
         pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
     )
-    try:
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # files with different types
         schema = factory.inspect(promote_options="default", fragments=None)
         return factory.finish(refuse_pickles(schema)).to_table()
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return _of_different_types(
-            factory.finish(factory.inspect(fragments=1)), partitioning.schema
-        )
-
-
-def _of_different_types(dataset: pads.Dataset, partitions: pa.Schema) -> pa.Table:
-    """Return the rows of a dataset in types that hold the values of all files. Unlike in a scan of
-    Arrow, no value changes. Raises BadOutput if there are no such types, or for pickles."""
-    try:
+    try:  # Arrow would change values: 99.99 next to floats would become 99.99000000000001
         tables = [
-            file.to_table(pa.schema([*refuse_pickles(file.physical_schema), *partitions]))
-            for file in dataset.get_fragments()
+            file.to_table(pa.schema([*refuse_pickles(file.physical_schema), *partitioning.schema]))
+            for file in factory.finish(factory.inspect(fragments=1)).get_fragments()
         ]
         return pa.concat_tables(with_equal_types(tables), promote_options="default")
     except (pa.ArrowInvalid, TypeMismatch) as error:

@@ -23,8 +23,6 @@ COLUMN = "data"
 """The column name of the array in a .npy file."""
 ZIP = b"PK"
 """The first bytes of a .npz file."""
-EMPTY_ZIP = b"PK\5\6"
-"""The first bytes of a zip archive without members."""
 DAMAGE = (
     *(ValueError, EOFError, TypeError, RuntimeError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, tokenize.TokenError),
@@ -54,7 +52,7 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
         source.seek(0)
         _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
-    if source.peek(len(EMPTY_ZIP)).startswith(EMPTY_ZIP):  # in which zipfile seeks too far back
+    if source.peek(4).startswith(b"PK\5\6"):  # zipfile would seek to a negative position
         raise ValueError("the archive has no arrays")
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]

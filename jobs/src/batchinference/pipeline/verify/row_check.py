@@ -37,7 +37,7 @@ from batchinference.pipeline.verify.findings import Defect, Kind, Position
 from batchinference.pipeline.verify.stored_jobs import StoredJob
 from batchinference.spec.read import ReadFiles, ReadVersioned
 
-ListedInput: TypeAlias = Callable[..., InputSnapshot]
+Lister: TypeAlias = Callable[..., InputSnapshot]
 """Returns what `listing.list_existing` returns, but lists an input only once."""
 
 
@@ -156,9 +156,7 @@ class InputRows:
         return self.names[number] if known else f"part {number}, which is not in the input"
 
 
-def input_rows(
-    job: StoredJob, committed: Snapshot, listed: ListedInput, *, quick: bool
-) -> InputRows:
+def input_rows(job: StoredJob, committed: Snapshot, listed: Lister, *, quick: bool) -> InputRows:
     """Count the rows of the input again, and return them. With `quick`, count only the rows of
     files that store their number of rows. Raises BadOutput if the state of the input is damaged,
     and BadInput or another JobFailure if the input cannot be read."""
@@ -169,12 +167,7 @@ def input_rows(
 
 
 def _input_rows(
-    job: StoredJob,
-    committed: Snapshot,
-    snapshot: InputSnapshot,
-    listed: ListedInput,
-    *,
-    quick: bool,
+    job: StoredJob, committed: Snapshot, snapshot: InputSnapshot, listed: Lister, *, quick: bool
 ) -> InputRows:
     ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
     read = job.spec.read
@@ -202,9 +195,7 @@ def _input_rows(
     return InputRows(names, sizes, len(counted), list(defects.values()))
 
 
-def _differences(
-    snapshot: InputSnapshot, read: ReadFiles, listed: ListedInput
-) -> dict[int, Defect]:
+def _differences(snapshot: InputSnapshot, read: ReadFiles, listed: Lister) -> dict[int, Defect]:
     """Return a defect for each input file that is gone or has changed, by file number."""
     try:
         now = listed(snapshot.root.storage, *read.paths)

@@ -32,7 +32,7 @@ from batchinference.pipeline.verify.findings import (
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
-    ListedInput,
+    Lister,
     input_rows,
     wrong_errors,
 )
@@ -60,7 +60,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 
 
 def _job_report(
-    layout: Layout, listed: Listed, listed_input: ListedInput, *, quick: bool, trusted: bool
+    layout: Layout, listed: Listed, listed_input: Lister, *, quick: bool, trusted: bool
 ) -> JobReport:
     """Return the report on one job, whose state is in this layout."""
     try:

@@ -172,10 +172,8 @@ def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys 
 def _comparable(keys: pa.Table) -> pa.Table:
     """Return keys in types that all tables support, and UUIDs as texts, which Arrow can compare."""
     keys = common_types(keys)
-    for index, field in enumerate(keys.schema):
-        if field.type == pa.uuid():
-            keys = keys.set_column(index, field.name, exact_cast(keys.column(index), pa.string()))
-    return keys
+    types = [pa.string() if kind == pa.uuid() else kind for kind in keys.schema.types]
+    return pa.table([*map(exact_cast, keys.columns, types)], keys.column_names)
 
 
 def _numbered(table: pa.Table, name: str) -> pa.Table:

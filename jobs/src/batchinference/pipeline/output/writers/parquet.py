@@ -20,6 +20,11 @@ from batchinference.pipeline.storage.arrow_files import read_table, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import is_list, map_types, nested_types
 
+_NOT_IN_PARQUET = (
+    *(pa.types.is_union, pa.types.is_interval, pa.types.is_run_end_encoded),
+    lambda kind: pa.types.is_decimal(kind) and kind.scale < 0,
+)
+
 
 @dataclass(frozen=True)
 class ParquetWriter(RewritingWriter):
@@ -88,19 +93,13 @@ def without_empty_structs(table: pa.Table) -> pa.Table:
     """Return the table with the text {} in place of structs without fields. Raises BadOutput for a
     type that Parquet lacks."""
     for index, field in enumerate(table.schema):
-        if any(map(_is_not_in_parquet, nested_types(field.type))):
+        if any(is_one(kind) for kind in nested_types(field.type) for is_one in _NOT_IN_PARQUET):
             raise missing_type(field, "Parquet")
         if _has_empty_struct(field.type):
             chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     return table
-
-
-def _is_not_in_parquet(kind: pa.DataType) -> bool:
-    is_other = (pa.types.is_union, pa.types.is_interval, pa.types.is_run_end_encoded)
-    negative = pa.types.is_decimal(kind) and kind.scale < 0
-    return negative or any(is_one(kind) for is_one in is_other)
 
 
 def missing_type(field: pa.Field, name: str) -> BadOutput:

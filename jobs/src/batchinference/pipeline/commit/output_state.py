@@ -55,8 +55,7 @@ class OutputState:
     has_appended_rows: bool = False
     """Whether jobs have appended rows to the output. Only read for mode `overwrite`."""
     appended_by: str = ""
-    """The identity of another job that has appended rows; empty if none has. Only read with
-    `own_only`."""
+    """The identity of another job that has appended rows, or empty. Only read with `own_only`."""
     code_change: str = ""
     """How the code or models have changed since the output was begun; empty if unchanged."""
     spec_change: str = ""
@@ -168,7 +167,7 @@ def load_state(
     with storage_errors_as_bad_output(request.write):
         lease = reader.lease(layout)
         if layout.is_replacement:
-            change = _code_change(layout, lease, request)
+            change = _code_change(layout, lease, request, complete=False)
             committed = _has_commits(layout, lease, change)
             return OutputState(layout, lease, code_change=change, has_commits=committed)
         if reader.is_completed_by_lease(layout.replacement):
@@ -199,9 +198,7 @@ def _load_output(
     )
 
 
-def _code_change(
-    layout: Layout, lease: Lease | None, request: Request, *, complete: bool = False
-) -> str:
+def _code_change(layout: Layout, lease: Lease | None, request: Request, *, complete: bool) -> str:
     if lease is None or lease.key != layout.key or not lease.begun:
         return ""
     overwrite = request.write.mode == "overwrite"

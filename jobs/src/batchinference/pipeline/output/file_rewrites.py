@@ -125,8 +125,7 @@ class RewriteTask:
         """Yield the rows of the entries that can be merged. Add these entries, whose files have the
         schema of the first readable file, to `same`, and all other entries to `others`.
 
-        Entries are read one by one, because rows with repeated values need much more memory than
-        their file."""
+        Entries are read one by one: rows with repeated values need much more memory than a file."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:
@@ -175,11 +174,9 @@ class RewriteTask:
         return put_renamed(self.job_pass, self.job_pass.layout.data, old, content)
 
 
-def put_renamed(
-    job_pass: JobPass, directory: Location, old: DataFile, content: Content
-) -> DataFile:
+def put_renamed(job_pass: JobPass, folder: Location, old: DataFile, content: Content) -> DataFile:
     """Write and return a new file that replaces `old`. Raises the errors of `put_rewritten`."""
-    return put_rewritten(job_pass, directory, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
+    return put_rewritten(job_pass, folder, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
 
 
 def put_rewritten(job_pass: JobPass, directory: Location, name: str, content: Content) -> DataFile:

@@ -101,9 +101,7 @@ _LEFT_OUT = etree.XPath(
     "| .//input[string(@value)][not(@type = 'hidden' or @type = 'checkbox' or @type = 'radio')]"
 )
 _SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
-_META_CHARSET = re.compile(
-    rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.IGNORECASE
-)
+_META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.I)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
 _META_BYTES = 4096
 _WEB_ENCODINGS = re.compile(

@@ -87,10 +87,8 @@ class DeltaVersions(VersionedTable):
                     "more, because its log does not reach back to it. Read a later version"
                 ) from None
             if isinstance(error, TableNotFoundError):
-                raise BadInput(
-                    f"read.path: there is no Delta table at '{self._directory.uri}'. Correct the "
-                    "path"
-                ) from None
+                problem = f"there is no Delta table at '{self._directory.uri}'. Correct the path"
+                raise BadInput(f"read.path: {problem}") from None
             raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
         self._check_features(table)
         return table
@@ -272,12 +270,10 @@ class DeltaVersions(VersionedTable):
         bitmap = deleted.serialize() if deleted else None
         return DataFile(path, size, None, {**constants, **dict(changes)}, bitmap)
 
-    def _partition(
-        self, action: dict[str, Any], commit: Commit, schema: pa.Schema
-    ) -> dict[str, Any]:
+    def _partition(self, file: dict[str, Any], commit: Commit, schema: pa.Schema) -> dict[str, Any]:
         """Return the partition values of a file for the columns in the schema."""
         values = {}
-        for name, text in (action.get("partitionValues") or {}).items():
+        for name, text in (file.get("partitionValues") or {}).items():
             if name not in schema.names:
                 continue
             kind = schema.field(name).type

@@ -241,10 +241,8 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
     """Return the schema without columns of type null: readers return null for a missing column.
     Partition columns of type null are kept and become text, as do nulls in lists and structs."""
-    typed = [
-        field for field in schema if not pa.types.is_null(field.type) or field.name in partition_by
-    ]
-    return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
+    typed = (each for each in schema if each.type != pa.null() or each.name in partition_by)
+    return pa.schema([each.with_type(map_nulls(each.type)) for each in typed])
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
@@ -289,8 +287,7 @@ def lake_types(
 
 
 def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: str) -> None:
-    """Raise BadOutput for a column for which `make`, which converts a schema to the format `name`,
-    fails."""
+    """Raise BadOutput for a column that `make` cannot convert to the format `name`."""
     for field in schema:
         try:
             make(pa.schema([field]))

@@ -261,9 +261,7 @@ class UpsertTable(MergingTable):
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(islice(batches, THREADS)):
                 fence.check()
-                for causes in pool.map(
-                    lambda batch: self._put_batch(client, batch, version), group
-                ):
+                for causes in pool.map(lambda one: self._put_batch(client, one, version), group):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(

@@ -217,9 +217,7 @@ def test_hive_timestamps_are_points_in_time(tmp_path: Path) -> None:
     assert [row["at"] for row in read(tmp_path).good] == [moment]
 
 
-def test_errors_of_the_log_are_told_from_versions_that_it_has_lost(
-    days: Path, messages: Messages
-) -> None:
+def test_damaged_log_is_told_from_a_short_one(days: Path, messages: Messages) -> None:
     DeltaTable(days).create_checkpoint()
     for change in (lambda file: file.write_text("{"), Path.unlink):
         change(days / f"_delta_log/{0:020}.json")

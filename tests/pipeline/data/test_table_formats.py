@@ -291,9 +291,7 @@ class TestLance:
     def target(self, tmp_path: Path) -> TableTarget:
         return TableTarget("lance", tmp_path)
 
-    def test_elements_of_lists_keep_the_name_that_the_dataset_has(
-        self, target: TableTarget
-    ) -> None:
+    def test_elements_of_lists_keep_name_that_the_dataset_has(self, target: TableTarget) -> None:
         """Lance appends no lists whose elements have another name."""
         named = pa.list_(pa.field("of_theirs", pa.float16()), 2)
         theirs = rows_of(v=pa.array([[1.0, 2.0]], named))
@@ -374,9 +372,7 @@ class TestSql:
             job.commit()
         assert target.rows() == []
 
-    def test_failed_commit_leaves_no_new_table(
-        self, target: TableTarget, messages: Messages
-    ) -> None:
+    def test_failed_commit_leaves_no_table(self, target: TableTarget, messages: Messages) -> None:
         job = target.open(rows_of(id=[1]))
         target.execute(f"create table {MARKS} (mark text check (mark = ''))")
         with messages.raises(BadOutput):

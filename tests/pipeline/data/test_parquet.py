@@ -42,8 +42,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tensors_of_arrow_are_read_from_a_file_without_rows(tmp_path: Path) -> None:
-    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 2, 2)))
-    table = pa.table({"tensor": tensors, "number": [1]})
+    table = pa.table({"tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 2, 2)))})
     for rows in (0, 1):
         pq.write_table(table.slice(0, rows), tmp_path / "a.parquet")
         outcome = read_files("parquet", tmp_path)

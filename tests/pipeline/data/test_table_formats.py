@@ -68,10 +68,8 @@ def test_column_that_the_table_lacks_is_refused_at_the_first_rows(target: TableT
         job.put(rows_of(id=[1], new=["x"]))
 
 
-UNSUPPORTED = {
-    **{"delta": pa.time64("us"), "iceberg": pa.duration("s"), "lance": pa.decimal32(5, 2)},
-    "sqlite": pa.month_day_nano_interval(),
-}
+UNSUPPORTED = {"delta": pa.time64("us"), "iceberg": pa.duration("s"), "lance": pa.decimal32(5, 2),
+               "sqlite": pa.month_day_nano_interval()}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", UNSUPPORTED, indirect=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from batchinference.pipeline.commit.code_and_spec_changes import (
     describe_code_change,
@@ -119,8 +119,7 @@ class CachedReader:
 
     def lease(self, layout: Layout) -> Lease | None:
         """Return the lease of an output. Raises BadOutput if it is damaged."""
-        lease: Lease | None = self._read(layout.lease_file, read_lease_file)
-        return lease
+        return cast(Lease | None, self._read(layout.lease_file, read_lease_file))
 
     def _read(self, file: Location, read: Callable[[Location], Any]) -> Any:
         if file not in self._known:

@@ -133,6 +133,12 @@ def test_key_of_several_columns(target: TableTarget) -> None:
     assert result == {(1, "x"): 1, (1, "y"): 3, (2, "x"): 4}
 
 
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_row_with_a_nul_fails(target: TableTarget) -> None:
+    assert target.run(rows_with(1, 2, text=["a\0", "b"]))
+    assert target.rows() == [{"id": 2, "text": "b"}]
+
+
 REFUSED: dict[str, Callable[[], list[pa.Table]]] = {
     "a key twice in a task": lambda: [rows_with(1, 2, 1)],
     "a key twice in the job": lambda: [rows_with(*range(9)), rows_with(*range(3, 8))],

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -116,10 +116,8 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, limit: int) -> Iter
 
 def _opened(source: BinaryIO) -> _Archive:
     """Open an archive. Concatenated archives are read as one."""
-    bounded = _BoundedFile(source) if isinstance(source, io.BufferedReader) else source
-    return _Archive.open(
-        fileobj=cast(BinaryIO, bounded), mode="r:", tarinfo=_TarInfo, ignore_zeros=True
-    )
+    bounded: Any = _BoundedFile(source) if isinstance(source, io.BufferedReader) else source
+    return _Archive.open(fileobj=bounded, mode="r:", tarinfo=_TarInfo, ignore_zeros=True)
 
 
 def in_memory(decompressor: BinaryIO, limit: int) -> BinaryIO:

@@ -353,9 +353,8 @@ def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
     try:
         return BitMap64.deserialize(_bitmap(vector, table)[_MAGIC_BYTES:])
     except (ValueError, FileNotFoundError) as error:
-        raise BadInput(
-            f"read.path: a deletion vector of '{table.uri}' cannot be read: {error}"
-        ) from None
+        problem = f"a deletion vector of '{table.uri}' cannot be read: {error}"
+        raise BadInput(f"read.path: {problem}") from None
 
 
 def _bitmap(vector: Mapping[str, Any], table: Location) -> bytes:

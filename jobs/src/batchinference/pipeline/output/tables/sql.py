@@ -30,7 +30,7 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
-from batchinference.pipeline.type_widening import exact_cast, plain_type
+from batchinference.pipeline.type_widening import exact_cast, is_text, plain_type
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -90,7 +90,14 @@ class SqlTable(MergingTable):
         return super().files(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
+        errors = self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
+        for field in table.schema if self._dialect == "postgresql" else ():
+            if is_text(plain_type(field.type)):
+                has_nul = pc.match_substring(table[field.name].cast(pa.large_string()), "\0")
+                problem = f"write: column '{field.name}' has a NUL. PostgreSQL has none. Remove it"
+                rows = pc.indices_nonzero(has_nul.fill_null(False)).to_pylist()
+                errors |= dict.fromkeys(rows, UnwritableValue(problem))
+        return errors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         """Return the number of values that become null, by row index: NaN and infinity in nested
@@ -188,9 +195,8 @@ class SqlTable(MergingTable):
         try:
             return sa.create_engine(url, json_serializer=to_json)
         except ModuleNotFoundError as error:
-            raise BadOutput(
-                f"write.url: the driver is not installed ({error.name}). Install it"
-            ) from None
+            problem = f"the driver is not installed ({error.name}). Install it"
+            raise BadOutput(f"write.url: {problem}") from None
         except SQLAlchemyError:
             raise BadOutput("write.url: not a valid URL of SQLAlchemy. Correct it") from None
 
@@ -205,9 +211,8 @@ class SqlTable(MergingTable):
         except SQLAlchemyError as error:
             if is_blocked(error):
                 raise Blocked(_short_message(error)) from None
-            raise BadOutput(
-                f"write.url: the database cannot be used ({_short_message(error)})"
-            ) from None
+            problem = f"the database cannot be used ({_short_message(error)})"
+            raise BadOutput(f"write.url: {problem}") from None
         return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
 
     def _new(self, schema: pa.Schema) -> sa.Table:

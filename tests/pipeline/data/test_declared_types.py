@@ -123,9 +123,7 @@ def test_column_is_cast_without_a_change(array: pa.Array, declared: str, expecte
 
 
 @pytest.mark.parametrize(("value", "declared"), CHANGED)
-def test_column_with_a_value_that_a_cast_would_change_is_rejected(
-    value: Any, declared: str
-) -> None:
+def test_column_with_value_that_a_cast_would_change_is_rejected(value: Any, declared: str) -> None:
     array = value if isinstance(value, pa.Array) else pa.array([value])
     with pytest.raises((ValueError, NotImplementedError)):
         cast_column(pa.chunked_array([array]), parse_type(declared))

@@ -217,6 +217,14 @@ def test_hive_timestamps_are_points_in_time(tmp_path: Path) -> None:
     assert [row["at"] for row in read(tmp_path).good] == [moment]
 
 
+def test_damaged_log_is_told_from_a_short_one(days: Path, messages: Messages) -> None:
+    DeltaTable(days).create_checkpoint()
+    for change in (lambda file: file.write_text("{"), Path.unlink):
+        change(days / f"_delta_log/{0:020}.json")
+        with messages.raises(BadInput):
+            opened(days, version=0)
+
+
 def test_incorrect_options_are_refused(days: Path, messages: Messages) -> None:
     enable_vectors(days)
     for options in (

@@ -351,9 +351,13 @@ class TestHtml:
     def test_other_bytes_without_an_encoding_are_windows_1252(self, tmp_path: Path) -> None:
         assert texts(read(tmp_path, "a.html", b"<p>na\xefve \x80")) == ["naïve \u20ac"]
 
-    def test_title_is_a_column(self, tmp_path: Path) -> None:
-        outcome = read(tmp_path, "a.html", f"{HTML}<title> A\n b</title><p>text")
-        assert [row["title"] for row in outcome.good] == ["A b"]
+    def test_title_is_a_column_and_texts_in_svg_and_forms_are_counted(self, tmp_path: Path) -> None:
+        html = f"{HTML}<title> A\n b</title><p>text<svg><g><text>c</text></g></svg><svg></svg>"
+        html += "<input value=d><input value=e type=hidden><input>"
+        for content, title in ((html, "A b"), (mail_of(html=html), "Grüße")):
+            outcome = read(tmp_path, "a", content)
+            assert [(row["text"], row["title"]) for row in outcome.good] == [("text", title)]
+            assert outcome.warnings == {(0, 0): {"PartsIgnored": 2}}
 
 
 class TestMail:

@@ -182,9 +182,7 @@ def test_files_without_ids_and_without_partition_columns_are_read(tmp_path: Path
     table.add_files([f"file://{file}"])
     pq.write_table(pa.table({"id": [1, 2]}), file)
     assert read(tmp_path).good == [{"id": 1, "part": "p"}, {"id": 2, "part": "p"}]
-    assert read(tmp_path, filter="part == 'p' and id == 2", columns=["part"]).good == [
-        {"part": "p"}
-    ]
+    assert read(tmp_path, filter="part=='p' and id==2", columns=["part"]).good == [{"part": "p"}]
 
 
 def changes(path: Path, since: int, **options: Any) -> Counter[tuple[str, int]]:

@@ -226,9 +226,7 @@ def pixels(outcome: Outcome) -> np.ndarray:
 
 @pytest.mark.parametrize("writer", CUT_WRITERS)
 @pytest.mark.parametrize("size", [None, [75, 100]])
-def test_half_an_image_fails_or_is_read(
-    tmp_path: Path, writer: str, size: list[int] | None
-) -> None:
+def test_half_image_fails_or_is_read(tmp_path: Path, writer: str, size: list[int] | None) -> None:
     content = written(writer)
     half = content[: len(content) // 2]
     assert list(read(tmp_path, half, size=size).bad) == [(0, 0)]

@@ -173,9 +173,7 @@ LATE: dict[str, list[tuple[Any, Any]]] = {
 
 
 @pytest.mark.parametrize("case", LATE)
-def test_late_value_that_does_not_fit_names_its_column_and_the_fix(
-    case: str, tmp_path: Path
-) -> None:
+def test_late_value_that_does_not_fit_names_its_column_and_fix(case: str, tmp_path: Path) -> None:
     for early, late in LATE[case]:
         outcome = read_behind(tmp_path, lines([early]), lines([early, late, early]))
         assert [row["a"] for row in outcome.good] == [early] * 3, late

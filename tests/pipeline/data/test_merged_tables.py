@@ -105,19 +105,20 @@ def test_column_that_a_database_lacks_is_refused(target: TableTarget, messages: 
         target.run(rows_with(1, other=[1]), name="second")
 
 
-KEYS: dict[str, list[Any]] = {
+KEYS: dict[str, list[Any] | pa.Array] = {
     "texts": ["a", "Ä\n"],
     "dates": [dt.date(2026, 1, 2), dt.date(2026, 1, 3)],
     "moments": [dt.datetime(2026, 1, 2, 3, 4, 5, 6), dt.datetime(1969, 1, 1)],  # noqa: DTZ001
     "decimals": [Decimal("1.25"), Decimal("-3.50")],
     "flags": [True, False],
-    "small numbers": [pa.scalar(255, pa.uint8()), pa.scalar(0, pa.uint8())],
+    "small numbers": pa.array([255, 0], "uint8"),
+    "UUIDs": pa.array([b"\0" * 16, b"\xff" * 16], pa.uuid()),
 }
 
 
 @pytest.mark.parametrize("values", KEYS.values(), ids=KEYS)
-def test_keys_of_each_type(target: TableTarget, values: list[Any]) -> None:
-    keys = pa.array(values) if not isinstance(values[0], pa.Scalar) else pa.array([255, 0], "uint8")
+def test_keys_of_each_type(target: TableTarget, values: list[Any] | pa.Array) -> None:
+    keys = pa.array(values)
     before, after = pa.table({"id": keys, "n": [1, 2]}), pa.table({"id": keys[1:], "n": [3]})
     assert target.run(before, name="first")
     assert target.run(after, name="second")
@@ -130,6 +131,12 @@ def test_key_of_several_columns(target: TableTarget) -> None:
     assert target.run(rows_with(1, 2, page=["y", "x"], n=[3, 4]), name="second", **keys)
     result = {(row["id"], row["page"]): row["n"] for row in target.rows()}
     assert result == {(1, "x"): 1, (1, "y"): 3, (2, "x"): 4}
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_row_with_a_nul_fails(target: TableTarget) -> None:
+    assert target.run(rows_with(1, 2, text=["a\0", "b"]))
+    assert target.rows() == [{"id": 2, "text": "b"}]
 
 
 REFUSED: dict[str, Callable[[], list[pa.Table]]] = {

@@ -142,9 +142,7 @@ def capacity(monkeypatch: pytest.MonkeyPatch, plan: Plan, *nodes: dict[str, Any]
     return result
 
 
-def test_capacity_of_a_cluster_has_the_cpus_of_its_cpu_group(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_capacity_of_a_cluster_has_cpus_of_its_cpu_group(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = (node("head", CPU=0.0), node("cpu"), node("cpu"), node("cpu", alive=False))
     plan = plan_for_cluster(spec_of(steps=[ON_GPU]))
     result = capacity(monkeypatch, plan, *nodes, node("embed", CPU=2.0, GPU=1.0))

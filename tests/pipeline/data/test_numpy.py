@@ -138,12 +138,13 @@ def test_other_members_of_an_archive_are_counted(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_archive_without_arrays_or_with_two_of_a_name_is_one_failed_row(tmp_path: Path) -> None:
-    for names in (["about.json"], ["x.npy", "x.npy"]):
+    for names in (["about.json"], ["x.npy", "x.npy"], ["folder/"], []):
         with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
             for name in names:
                 archive.writestr(name, _of_shape("(3,)"))
         outcome = read_files("numpy", tmp_path)
         assert (outcome.good, set(outcome.bad)) == ([], {(0, 0)}), names
+        assert "array" in outcome.bad[0, 0]
 
 
 def _of_shape(shape: str) -> bytes:

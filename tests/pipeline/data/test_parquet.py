@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.readers import CHUNK_ROWS
+from batchinference.pipeline.steps.schema_inference import columns_after_all
 from plugins.messages import Messages
 from support.inputs.read_files import Outcome, cut_up, open_input, read_files
 from support.tiers import examples
@@ -38,6 +39,15 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("digits") / "digits.parquet"
     pq.write_table(table, path, row_group_size=500)
     return path
+
+
+def test_tensors_of_arrow_are_read_from_a_file_without_rows(tmp_path: Path) -> None:
+    table = pa.table({"tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 2, 2)))})
+    for rows in (0, 1):
+        pq.write_table(table.slice(0, rows), tmp_path / "a.parquet")
+        outcome = read_files("parquet", tmp_path)
+        assert (outcome.bad, len(outcome.good)) == ({}, rows)
+    assert columns_after_all([], table.schema) == table.schema
 
 
 def test_every_type_except_views_is_preserved(tmp_path: Path) -> None:

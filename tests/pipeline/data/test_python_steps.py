@@ -119,9 +119,7 @@ def test_copied_columns_are_unchanged(own: Callable[..., Transform], name: str) 
         assert str(result.table) == str(table), method  # NaN does not equal itself
 
 
-def test_changed_columns_keep_the_type_that_holds_their_values(
-    own: Callable[..., Transform],
-) -> None:
+def test_changed_columns_keep_type_that_holds_their_values(own: Callable[..., Transform]) -> None:
     def later(row: dict[str, Any]) -> dict[str, Any]:
         row["list"].append(row["list"][0])
         return {**row, "zone": row["zone"] and row["zone"] + timedelta(days=1)}

@@ -121,9 +121,7 @@ def test_one_address_of_a_host_that_answers_is_enough(monkeypatch: pytest.Monkey
     ended.set()
 
 
-def test_a_host_without_an_address_that_answers_is_reported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_without_address_that_answers_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
@@ -143,9 +141,7 @@ def test_stores_that_answer_and_other_paths_are_no_problem(port: int) -> None:
     assert unreachable(locations) == {}
 
 
-def test_a_name_that_is_looked_up_for_long_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_name_that_is_looked_up_for_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
 
     def look_up(*_: object, **__: object) -> None:

@@ -90,10 +90,11 @@ only_opensearch = pytest.mark.parametrize("target", ["opensearch"], indirect=Tru
 
 
 def test_rows_with_the_same_key_are_replaced_and_others_kept(target: Target) -> None:
-    target.run(rows_with(1, 2, text=["a", "b"]))
-    target.run(rows_with(2, 3, text=["c", "d"]), name="second")
-    texts = {row["id"]: row["text"] for row in target.store.rows()}
-    assert texts == {1: "a", 2: "c", 3: "d"}
+    for kind, ids in {"number": range(3), "uuid": [uuid.UUID(int=at) for at in range(3)]}.items():
+        target.run(rows_with(*ids[:2], text=["a", "b"]), name=kind)
+        target.run(rows_with(*ids[1:], text=["c", "d"]), name=f"second {kind}")
+        texts = {str(row["id"]): row["text"] for row in target.store.rows()}
+        assert [texts[str(at)] for at in ids] == ["a", "c", "d"]
 
 
 def test_values_that_json_lacks_are_kept_as_text(target: Target) -> None:

@@ -57,9 +57,7 @@ TABLES = {"Delta": delta, "Iceberg": iceberg, "Hudi": hudi, "Delta Lake": delta_
         *(("t", "**"), ("t", "t/**/*.parquet"), ("db/t", "db/*/**"), ("db/t", "*/*")),
     ],
 )
-def test_directory_of_a_table_is_refused(
-    tmp_path: Path, name: str, make_in: str, path: str
-) -> None:
+def test_directory_of_table_is_refused(tmp_path: Path, name: str, make_in: str, path: str) -> None:
     (tmp_path / make_in).parent.mkdir(exist_ok=True)
     TABLES[name](tmp_path / make_in)
     fix = FIXES.get(name, "Export")
@@ -75,9 +73,7 @@ def test_directory_of_a_table_is_refused(
         *((iceberg, "t/data"), (iceberg, "t/data/*.parquet"), (iceberg, "t/d*/*.parquet")),
     ],
 )
-def test_part_of_a_table_is_refused(
-    tmp_path: Path, make: Callable[[Path], None], path: str
-) -> None:
+def test_part_of_table_is_refused(tmp_path: Path, make: Callable[[Path], None], path: str) -> None:
     make(tmp_path / "t")
     with pytest.raises(BadInput, match="/t' is a"):
         open_input("parquet", f"{tmp_path}/{path}")

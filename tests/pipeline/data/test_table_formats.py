@@ -23,6 +23,7 @@ from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output import tables
 from batchinference.pipeline.output.output_rows import all_rows
+from batchinference.pipeline.output.tables.sql import MARKS
 from batchinference.pipeline.storage.location import Location
 from plugins.messages import Messages
 from support.documents.parsed import spec_of
@@ -67,13 +68,14 @@ def test_column_that_the_table_lacks_is_refused_at_the_first_rows(target: TableT
         job.put(rows_of(id=[1], new=["x"]))
 
 
-UNSUPPORTED = {"delta": pa.time64("us"), "iceberg": pa.duration("s")}
+UNSUPPORTED = {"delta": pa.time64("us"), "iceberg": pa.duration("s"), "lance": pa.decimal32(5, 2),
+               "sqlite": pa.month_day_nano_interval()}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", UNSUPPORTED, indirect=True)
 def test_unsupported_type_names_the_column(target: TableTarget, messages: Messages) -> None:
     with messages.raises(BadOutput):
-        target.run(rows_of(id=[0], odd=pa.array([1], UNSUPPORTED[target.kind])))
+        target.open(rows_of(id=[0], odd=pa.nulls(1, UNSUPPORTED[target.kind])))
 
 
 @pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
@@ -287,9 +289,7 @@ class TestLance:
     def target(self, tmp_path: Path) -> TableTarget:
         return TableTarget("lance", tmp_path)
 
-    def test_elements_of_lists_keep_the_name_that_the_dataset_has(
-        self, target: TableTarget
-    ) -> None:
+    def test_elements_of_lists_keep_name_that_the_dataset_has(self, target: TableTarget) -> None:
         """Lance appends no lists whose elements have another name."""
         named = pa.list_(pa.field("of_theirs", pa.float16()), 2)
         theirs = rows_of(v=pa.array([[1.0, 2.0]], named))
@@ -370,13 +370,20 @@ class TestSql:
             job.commit()
         assert target.rows() == []
 
-    def test_failed_commit_leaves_no_new_table(
-        self, target: TableTarget, messages: Messages
-    ) -> None:
-        job = target.open(rows_of(id=pa.array([2**64 - 1], pa.uint64())))
+    def test_failed_commit_leaves_no_table(self, target: TableTarget, messages: Messages) -> None:
+        job = target.open(rows_of(id=[1]))
+        target.execute(f"create table {MARKS} (mark text check (mark = ''))")
         with messages.raises(BadOutput):
             job.commit()
         assert not sa.inspect(target.engine()).has_table("rows")
+
+    @pytest.mark.parametrize("kind", [pa.uint64(), pa.time64("ns"), pa.duration("us")], ids=str)
+    def test_values_that_no_column_can_hold_are_refused_before_the_commit(
+        self, target: TableTarget, kind: pa.DataType, messages: Messages
+    ) -> None:
+        number = 2**63 if kind == pa.uint64() else 1
+        with messages.raises(BadOutput):
+            target.open(rows_of(id=[0], x=pa.array([number], kind)))
 
     def test_nan_in_lists_uuids_and_many_rows_are_written(self, target: TableTarget) -> None:
         ids = pa.array([bytes(16)] * 2500, pa.uuid())

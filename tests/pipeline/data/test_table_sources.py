@@ -92,9 +92,7 @@ def given(format_: str, fields: Document) -> JobInput:
     return opened(format_, **fields)
 
 
-def test_rows_equal_the_library_of_each_source(
-    format_: str, fields: Document, given: JobInput
-) -> None:
+def test_rows_equal_library_of_each_source(format_: str, fields: Document, given: JobInput) -> None:
     assert read(given).good == by_library(format_, fields) == ROWS
 
 

@@ -77,6 +77,7 @@ def everything() -> pa.Table:
             "vector": to_column(np.array([[1, 2], [3, 4]], np.float32)),
             "image": to_column(np.full((2, 2, 1, 3), 200, np.uint8)),
             "word": pa.array(["x", "y"]).dictionary_encode(),
+            "json": pa.array(["[1]", None], pa.json_()),
         }
     )
 
@@ -88,7 +89,7 @@ def test_every_type_is_read_back(target: TableTarget) -> None:
     assert first == {
         **{"id": 0, "flag": True, "small": 255, "real": 1.5, "half": 0.5, "text": 'ü\n"'},
         **{"raw": b"\x00\xff", "day": dt.date(2026, 1, 2), "list": ["a", None], "word": "x"},
-        **{"moment": MOMENT, "struct": {"a": 1, "b": [{"c": "x"}]}},
+        **{"moment": MOMENT, "struct": {"a": 1, "b": [{"c": "x"}]}, "json": "[1]"},
         **{"vector": [1.0, 2.0], "image": image},
     }
     known = {"id": 1, "half": 2.0, "vector": [3.0, 4.0], "image": image, "word": "y"}

@@ -127,9 +127,7 @@ def test_text_classification_equals_the_library(bert: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["vit", "resnet"])
-def test_image_classification_equals_the_library(
-    request: pytest.FixtureRequest, model: str
-) -> None:
+def test_image_classification_equals_library(request: pytest.FixtureRequest, model: str) -> None:
     source = request.getfixturevalue(model)
     result = runtime("image-classification", source)({"image": objects(PHOTOS)})
     processor = transformers.AutoImageProcessor.from_pretrained(source)

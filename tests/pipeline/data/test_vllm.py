@@ -418,9 +418,7 @@ def test_long_row_is_cut_before_the_engine(tmp_path: Path, chat: bool) -> None:
         ({"source": "/nowhere"}, "model '/nowhere' not found"),
     ],
 )
-def test_model_that_cannot_work_ends_the_job(
-    folder: str, fields: dict[str, Any], reason: str
-) -> None:
+def test_model_that_cannot_work_ends_job(folder: str, fields: dict[str, Any], reason: str) -> None:
     template = "{{ raise_exception('no system role') if messages[0].role == 'system' }}x"
     with pytest.raises(ModelLoad, match=reason):
         asked(model(**{"source": folder, "chatTemplate": template, **fields}), text=["a"])
@@ -488,9 +486,7 @@ def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> Non
     check_model(model(source=folder, inputs=inputs, sampling={"max_tokens": "{limit}"}))
 
 
-def test_runtimes_of_a_process_share_one_engine(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runtimes_of_process_share_one_engine(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, begun, goes_on = threading.Lock(), threading.Event(), threading.Event()
 
     class Loaded:

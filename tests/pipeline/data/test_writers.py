@@ -184,6 +184,12 @@ def test_json_values_that_have_no_arrow_type_are_read_back_as_json(tmp_path: Pat
     assert back.column("pairs").to_pylist() == ['[["k", 1]]', "[]", None]
 
 
+def test_parquet_files_of_different_types_are_read_as_one_table(tmp_path: Path) -> None:
+    for number, value in enumerate((Decimal("99.99"), 99.99, 99)):
+        pq.write_table(pa.table({"x": [value]}), tmp_path / f"{number}.parquet")
+    assert all_rows(write_of("parquet", tmp_path)).column("x").to_pylist() == [99.99, 99.99, 99]
+
+
 def test_parquet_writes_structs_without_fields_as_text() -> None:
     empty = pa.struct([])
     kinds = empty, pa.list_(empty), pa.large_list(empty), pa.map_(pa.string(), empty)

@@ -63,9 +63,7 @@ def test_failed_rows_within_the_limit_are_written_as_errors(
 
 
 @pytest.mark.parametrize("values", [True, False])
-def test_errors_are_written_to_their_path_with_the_values_of_rows(
-    tmp_path: Path, values: bool
-) -> None:
+def test_errors_are_written_to_their_path_with_values_of_rows(tmp_path: Path, values: bool) -> None:
     errors = {"maxRows": 3, "values": values, "path": str(tmp_path / "bad")}
     assert run_in_process(job(tmp_path, errors)).report.errors == str(tmp_path / "bad")
     bad = {json.dumps({"text": text}) for text in TEXTS if text not in GOOD}

@@ -141,9 +141,7 @@ def test_filtered_row_whose_input_row_is_elsewhere_counts_once() -> None:
     """An input row became several rows, which Ray has put into two blocks."""
     elsewhere = np.array([100, 100], dtype=np.int64)
     alone = RowBatch(filtered=elsewhere)
-    mixed = replace(
-        merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)]), input_ids=np.arange(2)
-    )
-    mixed = replace(mixed, filtered=elsewhere)
+    mixed = merged([good(0, 0, [0]), good(0, 1, [1]), failed(0, 1)])
+    mixed = replace(mixed, input_ids=np.arange(2), filtered=elsewhere)
     for batch in (alone, replace(good(0, 0, [0]), filtered=elsewhere), mixed):
         assert Counts.sum(map(counts_of_group, commit_groups(batch))).filtered == 2

@@ -219,9 +219,7 @@ class TestChunks:
         assert len(commits(job_pass)) == 3
 
     @pytest.mark.parametrize(("bad", "read_rows"), [(0, 16), (8, 20), (16, 20)])
-    def test_error_of_a_commit_ends_the_task(
-        self, job_pass: JobPass, bad: int, read_rows: int
-    ) -> None:
+    def test_error_of_a_commit_ends_task(self, job_pass: JobPass, bad: int, read_rows: int) -> None:
         class FullDisk(ParquetWriter):
             def files(self, table: pa.Table) -> Files:
                 if bad in table.column("n").to_pylist():

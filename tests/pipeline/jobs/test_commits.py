@@ -107,9 +107,7 @@ def manifest_of(job_pass: JobPass) -> dict[str, Any]:
     return content
 
 
-def test_failed_row_becomes_an_error_record(
-    commit: Committer, layout: Layout, tmp_path: Path
-) -> None:
+def test_failed_row_becomes_error_record(commit: Committer, layout: Layout, tmp_path: Path) -> None:
     (row_id,) = consecutive_ids(0, 2, 1).tolist()
     columns = [[row_id], ["embed"], ["ValueError: no"], ["Traceback ..."], ['{"n": 1}']]
     commit.put(
@@ -342,9 +340,7 @@ def test_late_task_adds_nothing_to_a_finished_output(
     assert [manifest_files(commit.job_pass), data_files(Path(layout.errors.path))] == before
 
 
-def test_late_task_also_removes_the_files_of_a_failed_write(
-    job_pass: JobPass, layout: Layout
-) -> None:
+def test_late_task_also_removes_files_of_a_failed_write(job_pass: JobPass, layout: Layout) -> None:
     commit = committing(job_pass, shards())
     batch = merged([good(0, 0, pictures(PIXELS, UNWRITABLE, PIXELS)), end(0, 3)])
     commit.put(batch, task=0)

@@ -111,9 +111,7 @@ def test_error_of_a_row_is_not_the_cause_of_too_many(quoted: str) -> None:
         ),
     ],
 )
-def test_other_errors_become_failures_of_the_application(
-    error: BaseException, message: str
-) -> None:
+def test_other_errors_become_failures_of_application(error: BaseException, message: str) -> None:
     cause = root_cause(error)
     assert type(cause) is JobFailure
     assert cause.reason == "Application"

@@ -146,9 +146,7 @@ def test_only_the_last_runs_are_kept(
     source: Path, output: Path, monkeypatch: pytest.MonkeyPatch, *, dies: bool
 ) -> None:
     if dies:
-        monkeypatch.setattr(
-            RunHistory, "last_runs", lambda _: []
-        )  # it is called at the end of a run
+        monkeypatch.setattr(RunHistory, "last_runs", lambda _: [])  # called at the end of a run
     run_without_ray(small_job(source, output, mode="append"))
     (file,) = (output / "_batchinference/history").iterdir()
     for number in range(KEPT_RUNS):

@@ -304,9 +304,7 @@ class TableWithRows(UnreachableTable):
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_restart_reads_the_table_if_the_output_is_of_other_work(
-    tmp_path: Path, complete: bool
-) -> None:
+def test_restart_reads_table_if_the_output_is_of_other_work(tmp_path: Path, complete: bool) -> None:
     """That work may have written to another table."""
     a_run(layout_of(tmp_path / "out", THEIRS), complete=complete)
     write = write_of("delta", tmp_path / "out", mode="overwrite")

@@ -182,9 +182,7 @@ def test_an_output_that_is_the_input_is_one_problem(job_file: JobFile) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_error_of_storage_is_a_problem(
-    job_file: JobFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_storage_is_a_problem(job_file: JobFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "Permission denied", "/data")
 

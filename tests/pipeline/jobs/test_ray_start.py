@@ -189,9 +189,7 @@ def test_a_start_of_ray_that_ends_early_leaves_no_processes(
 
 
 @pytest.mark.parametrize("failing", [1, START_TRIES])
-def test_a_stopped_start_that_fails_is_interrupted(
-    start: Callable[..., None], failing: int
-) -> None:
+def test_stopped_start_that_fails_is_interrupted(start: Callable[..., None], failing: int) -> None:
     stop = StopSignal()
     starts = Starts(failing, lambda: starts.count == failing and stop.ask(signal.SIGINT))
     with pytest.raises(Interrupted, match="stopped by SIGINT"):

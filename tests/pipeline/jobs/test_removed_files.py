@@ -69,9 +69,7 @@ def test_entry_without_rows_of_the_files_is_unchanged(job_pass: JobPass) -> None
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
-def test_failed_rows_of_the_other_files_can_be_retried(
-    job_pass: JobPass, retry_first: bool
-) -> None:
+def test_failed_rows_of_other_files_can_be_retried(job_pass: JobPass, retry_first: bool) -> None:
     left, errors = committed(job_pass, 0, 1), job_pass.layout.errors
     if retry_first:
         left = without_input_files(without_failed_rows(left, errors), [1])

@@ -38,9 +38,7 @@ def files_in(directory: str) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in paths}
 
 
-def test_trial_has_the_first_rows_and_an_output_of_its_own(
-    write_job: WriteJob, tmp_path: Path
-) -> None:
+def test_trial_has_first_rows_and_an_output_of_its_own(write_job: WriteJob, tmp_path: Path) -> None:
     write_job()
     done = invoke_without_ray("run", "job.yaml", "--limit", "3")
     assert done.exit_code == 0, done.stderr

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from batchinference.pipeline.commit.lease import Lease, read_lease
-from batchinference.pipeline.input.listing import snapshot_input
+from batchinference.pipeline.input import listing
 from batchinference.pipeline.input.readers import reader_for
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.url_fetcher import Fetcher
@@ -159,7 +159,7 @@ def test_addresses_of_a_manifest_are_not_fetched(
     monkeypatch.setattr(Fetcher, "fetch", pytest.fail)
     fields = {"format": "manifest", "options": {"decode": "text"}}
     read = parse(job_document("list", tmp_path / "in", tmp_path / "out", read=fields)).spec.read
-    frozen = snapshot_input([str(tmp_path / "in")], ["csv"])
+    frozen = listing.snapshot_input([str(tmp_path / "in")], ["csv"])
     claimed = {0: 99}
     counted = row_check._counted(
         frozen, read, reader_for(read), list(frozen.files()), claimed, quick=False
@@ -182,6 +182,10 @@ def test_each_job_of_an_output_is_verified(texts: Path, tmp_path: Path) -> None:
         assert [one["result"] for one in done.proof["jobs"]] == ["proven", result]
     assert [one["rows"] for one in done.proof["jobs"]] == [200, 3]
     assert invoke(tmp_path / "out").stdout.splitlines()[-1].split()[1] == "proven:"
+    make_output(job_document("other", more, tmp_path / "out", write={"mode": "append"}))
+    with counted(listing, "snapshot_input") as lists:
+        assert len(verified(tmp_path / "out").proof["jobs"]) == 3
+    assert lists.call_count == 2, "not once for each input"
 
 
 def test_file_that_is_listed_twice_is_verified_twice(texts: Path, tmp_path: Path) -> None:

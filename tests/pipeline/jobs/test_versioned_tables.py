@@ -221,9 +221,7 @@ def test_snapshots_that_expire_too_early_are_an_error_that_names_them(
     assert ids_in(tmp_path / "out") == [1, 2, 3]
 
 
-def test_data_file_that_is_gone_is_an_error_that_names_it(
-    tmp_path: Path, messages: Messages
-) -> None:
+def test_data_file_that_is_gone_is_named_in_an_error(tmp_path: Path, messages: Messages) -> None:
     table = NightlyIceberg(tmp_path)
     table.append(1)
     first = table.version

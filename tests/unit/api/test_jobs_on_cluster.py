@@ -34,8 +34,8 @@ def test_cost_is_shown_with_the_expected_total(cost: dict[str, Any], shown: str)
     assert status_of(cost=cost).cost == shown
 
 
-def test_progress_and_gpus_are_those_of_the_status() -> None:
+def test_progress_and_devices_are_those_of_the_status() -> None:
     progress = {"rows": 5, "total": 20, "percent": 25, "rowsPerSecond": 2.5, "eta": "6s"}
     job = status_of(phase="Running", progress=progress, devices=4, stage="embed", attempt=2)
     assert job.progress == Progress.of(5, 20, rate=2.5)
-    assert (job.gpus, job.stage, job.attempt) == (4, "embed", 2)
+    assert (job.devices, job.stage, job.attempt) == (4, "embed", 2)

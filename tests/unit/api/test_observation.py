@@ -86,6 +86,7 @@ def test_replaced_files_are_shown() -> None:
 )  # fmt: skip
 def test_devices_of_the_last_attempt_are_shown(choice: object, shown: str | None) -> None:
     last = {"number": 2, **({"choice": choice} if choice else {})}
-    status = {"phase": "Running", "attempts": [{"number": 1, "choice": {}}, last]}
+    status = {"phase": "Running", "devices": 8, "attempts": [{"number": 1, "choice": {}}, last]}
     job = {"metadata": {"name": "job"}, "spec": {"write": {"path": "s3://a"}}, "status": status}
-    assert dict(observed_job(JobStatus.of(job)).lines).get("devices") == shown
+    lines = dict(observed_job(JobStatus.of(job)).lines)
+    assert (lines.get("devices"), lines["device count"]) == (shown, "8")

@@ -34,7 +34,7 @@ class JobStatus:
     counts: Counts | None
     attempt: int | None
     output: str
-    gpus: int | None
+    devices: int | None
     """The number of devices, such as GPUs, of the current pods; None if there are none."""
     cost: str
     """The cost until now and the expected total cost; empty if the platform sets no prices."""

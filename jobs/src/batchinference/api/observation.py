@@ -84,7 +84,7 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
         ("files", job.replaced_files),
         ("attempt", job.attempt),
         ("devices", choice),
-        ("GPUs", job.gpus),
+        ("device count", job.devices),
         ("cost", job.cost),
     )
     facts = [(name, str(value)) for name, value in named if value]

@@ -18,6 +18,7 @@ import pyarrow as pa
 from batchinference.pipeline.arrow import concat
 from batchinference.pipeline.errors import describe
 from batchinference.pipeline.row_warnings import NO_WARNINGS
+from batchinference.pipeline.type_widening import empty_table
 
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
@@ -259,7 +260,7 @@ def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
     """Return the first table that has columns, without its rows; NO_ROWS if none has columns.
     Unlike a slice, the result does not keep the rows in memory."""
     schemas = (table.schema for table in tables if table.num_columns)
-    return next((schema.empty_table() for schema in schemas), NO_ROWS)
+    return next((empty_table(schema) for schema in schemas), NO_ROWS)
 
 
 def _joined(batches: list[RowBatch], name: str) -> np.ndarray:

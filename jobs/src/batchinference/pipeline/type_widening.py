@@ -61,6 +61,11 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return wider
 
 
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows. Arrow's own method fails for tensors with a permutation."""
+    return pa.table([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
 def is_tensor(kind: pa.DataType) -> bool:
     """Return whether values of this type are tensors."""
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name in TENSORS

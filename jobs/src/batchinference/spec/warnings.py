@@ -88,7 +88,7 @@ class WarningName(StrEnum):
     PARTS_IGNORED = (
         "PartsIgnored",
         "parts of a document were not read: attachments, comments, "
-        "values of forms, headers and footers of pages",
+        "values of forms, texts in SVG, headers, footers",
         "Nothing, or save the attachments as files of their own",
         "row",
         "parts",

@@ -12,6 +12,7 @@ import uuid
 import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -77,6 +78,15 @@ End = tuple[_File, _Row]
 """Number of an input file that was read to its end, and its number of rows."""
 
 
+@lru_cache(maxsize=64)
+def _shared(*columns: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return a list that all entries with these columns share: with 300 columns, it has 58 KB."""
+    return list(columns)
+
+
+_Columns = Annotated[list[tuple[str, str]], AfterValidator(lambda columns: _shared(*columns))]
+
+
 @dataclass(frozen=True)
 class DataFile:
     """A data or error file that a task has written."""
@@ -137,8 +147,8 @@ class ManifestEntry:
     shares: list[Share]
     """The shares of split input rows. An entry with shares has no row ranges."""
     data: list[DataFile]
-    columns: list[tuple[str, str]]
-    """Names and types of the columns of the data files."""
+    columns: _Columns
+    """Names and types of the columns of the data files. Most entries share one list."""
     errors: DataFile | None
     warnings: list[_StoredWarning] = field(default_factory=list)
     """The example of each warning is the id of a row, in the form FILE:ROW as in error records."""

@@ -4,11 +4,11 @@ From this state, `start_or_resume` decides what a job does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from batchinference.pipeline.commit.code_and_spec_changes import (
     describe_code_change,
@@ -55,8 +55,7 @@ class OutputState:
     has_appended_rows: bool = False
     """Whether jobs have appended rows to the output. Only read for mode `overwrite`."""
     appended_by: str = ""
-    """The identity of another job that has appended rows; empty if none has. Only read with
-    `own_only`."""
+    """The identity of another job that has appended rows, or empty. Only read with `own_only`."""
     code_change: str = ""
     """How the code or models have changed since the output was begun; empty if unchanged."""
     spec_change: str = ""
@@ -110,27 +109,32 @@ class CachedReader:
     because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
-        self._lease = cache(lambda file, _: read_lease_file(file))
-        self._marker = cache(lambda file, _: Location.read_if_exists(file))
+        self._known: dict[Location, Any] = {}
         self._directories = cache(Location.directories)
-        self._changes: dict[Location, int] = {}
 
     def forget(self, *layouts: Layout) -> None:
         """Read the leases and markers of outputs again: runs may have changed them."""
-        self._changes |= {one.state: self._changes.get(one.state, 0) + 1 for one in layouts}
+        for file in (file for one in layouts for file in (one.lease_file, one.success)):
+            self._known.pop(file, None)
 
     def lease(self, layout: Layout) -> Lease | None:
         """Return the lease of an output. Raises BadOutput if it is damaged."""
-        return self._lease(layout.lease_file, self._changes.get(layout.state))
+        return cast(Lease | None, self._read(layout.lease_file, read_lease_file))
+
+    def _read(self, file: Location, read: Callable[[Location], Any]) -> Any:
+        if file not in self._known:
+            self._known[file] = read(file)
+        return self._known[file]
 
     def has_success_marker(self, layout: Layout) -> bool:
         """Return whether any run has completed an output."""
-        return self._marker(layout.success, self._changes.get(layout.state)) is not None
+        return self._read(layout.success, Location.read_if_exists) is not None
 
     def is_completed_by_lease(self, layout: Layout) -> bool:
         """Return whether the run that has the lease of an output has completed the output."""
-        lease, changes = self.lease(layout), self._changes.get(layout.state)
-        return lease is not None and lease.is_success_marker(self._marker(layout.success, changes))
+        lease = self.lease(layout)
+        marker = self._read(layout.success, Location.read_if_exists)
+        return lease is not None and lease.is_success_marker(marker)
 
     def is_of_work(self, layout: Layout) -> bool:
         """Return whether the lease of an output has the key of its layout."""
@@ -162,7 +166,7 @@ def load_state(
     with storage_errors_as_bad_output(request.write):
         lease = reader.lease(layout)
         if layout.is_replacement:
-            change = _code_change(layout, lease, request)
+            change = _code_change(layout, lease, request, complete=False)
             committed = _has_commits(layout, lease, change)
             return OutputState(layout, lease, code_change=change, has_commits=committed)
         if reader.is_completed_by_lease(layout.replacement):
@@ -193,9 +197,7 @@ def _load_output(
     )
 
 
-def _code_change(
-    layout: Layout, lease: Lease | None, request: Request, *, complete: bool = False
-) -> str:
+def _code_change(layout: Layout, lease: Lease | None, request: Request, *, complete: bool) -> str:
     if lease is None or lease.key != layout.key or not lease.begun:
         return ""
     overwrite = request.write.mode == "overwrite"

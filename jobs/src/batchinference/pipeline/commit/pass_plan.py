@@ -53,9 +53,7 @@ class PassPlan:
         layout, lease = self.state.layout, self.state.lease
         final = layout.final_snapshot
         retried = final.exists() and Snapshot.read(final, layout.key).pass_number
-        if layout.success.exists() or (
-            lease is not None and retried and retried < lease.pass_number
-        ):
+        if layout.success.exists() or (lease and retried and retried < lease.pass_number):
             raise BadInput(
                 f"errors.retryFailedRows: read.format '{source}' cannot read only the failed rows, "
                 "because it is unknown whether the source has changed. The output was not changed. "

@@ -58,8 +58,7 @@ def ids_of(records: pa.Table) -> np.ndarray:
 
 
 def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
-    """Return the entry without its failed rows; None if it has shares of rows, or if no row
-    remains."""
+    """Return the entry without its failed rows; None if it has shares of rows or no other row."""
     if entry.shares:
         return None
     row_ranges = _without_rows(entry.row_ranges, failed)

@@ -124,9 +124,7 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
         same_name = without_uid(lease.job) == without_uid(request.job)
         changes = f" ({state.spec_change})" if same_name and state.spec_change else ""
         owner = f"another job{changes}" if same_name else f"another job, {lease.job}"
-        return (
-            f"it holds the output of {owner}. Choose another path, or set write.mode to overwrite"
-        )
+        return f"it holds the output of {owner}. Choose another path or set write.mode to overwrite"
     differs = f": {state.spec_change}" if state.spec_change else ""
     begun = f"this output was begun with another spec{differs}"
     if request.write.adds:

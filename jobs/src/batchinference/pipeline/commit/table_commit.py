@@ -92,9 +92,8 @@ def table_errors_as_bad_output() -> Iterator[None]:
         raise
     except Exception as error:
         text = redact(" ".join(str(error).split()))
-        raise BadOutput(
-            f"write: the table cannot be used ({type(error).__name__}: {text})"
-        ) from error
+        problem = f"{type(error).__name__}: {text}"
+        raise BadOutput(f"write: the table cannot be used ({problem})") from error
 
 
 def has_rows_error(write: WriteTable) -> BadOutput:

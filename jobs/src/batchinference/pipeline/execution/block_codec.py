@@ -37,6 +37,7 @@ from batchinference.pipeline.row_batch import (
 )
 from batchinference.pipeline.row_warnings import NO_WARNINGS
 from batchinference.pipeline.storage.arrow_files import read_stream, schema_of
+from batchinference.pipeline.type_widening import empty_table
 from batchinference.spec.reserved import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"
@@ -76,7 +77,7 @@ def decode(block: pa.Table) -> RowBatch:
         [ids, errors.column("id").to_numpy(), *(part.shares.lost for part in parts)]
     )
     source, shares = _sum_shares(outcomes, _shares_of(rows, parts))
-    empty = without_rows(part.schema.empty_table() for part in parts)
+    empty = without_rows(empty_table(part.schema) for part in parts)
     return RowBatch(
         _user_columns(rows) if rows.num_rows else empty,
         ids,

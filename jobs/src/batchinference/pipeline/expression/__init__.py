@@ -210,7 +210,7 @@ class _Translation:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._empty = schema.empty_table()
+        self._empty = pa.Table.from_batches([], schema)
 
     def of(self, node: ast.expr) -> Operand:
         match node:

@@ -432,9 +432,7 @@ def parse_rows(block: Block, columns: int, dialect: Dialect) -> Rows:
         latin = bytes(block.content).decode("latin-1").encode()
         table, rejected = _parse(block._replace(content=latin), columns, dialect, latin=True)
         original = [
-            pa.array(
-                [value.decode().encode("latin-1") for value in column.to_pylist()], pa.binary()
-            )
+            pa.array([text.decode().encode("latin-1") for text in column.to_pylist()], pa.binary())
             for column in table.columns
         ]
         return Rows(pa.table(original, table.column_names), rejected)

@@ -138,13 +138,11 @@ class IgnoredFiles:
     def check(self, policies: Sequence[WarningPolicy]) -> None:
         """Raise BadInput if one of these policies (`errors.warnings`) does not allow a warning."""
         counts = {warning.name: warning for warning in self.warnings()}
-        for index, policy in enumerate(policies):
+        for at, policy in enumerate(policies):
             limit = 0 if policy.action == "fail" else policy.max_rows
             warning = counts.get(policy.name.value)
             if warning is not None and limit is not None and warning.count > limit:
-                raise BadInput(
-                    f"errors.warnings[{index}] allows {counted(limit, 'file')}. {warning}"
-                )
+                raise BadInput(f"errors.warnings[{at}] allows {counted(limit, 'file')}. {warning}")
 
     def serialized(self) -> bytes:
         """Return the stored form, which is JSON."""
@@ -174,9 +172,7 @@ def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
     """Yield the first MAX_GROUPS groups, then a group of other files and one of other markers."""
     yield from groups[:MAX_GROUPS]
     for markers in (False, True):
-        rest = [
-            group for group in groups[MAX_GROUPS:] if (group.reason is Reason.MARKER) == markers
-        ]
+        rest = [one for one in groups[MAX_GROUPS:] if (one.reason is Reason.MARKER) == markers]
         if rest:
             reason = Reason.MARKER if markers else Reason.EXTENSION
             count = sum(group.count for group in rest)

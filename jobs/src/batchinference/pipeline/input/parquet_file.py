@@ -138,7 +138,7 @@ class OpenParquet:
 
     def empty(self) -> pa.Table:
         """Return the wanted columns without rows."""
-        return _renamed(self._rows.schema_arrow.empty_table(), self._stored, self._wanted)
+        return _renamed(self._rows.read_row_groups([]), self._stored, self._wanted)
 
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows from `tables` without the columns that `tables` has added. Raises ValueError

@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ DAMAGE = (
     *(tarfile.TarError, EOFError, zlib.error, lzma.LZMAError),
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
-_NAME = re.compile(r"^(?:\./+)*+((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
+_NAME = re.compile(r"^(?:\./+(?!/))*(?!\./)((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
 """Matches the name of a member: the key, which includes the folder, and the suffix after the first
 dot of the file name. `a/b.seg.png` has the key `a/b` and the suffix `seg.png`."""
 _METADATA = re.compile(
@@ -116,10 +116,8 @@ def samples_of(source: BinaryIO, suffixes: list[str] | None, limit: int) -> Iter
 
 def _opened(source: BinaryIO) -> _Archive:
     """Open an archive. Concatenated archives are read as one."""
-    bounded = _BoundedFile(source) if isinstance(source, io.BufferedReader) else source
-    return _Archive.open(
-        fileobj=cast(BinaryIO, bounded), mode="r:", tarinfo=_TarInfo, ignore_zeros=True
-    )
+    bounded: Any = _BoundedFile(source) if isinstance(source, io.BufferedReader) else source
+    return _Archive.open(fileobj=bounded, mode="r:", tarinfo=_TarInfo, ignore_zeros=True)
 
 
 def in_memory(decompressor: BinaryIO, limit: int) -> BinaryIO:

@@ -27,11 +27,7 @@ from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.bit_depth import RawMode, with_16_bit_planes
 from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, orientation_of
 from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
-from batchinference.pipeline.media.truncated_files import (
-    ACCEPT,
-    is_truncated_animation,
-    with_added_end,
-)
+from batchinference.pipeline.media.truncated_files import ACCEPT, is_cut_animation, with_added_end
 from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
@@ -41,9 +37,7 @@ _SMALLER, _MASK = 1, 4
 """Flags in the subfile type of a TIFF page: a smaller version, or a mask, of another page."""
 _MPO_ENTRIES = 0xB002
 _GAP = rb"(?:\s|#[^\r\n]*[\r\n])+"
-_NETPBM = re.compile(
-    rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" % (_GAP, _GAP, _GAP)
-)
+_NETPBM = re.compile(rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" % ((_GAP,) * 3))
 """The header of a binary Netpbm image: kind, width, height, and (if not 1-bit) value of white."""
 
 
@@ -339,7 +333,7 @@ def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Except
     pages = ImagePages(content, options)
     for index, number in enumerate(pages.numbers):
         yield decoded(index, partial(pages.pixels, number))
-    if is_truncated_animation(content):
+    if is_cut_animation(content):
         yield EOFError(f"the end of the file is missing. {ACCEPT}")
 
 

@@ -14,9 +14,7 @@ from batchinference.json_text import to_json
 MAX_CAUSES, MAX_EXAMPLES = 500, 3
 """Maximum number of groups, and of examples per group, because error records are untrusted."""
 OTHER_CAUSES = "other causes"
-_VARIABLE = re.compile(
-    r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.IGNORECASE
-)
+_VARIABLE = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.I)
 """Parts of a message that differ from row to row: memory addresses, quoted values and numbers, but
 neither numbers after a letter (`utf8`) nor line numbers of Python files."""
 Record = dict[str, Any]

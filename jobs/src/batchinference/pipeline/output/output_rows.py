@@ -25,6 +25,7 @@ from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
+from batchinference.pipeline.type_widening import TypeMismatch, empty_table, with_equal_types
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
@@ -66,7 +67,7 @@ def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
     layout = Layout.of(spec)
     with suppress(BadOutput):
         for text in Snapshot.read(layout.final_snapshot, layout.key).empty_schemas:
-            return tensors_to_lists(schema_in(text).empty_table())
+            return tensors_to_lists(empty_table(schema_in(text)))
     return pa.table({})
 
 
@@ -137,10 +138,16 @@ def _parquet(write: WriteParquet) -> pa.Table:
         pads.ParquetFileFormat(),
         pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
     )
-    try:
-        schema = factory.inspect(promote_options="permissive", fragments=None)
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # files with different types
+        schema = factory.inspect(promote_options="default", fragments=None)
         return factory.finish(refuse_pickles(schema)).to_table()
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    try:  # Arrow would change values: 99.99 next to floats would become 99.99000000000001
+        tables = [
+            file.to_table(pa.schema([*refuse_pickles(file.physical_schema), *partitioning.schema]))
+            for file in factory.finish(factory.inspect(fragments=1)).get_fragments()
+        ]
+        return pa.concat_tables(with_equal_types(tables), promote_options="default")
+    except (pa.ArrowInvalid, TypeMismatch) as error:
         raise BadOutput(
             f"output: the files cannot be read as one table ({error}). Read them with another "
             "library"

@@ -18,7 +18,7 @@ from batchinference.pipeline.steps.code_checks.function_signatures import (
 from batchinference.pipeline.steps.code_checks.imports import check_callable
 from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.pipeline.steps.schema_inference import result_without_rows
-from batchinference.pipeline.type_widening import unify_types
+from batchinference.pipeline.type_widening import empty_table, unify_types
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.steps import Step, to_alias
 
@@ -26,7 +26,7 @@ from batchinference.spec.steps import Step, to_alias
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
     """Yield at most one problem: the first step that does not suit the types of its columns.
     `types` are the input types. Columns of unknown type, and steps after user code, are skipped."""
-    known = pa.schema(list(types.items())).empty_table()
+    known = empty_table(pa.schema(list(types.items())))
     for index, step in enumerate(steps):
         field = "cascade" if step.cascade else "when"
         try:

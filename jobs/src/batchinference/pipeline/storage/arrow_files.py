@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.type_widening import EXTENSION_NAME
+from batchinference.pipeline.type_widening import EXTENSION_NAME, empty_table
 
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
@@ -74,7 +74,7 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
             raise pa.ArrowInvalid(f"there is no column '{wrong[0]}', or more than one")
         refuse_pickles(pa.schema([field for field in schema if field.name in wanted]))
         check_footer(opened.metadata)
-        yield schema.empty_table().select(wanted)
+        yield empty_table(schema).select(wanted)
         for group in range(opened.num_row_groups):
             for table in row_group_tables(opened, group, wanted):
                 yield table.select(wanted)
@@ -132,7 +132,7 @@ def _parquet_file(source: Any) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=not without_threads)
 
 
-def parquet_metadata(source: Any) -> pq.FileMetaData:
+def footer_in(source: Any) -> pq.FileMetaData:
     """Return the footer of a Parquet file. This is safe, because a footer has no rows."""
     return pq.read_metadata(source)
 

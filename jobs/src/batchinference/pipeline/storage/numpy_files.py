@@ -43,7 +43,7 @@ class ArrayHeader:
         return self.shape[0] if self.shape else 1
 
 
-def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
+def headers_in(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
     """Return the headers of the arrays in a file by column name. Warns if members are no arrays.
 
     Raises one of DAMAGE if arrays are unreadable, or larger than `max_bytes` together."""
@@ -52,13 +52,15 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
         source.seek(0)
         _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
+    if source.peek(4).startswith(b"PK\5\6"):  # zipfile would seek to a negative position
+        raise ValueError("the archive has no arrays")
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]
         members = [info for info in stored if info.filename.endswith(".npy")]
         if others := len(stored) - len(members):
             warn(WarningName.MEMBERS_IGNORED, amount=others)
-            if not members:
-                raise ValueError(f"none of the {others} members is an array (a NAME.npy)")
+        if not members:
+            raise ValueError(f"none of the {others} members is an array (a NAME.npy)")
         # zipfile decompresses at most `file_size` bytes of a member
         _check_size(sum(info.file_size for info in members), max_bytes)
         headers = {}
@@ -110,7 +112,7 @@ def _is_readable(dtype: np.dtype[Any]) -> bool:
 
 
 def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file (rows x any shape and type). Call `array_headers` first."""
+    """Return the arrays of a file (rows x any shape and type). Call `headers_in` first."""
     source.seek(0)
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):

@@ -121,9 +121,8 @@ def _s3_keys() -> dict[str, str | None]:
     """Return the keys in the environment, if any. The credential chain would find the same keys,
     but its creation searches the AWS instance metadata service for 6 seconds."""
     key, secret, token = (os.environ.get(name) for name in _S3_KEYS)
-    return (
-        {"access_key": key, "secret_key": secret, "session_token": token} if key and secret else {}
-    )
+    keys = {"access_key": key, "secret_key": secret, "session_token": token}
+    return keys if key and secret else {}
 
 
 def _gcs(_: str, storage: Storage) -> pafs.FileSystem:

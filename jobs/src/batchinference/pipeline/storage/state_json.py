@@ -33,9 +33,7 @@ def load_limited_json(content: bytes | bytearray | str) -> Any:
     (MAX_VALUES). To know this before parsing, commas and opening brackets (also in texts) count."""
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > MAX_VALUES:
-        raise ValueError(
-            f"the JSON has more than {MAX_VALUES} values. Split it into smaller documents"
-        )
+        raise ValueError(f"the JSON has more than {MAX_VALUES} values. Split it into several")
     return load_json(content)
 
 

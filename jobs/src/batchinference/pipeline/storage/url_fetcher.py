@@ -103,9 +103,7 @@ class Fetcher:
         try:
             return self._follow(url, deadline)
         except EOFError:
-            raise TransientFetchError(
-                f"{redact_url(url)} breaks off within its gzip stream"
-            ) from None
+            raise TransientFetchError(f"{redact_url(url)} ends within its gzip stream") from None
         except (requests.RequestException, HTTPError, ValueError, TimeoutError, *BAD_GZIP) as error:
             if not is_network_error(error):
                 raise PermanentFetchError(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.error_classification import raise_storage_error
-from batchinference.pipeline.storage.arrow_files import parquet_metadata
+from batchinference.pipeline.storage.arrow_files import footer_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
@@ -88,9 +88,10 @@ class StoredFiles:
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
         """Yield the files whose names begin with `prefix` and that no manifest entry names."""
-        for name in sorted(name for name in self.sizes.keys() - named if prefix in name):
-            if base_name(name).startswith(prefix) and (self.directory / name).exists():
-                yield Kind.ORPHANS, Position((self.directory / name).uri), 1
+        names = (name for name in self.sizes.keys() - named if base_name(name).startswith(prefix))
+        for file in map(self.directory.__truediv__, sorted(names)):
+            if file.exists():
+                yield Kind.ORPHANS, Position(file.uri), 1
 
     def _read(self, address: Location, crc32: int) -> int | None:
         """Check the checksum of a file, and return its number of rows; None if not counted."""
@@ -159,7 +160,7 @@ def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None
 def footer_rows(file: Location) -> int:
     """Return the number of rows in the footer of a Parquet file."""
     with file.open_input_file() as source:
-        return int(parquet_metadata(source).num_rows)
+        return int(footer_in(source).num_rows)
 
 
 def _decompressed(count: StreamCounter, compression: str, source: BinaryIO) -> int:

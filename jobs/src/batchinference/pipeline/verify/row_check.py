@@ -4,9 +4,10 @@ A job uses only valid entries (see `row_coverage`). This module also uses invali
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from batchinference.pipeline.input.input_snapshot import (
     paths_of,
     read_own_snapshot,
 )
-from batchinference.pipeline.input.listing import list_existing
 from batchinference.pipeline.input.planning import with_row_counts
 from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
@@ -36,6 +36,9 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
 from batchinference.pipeline.verify.stored_jobs import StoredJob
 from batchinference.spec.read import ReadFiles, ReadVersioned
+
+Lister: TypeAlias = Callable[..., InputSnapshot]
+"""Returns what `listing.list_existing` returns, but lists an input only once."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +62,7 @@ class Sizes:
         """Return the row counts (int64) of the files with the numbers `files`: 0 for files that do
         not exist, and the maximum int64 for unknown counts."""
         unknown = np.iinfo(np.int64).max if self.rows_each is None else self.rows_each
-        sizes = [
-            self.ends.get(file, unknown) if file < self.files else 0 for file in files.tolist()
-        ]
+        sizes = [self.ends.get(at, unknown) if at < self.files else 0 for at in files.tolist()]
         return np.array(sizes, dtype=np.int64)
 
 
@@ -153,17 +154,18 @@ class InputRows:
         return self.names[number] if known else f"part {number}, which is not in the input"
 
 
-def input_rows(job: StoredJob, committed: Snapshot, *, quick: bool) -> InputRows:
+def input_rows(job: StoredJob, committed: Snapshot, listed: Lister, *, quick: bool) -> InputRows:
     """Count the rows of the input again, and return them. With `quick`, count only the rows of
     files that store their number of rows. Raises BadOutput if the state of the input is damaged,
     and BadInput or another JobFailure if the input cannot be read."""
     job_pass = JobPass(job.layout, job.lease)
     snapshot, _ = read_own_snapshot(job_pass, job.storage_of_input, committed.input)
-    return replace(_input_rows(job, committed, snapshot, quick=quick), ignored=snapshot.ignored)
+    rows = _input_rows(job, committed, snapshot, listed, quick=quick)
+    return replace(rows, ignored=snapshot.ignored)
 
 
 def _input_rows(
-    job: StoredJob, committed: Snapshot, snapshot: InputSnapshot, *, quick: bool
+    job: StoredJob, committed: Snapshot, snapshot: InputSnapshot, listed: Lister, *, quick: bool
 ) -> InputRows:
     ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
     read = job.spec.read
@@ -180,7 +182,7 @@ def _input_rows(
         # files that the table has deleted since the job read them are not counted again
         missing = set(gone_files(snapshot, range(len(snapshot))))
     else:
-        reader, defects = reader_for(read), _differences(snapshot, read)
+        reader, defects = reader_for(read), _differences(snapshot, read, listed)
         missing = defects.keys() | snapshot.removed
     if isinstance(reader, WholeFileReader):
         sizes = Sizes(len(snapshot), dict.fromkeys(snapshot.removed, 0), 1)
@@ -191,15 +193,15 @@ def _input_rows(
     return InputRows(names, sizes, len(counted), list(defects.values()))
 
 
-def _differences(snapshot: InputSnapshot, read: ReadFiles) -> dict[int, Defect]:
+def _differences(snapshot: InputSnapshot, read: ReadFiles, listed: Lister) -> dict[int, Defect]:
     """Return a defect for each input file that is gone or has changed, by file number."""
     try:
-        listed = list_existing(read, snapshot.root.storage)
+        now = listed(snapshot.root.storage, *read.paths)
     except BadInput:  # if no file exists any more, all are reported as gone
         if not len(snapshot) or snapshot.address(snapshot.files()[0]).exists():
             raise
-        listed = replace(snapshot, table=snapshot.table.slice(0, 0))
-    changes, uris, before = FileChanges.between(snapshot, listed), snapshot.uris, snapshot.versions
+        now = replace(snapshot, table=snapshot.table.slice(0, 0))
+    changes, uris, before = FileChanges.between(snapshot, now), snapshot.uris, snapshot.versions
     defects = {n: (Kind.INPUT_GONE, Position(uris[n]), 1) for n in sorted(changes.gone)}
     for number, version in changes.changed.items():
         sizes = f"{before[number][0]} bytes then, {version[0]} now"

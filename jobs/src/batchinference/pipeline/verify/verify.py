@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.warning_counts import with_paths
 from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.input.listing import list_existing
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.file_check import DAMAGE, Checked, Listed, StoredFiles, sizes_in
@@ -31,6 +32,7 @@ from batchinference.pipeline.verify.findings import (
 from batchinference.pipeline.verify.row_check import (
     AccountedRows,
     InputRows,
+    Lister,
     input_rows,
     wrong_errors,
 )
@@ -51,20 +53,22 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     """Compare input and output, and return the report. With `quick`, files are not read completely.
     Endpoints in the state of the output are only used if the output is `trusted`. Raises BadInput
     without an output or a readable input, and OSError or JobFailure if storage fails."""
-    layouts, listed = stored_layouts(output), cache(sizes_in)
-    reports = [_job_report(layout, listed, quick=quick, trusted=trusted) for layout in layouts]
+    layouts, listed = stored_layouts(output), (cache(sizes_in), cache(list_existing))
+    reports = [_job_report(layout, *listed, quick=quick, trusted=trusted) for layout in layouts]
     defects = itertools.chain(_read_twice(layouts, reports), _unknown_files(layouts, reports))
     return VerificationReport(output.uri, reports, findings_of(defects))
 
 
-def _job_report(layout: Layout, listed: Listed, *, quick: bool, trusted: bool) -> JobReport:
+def _job_report(
+    layout: Layout, listed: Listed, listed_input: Lister, *, quick: bool, trusted: bool
+) -> JobReport:
     """Return the report on one job, whose state is in this layout."""
     try:
         job = stored_job(layout, trusted=trusted)
         if job is None:
             return JobReport(layout.state.uri)
         committed = job.committed()
-        rows = input_rows(job, committed, quick=quick)
+        rows = input_rows(job, committed, listed_input, quick=quick)
         return JobCheck(job, committed, rows, listed, quick).report()
     except BadOutput as failure:
         defect = Kind.STATE, Position(layout.state.uri, detail=failure.message), 1

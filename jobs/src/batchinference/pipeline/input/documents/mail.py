@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from email.message import EmailMessage
 from email.policy import EmailPolicy
 from typing import cast
@@ -53,7 +54,7 @@ def open_eml(content: bytes, options: DocumentOptions) -> Document:  # noqa: ARG
     ]
     subject = str(message["subject"] or "") or None
     document = Document(iter([Page("")]), subject) if body is None else _body_of(body, subject)
-    document.attachments, document.left_out = names, len(names)
+    document.attachments, document.left_out = names, document.left_out + len(names)
     return document
 
 
@@ -91,7 +92,7 @@ def _body_of(body: EmailMessage, subject: str | None) -> Document:
     encoding = body.get_content_charset() or (stated_encoding(content) if is_html else None)
     text = decoded(content, encoding).replace("\r\n", "\n")
     if is_html:
-        return Document(html_document(text).pages, subject)
+        return replace(html_document(text), title=subject)
     parts = (part.strip("\n") for part in _EMPTY_LINES.split(text))
     elements = [Element("paragraph", part) for part in parts if part.strip()]
     return Document(iter([Page(text, elements)]), subject)

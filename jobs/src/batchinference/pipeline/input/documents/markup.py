@@ -96,10 +96,12 @@ _PARAGRAPHS = frozenset(
      *("hgroup", "hr", "legend", "main", "nav", "ol", "option", "p", "section", "summary", "td"),
      *("th", "tr", "ul"))
 )  # fmt: skip
-_SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
-_META_CHARSET = re.compile(
-    rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.IGNORECASE
+_LEFT_OUT = etree.XPath(
+    "descendant-or-self::svg[(.//text | .//foreignobject)[normalize-space()]][not(ancestor::svg)]"
+    "| .//input[string(@value)][not(@type = 'hidden' or @type = 'checkbox' or @type = 'radio')]"
 )
+_SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
+_META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.I)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
 _META_BYTES = 4096
 _WEB_ENCODINGS = re.compile(
@@ -161,7 +163,8 @@ def html_document(text: str) -> Document:
             outer.tag = "div"
     title = " ".join(root.findtext("head/title", "").split())
     elements = [element for part in roots for element in Html().elements(part)]
-    return Document(iter([Page.of(elements)]), title or None)
+    left_out = sum(len(_LEFT_OUT(part)) for part in roots)
+    return Document(iter([Page.of(elements)]), title or None, left_out=left_out)
 
 
 def stated_encoding(content: bytes) -> str | None:

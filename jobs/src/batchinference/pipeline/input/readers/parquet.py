@@ -36,13 +36,9 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
-from batchinference.pipeline.storage.arrow_files import (
-    check_footer,
-    parquet_footer,
-    parquet_metadata,
-)
+from batchinference.pipeline.storage.arrow_files import check_footer, footer_in, parquet_footer
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import map_types, shared_types, with_types
+from batchinference.pipeline.type_widening import empty_table, map_types, shared_types, with_types
 from batchinference.spec.column_types import ColumnType, parse_types
 
 if TYPE_CHECKING:
@@ -69,7 +65,7 @@ class ColumnCasts:
 
     def _cast_schema(self, schema: pa.Schema, uri: str) -> pa.Schema:
         try:
-            return self._with_declared(schema.empty_table()).schema
+            return self._with_declared(empty_table(schema)).schema
         except (ValueError, TypeError, NotImplementedError) as error:
             raise BadInput(f"read.options.types: {uri}: {error}") from None
 
@@ -231,6 +227,6 @@ def read_footer(source: pa.NativeFile) -> pq.FileMetaData:
     length = int.from_bytes(end[-8:-4], "little") + 8
     if len(end) < length <= size:
         end = source.read_at(length, size - length)
-    footer = parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
+    footer = footer_in(pa.BufferReader(end[-length:] if length <= len(end) else end))
     check_footer(footer)
     return footer

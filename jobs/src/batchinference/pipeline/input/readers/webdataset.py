@@ -141,11 +141,9 @@ class WebdatasetReader(Reader):
         first = beginning(self._samples(read, source), source, MAX_SAMPLES, _size)
         return [sample for sample in first if isinstance(sample, Sample)]
 
-    def _samples(
-        self, read: ReadSamples, source: io.BufferedReader
-    ) -> Iterator[Sample | Exception]:
-        archive, max_bytes = archive_in(source), self._options.row_bytes
-        if read is samples_of and archive is not source:
+    def _samples(self, read: ReadSamples, file: io.BufferedReader) -> Iterator[Sample | Exception]:
+        archive, max_bytes = archive_in(file), self._options.row_bytes
+        if read is samples_of and archive is not file:
             archive = in_memory(archive, max_bytes)
         return up_to_damage(read(archive, self._suffixes, max_bytes), DAMAGE)
 

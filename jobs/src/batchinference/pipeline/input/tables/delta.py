@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,6 +55,8 @@ _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*
 _TO_B85 = bytes.maketrans(_Z85, _B85)
 _ID_LENGTH = 20
 """Number of characters of the encoded UUID in the path of a deletion vector."""
+_NOT_IN_LOG = re.compile("No files in log segment|contiguous commit|the specified end version")
+"""Matches errors of the library about a version whose commits were deleted from the log."""
 _MAGIC_BYTES = _LENGTH_BYTES = 4
 _BOUNDS = "min", "max", "null_count"
 """Columns in the list of files. Each value is a struct with a field for each table column."""
@@ -76,18 +79,17 @@ class DeltaVersions(VersionedTable):
         try:
             options = self._directory.storage_options
             table = DeltaTable(self._directory.library_uri, version, storage_options=options)
-        except TableNotFoundError:
-            raise BadInput(
-                f"read.path: there is no Delta table at '{self._directory.uri}'. Correct the path"
-            ) from None
         except (DeltaError, OSError) as error:
-            if version is None:
-                problem = describe(error).partition("\n")[0]
-                raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
-            raise BadInput(
-                f"read.options.version: {self._name} cannot be read at version {version} any more, "
-                "because its log does not reach back to it. Read a later version"
-            ) from None
+            problem = describe(error).partition("\n")[0]
+            if version is not None and _NOT_IN_LOG.search(problem):
+                raise BadInput(
+                    f"read.options.version: {self._name} cannot be read at version {version} any "
+                    "more, because its log does not reach back to it. Read a later version"
+                ) from None
+            if isinstance(error, TableNotFoundError):
+                problem = f"there is no Delta table at '{self._directory.uri}'. Correct the path"
+                raise BadInput(f"read.path: {problem}") from None
+            raise BadInput(f"read.path: {self._name} cannot be read: {problem}") from None
         self._check_features(table)
         return table
 
@@ -268,12 +270,10 @@ class DeltaVersions(VersionedTable):
         bitmap = deleted.serialize() if deleted else None
         return DataFile(path, size, None, {**constants, **dict(changes)}, bitmap)
 
-    def _partition(
-        self, action: dict[str, Any], commit: Commit, schema: pa.Schema
-    ) -> dict[str, Any]:
+    def _partition(self, file: dict[str, Any], commit: Commit, schema: pa.Schema) -> dict[str, Any]:
         """Return the partition values of a file for the columns in the schema."""
         values = {}
-        for name, text in (action.get("partitionValues") or {}).items():
+        for name, text in (file.get("partitionValues") or {}).items():
             if name not in schema.names:
                 continue
             kind = schema.field(name).type
@@ -353,9 +353,8 @@ def deleted_by(action: Mapping[str, Any] | None, table: Location) -> BitMap64:
     try:
         return BitMap64.deserialize(_bitmap(vector, table)[_MAGIC_BYTES:])
     except (ValueError, FileNotFoundError) as error:
-        raise BadInput(
-            f"read.path: a deletion vector of '{table.uri}' cannot be read: {error}"
-        ) from None
+        problem = f"a deletion vector of '{table.uri}' cannot be read: {error}"
+        raise BadInput(f"read.path: {problem}") from None
 
 
 def _bitmap(vector: Mapping[str, Any], table: Location) -> bytes:

@@ -36,12 +36,13 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.writers import Writer
-from batchinference.pipeline.output.writers.parquet import ParquetWriter, storable
+from batchinference.pipeline.output.writers.parquet import ParquetWriter, missing_type, storable
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import (
     TypeMismatch,
     cast_to,
+    empty_table,
     is_complete,
     is_list,
     map_nulls,
@@ -69,7 +70,7 @@ class Table(Writer, CommittedTable):
         Runs on the driver before the first task, and does not change the table."""
         with table_errors_as_bad_output():
             self.load()
-            self.converted(planned.empty_table())
+            self.converted(empty_table(planned))
 
     @abstractmethod
     def load(self) -> None:
@@ -108,7 +109,7 @@ class Table(Writer, CommittedTable):
 
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a table that is created for these rows."""
-        return self.convert(rows.schema.empty_table()).schema
+        return self.convert(empty_table(rows.schema)).schema
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():
@@ -240,10 +241,8 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
     """Return the schema without columns of type null: readers return null for a missing column.
     Partition columns of type null are kept and become text, as do nulls in lists and structs."""
-    typed = [
-        field for field in schema if not pa.types.is_null(field.type) or field.name in partition_by
-    ]
-    return pa.schema([field.with_type(map_nulls(field.type)) for field in typed])
+    typed = (each for each in schema if each.type != pa.null() or each.name in partition_by)
+    return pa.schema([each.with_type(map_nulls(each.type)) for each in typed])
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
@@ -283,15 +282,17 @@ def lake_types(
     converts a schema to this format, fails for a column, or if names differ only in case."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table)))
-    for field in typed_columns(table.schema):
+    check_types(typed_columns(table.schema), make, name)
+    return table
+
+
+def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: str) -> None:
+    """Raise BadOutput for a column that `make` cannot convert to the format `name`."""
+    for field in schema:
         try:
             make(pa.schema([field]))
         except Exception:  # noqa: BLE001 - libraries raise a plain Exception
-            raise BadOutput(
-                f"write: column '{field.name}' has a type that {name} does not have "
-                f"({field.type}). Make it text in a step, or leave it out of write.columns"
-            ) from None
-    return table
+            raise missing_type(field, name) from None
 
 
 def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -311,6 +312,7 @@ _COMMON = {
     **{pa.time32("ms"): pa.time64("us"), pa.time64("ns"): pa.time64("us")},
     **{pa.large_string(): pa.string(), pa.large_binary(): pa.binary()},
     **{pa.string_view(): pa.string(), pa.binary_view(): pa.binary()},
+    **{pa.json_(pa.string()): pa.string(), pa.bool8(): pa.bool_()},
 }
 
 

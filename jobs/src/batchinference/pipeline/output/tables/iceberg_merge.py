@@ -131,10 +131,8 @@ def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan: 
     return DataScan(transaction.table_metadata, transaction._table.io, row_filter=condition)
 
 
-def _read(
-    transaction: Transaction, task: FileScanTask, names: Sequence[str] | None = None
-) -> pa.Table:
-    """Return the rows of a data file that are not deleted, with the columns `names` (None: all)."""
+def _read(transaction: Transaction, task: FileScanTask, names: Sequence[str] = ()) -> pa.Table:
+    """Return the rows of a data file that are not deleted, with the columns `names` (none: all)."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
     scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())

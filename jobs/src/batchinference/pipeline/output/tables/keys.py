@@ -17,7 +17,7 @@ from batchinference.pipeline.errors import BadOutput, redact
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import tables_in
-from batchinference.pipeline.type_widening import unify_types
+from batchinference.pipeline.type_widening import exact_cast, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import counted
 
@@ -87,7 +87,7 @@ class Keys:
     @classmethod
     def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
         """Return the keys of all tables: the columns `names`, in types that hold all values."""
-        parts = [common_types(table.select(names)) for table in tables]
+        parts = [_comparable(table.select(names)) for table in tables]
         return cls(pa.concat_tables(parts, promote_options="permissive"))
 
     def check(self) -> None:
@@ -113,7 +113,7 @@ class Keys:
         """Match keys with the rows of a table. For each match, return the number of the key and the
         index of the row, as two arrays (int64)."""
         names = self.table.column_names
-        others = common_types(rows.select(names))
+        others = _comparable(rows.select(names))
         types = [
             unify_types(*both)
             for both in zip(self.table.schema.types, others.schema.types, strict=True)
@@ -149,10 +149,10 @@ class Keys:
 def check_key_types(fields: Iterable[pa.Field]) -> None:
     """Raise BadOutput if values of a key column, such as floats, cannot be compared exactly."""
     for field in fields:
-        if not any(is_exact(field.type) for is_exact in _EXACT):
+        if field.type != pa.uuid() and not any(is_exact(field.type) for is_exact in _EXACT):
             raise BadOutput(
                 f"write.key: column '{field.name}' is {field.type}. A key has whole numbers, "
-                "texts, dates, times, decimals, booleans or bytes. Name other columns"
+                "texts, dates, times, decimals, booleans, UUIDs or bytes. Name other columns"
             )
 
 
@@ -167,6 +167,13 @@ def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys 
         keys.check()
     layout.keys.write(ParquetWriter("zstd").write([keys.table]))
     return keys
+
+
+def _comparable(keys: pa.Table) -> pa.Table:
+    """Return keys in types that all tables support, and UUIDs as texts, which Arrow can compare."""
+    keys = common_types(keys)
+    types = [pa.string() if kind == pa.uuid() else kind for kind in keys.schema.types]
+    return pa.table([*map(exact_cast, keys.columns, types)], keys.column_names)
 
 
 def _numbered(table: pa.Table, name: str) -> pa.Table:

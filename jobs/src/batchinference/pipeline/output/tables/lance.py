@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
+from lance.schema import LanceSchema
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Table, check_columns
+from batchinference.pipeline.output.tables import Table, check_columns, check_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
@@ -56,7 +57,9 @@ class LanceTable(Table):
         if self.types is not None:
             where = f"write.path: the dataset '{self._address.uri}'"
             check_columns(table.column_names, self.types.names, where)
-        return without_empty_structs(_with_vectors(table))
+        table = without_empty_structs(_with_vectors(table))
+        check_types(table.schema, LanceSchema.from_pyarrow, "Lance")
+        return table
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
         """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""

@@ -49,9 +49,8 @@ class QdrantTable(UpsertTable):
 
     @contextmanager
     def client(self) -> Iterator[QdrantClient]:
-        key = self._write.api_key_env and self.environment_variable(
-            "apiKeyEnv", self._write.api_key_env
-        )
+        name = self._write.api_key_env
+        key = name and self.environment_variable("apiKeyEnv", name)
         client = QdrantClient(
             url=self.server_url(), api_key=key, timeout=TIMEOUT, check_compatibility=False
         )

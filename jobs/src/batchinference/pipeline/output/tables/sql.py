@@ -30,7 +30,7 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
-from batchinference.pipeline.type_widening import exact_cast
+from batchinference.pipeline.type_widening import exact_cast, is_text, plain_type
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -79,12 +79,10 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return, by column, the SQL types of the columns that may change values: all columns of an
-        existing table, or the times and decimals of a new table."""
+        """Return the SQL types of the columns of the existing table, or of a new table."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
-        is_exact = (pa.types.is_timestamp, pa.types.is_decimal)
-        return {x.name: _type(x.type) for x in rows if any(is_one(x.type) for is_one in is_exact)}
+        return {field.name: _type(field.type) for field in rows}
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         if self._existing is not None:
@@ -92,7 +90,14 @@ class SqlTable(MergingTable):
         return super().files(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        return self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
+        errors = self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
+        for field in table.schema if self._dialect == "postgresql" else ():
+            if is_text(plain_type(field.type)):
+                has_nul = pc.match_substring(table[field.name].cast(pa.large_string()), "\0")
+                problem = f"write: column '{field.name}' has a NUL. PostgreSQL has none. Remove it"
+                rows = pc.indices_nonzero(has_nul.fill_null(False)).to_pylist()
+                errors |= dict.fromkeys(rows, UnwritableValue(problem))
+        return errors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         """Return the number of values that become null, by row index: NaN and infinity in nested
@@ -190,9 +195,8 @@ class SqlTable(MergingTable):
         try:
             return sa.create_engine(url, json_serializer=to_json)
         except ModuleNotFoundError as error:
-            raise BadOutput(
-                f"write.url: the driver is not installed ({error.name}). Install it"
-            ) from None
+            problem = f"the driver is not installed ({error.name}). Install it"
+            raise BadOutput(f"write.url: {problem}") from None
         except SQLAlchemyError:
             raise BadOutput("write.url: not a valid URL of SQLAlchemy. Correct it") from None
 
@@ -207,9 +211,8 @@ class SqlTable(MergingTable):
         except SQLAlchemyError as error:
             if is_blocked(error):
                 raise Blocked(_short_message(error)) from None
-            raise BadOutput(
-                f"write.url: the database cannot be used ({_short_message(error)})"
-            ) from None
+            problem = f"the database cannot be used ({_short_message(error)})"
+            raise BadOutput(f"write.url: {problem}") from None
         return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
 
     def _new(self, schema: pa.Schema) -> sa.Table:
@@ -251,7 +254,7 @@ def _create(table: sa.Table, engine: sa.Engine) -> None:
 
 def _type(kind: pa.DataType) -> Any:
     """Return the SQL type of a new column."""
-    types = pa.types
+    types, kind = pa.types, plain_type(kind)
     if types.is_boolean(kind):
         return sa.Boolean()
     if types.is_integer(kind):

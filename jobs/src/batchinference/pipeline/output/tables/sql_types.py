@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 from pyarrow import types as kinds
+from sqlalchemy.dialects import postgresql
 
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.type_widening import exact_cast, is_text, plain_type
@@ -86,7 +87,8 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
 
 
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
-    _require(not kinds.is_nested(column.type), "it has texts only")
+    is_other = kinds.is_nested(column.type) or kinds.is_duration(column.type)
+    _require(not is_other, "it has texts only")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
     if length is not None and is_text(column.type):
         lengths = pc.min_max(pc.utf8_length(column)).as_py()
@@ -113,7 +115,7 @@ def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | N
         zoned = stored.timezone if dialect == "postgresql" else getattr(kind, "tz", None)
         return pa.timestamp(unit, "UTC" if zoned else None)
     known = {sa.Boolean: pa.bool_(), sa.Date: pa.date32(), sa.Time: pa.time64("us")}
-    known[sa.LargeBinary] = pa.binary()
+    known |= {sa.LargeBinary: pa.binary(), postgresql.INTERVAL: pa.duration("us")}
     return next((arrow for one, arrow in known.items() if isinstance(stored, one)), None)
 
 

@@ -45,6 +45,7 @@ from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TransientError
+from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.write.tables import WriteStore
 from batchinference.text import counted
 
@@ -58,7 +59,7 @@ FIELDS = ["version", "key"]
 """The fields of documents in MARKS."""
 WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TransientError))
 """Retries for about a minute."""
-_KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+_KEYS = (pa.types.is_integer, pa.types.is_null, is_text, lambda kind: kind == pa.uuid())
 Refusal = tuple[str, bool]
 """The reason why a store has refused a row, and whether a retry may succeed."""
 
@@ -261,9 +262,7 @@ class UpsertTable(MergingTable):
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(islice(batches, THREADS)):
                 fence.check()
-                for causes in pool.map(
-                    lambda batch: self._put_batch(client, batch, version), group
-                ):
+                for causes in pool.map(lambda one: self._put_batch(client, one, version), group):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(

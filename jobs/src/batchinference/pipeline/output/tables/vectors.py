@@ -75,9 +75,8 @@ def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vect
     dimensions, distance = write.dimensions, getattr(write, "distance", "")
     if existing is None:
         if dimensions is None:
-            raise BadOutput(
-                f"write.dimensions: the length of the vectors in '{name}' is unknown. Set it"
-            )
+            problem = f"the length of the vectors in '{name}' is unknown. Set it"
+            raise BadOutput(f"write.dimensions: {problem}")
         return Vectors(column, dimensions, "cosine" if distance is None else distance)
     wanted = (dimensions or existing.dimensions, distance or existing.distance)
     if wanted != (existing.dimensions, existing.distance):

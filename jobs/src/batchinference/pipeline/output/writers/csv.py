@@ -15,13 +15,7 @@ import pyarrow.csv as pac
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.python_rows import (
-    DAMAGE,
-    ROWS_AT_ONCE,
-    Row,
-    unpacked,
-    unreadable,
-)
+from batchinference.pipeline.output.python_rows import AT_ONCE, DAMAGE, Row, unpacked, unreadable
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import (
     TEXT,
@@ -53,7 +47,7 @@ class CsvWriter(RewritingWriter):
         yield ending(".csv", self.compression), packed([content], self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
-        for batch in with_types(self.fields(part)).to_batches(ROWS_AT_ONCE):
+        for batch in with_types(self.fields(part)).to_batches(AT_ONCE):
             yield from batch.to_pylist()
 
     def fields(self, part: Location) -> pa.Table:
@@ -179,7 +173,7 @@ def _is_flat(kind: pa.DataType) -> bool:
         return _is_flat(kind.value_type)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     number = pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
-    return text or (number and not pa.types.is_duration(kind))
+    return text or (number and not (pa.types.is_duration(kind) or pa.types.is_interval(kind)))
 
 
 def _text(value: Any) -> str | None:

@@ -13,11 +13,17 @@ import pyarrow.parquet as pq
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.storage.arrow_files import read_table, tables_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import is_list, map_types
+from batchinference.pipeline.type_widening import is_list, map_types, nested_types
+
+_NOT_IN_PARQUET = (
+    *(pa.types.is_union, pa.types.is_interval, pa.types.is_run_end_encoded),
+    lambda kind: pa.types.is_decimal(kind) and kind.scale < 0,
+)
 
 
 @dataclass(frozen=True)
@@ -84,13 +90,24 @@ def storable(table: pa.Table) -> pa.Table:
 
 
 def without_empty_structs(table: pa.Table) -> pa.Table:
-    """Return the table with the text {} in place of structs without fields."""
+    """Return the table with the text {} in place of structs without fields. Raises BadOutput for a
+    type that Parquet lacks."""
     for index, field in enumerate(table.schema):
+        if any(is_one(kind) for kind in nested_types(field.type) for is_one in _NOT_IN_PARQUET):
+            raise missing_type(field, "Parquet")
         if _has_empty_struct(field.type):
             chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()
             table = table.set_column(index, field.name, pa.chunked_array(chunks, kind))
     return table
+
+
+def missing_type(field: pa.Field, name: str) -> BadOutput:
+    """Return the error for a column whose type the format `name` lacks."""
+    return BadOutput(
+        f"write: column '{field.name}' has a type that {name} does not have ({field.type}). Make "
+        "it text in a step, or leave it out of write.columns"
+    )
 
 
 def _has_empty_struct(kind: pa.DataType) -> bool:

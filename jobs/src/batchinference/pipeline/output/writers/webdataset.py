@@ -99,8 +99,12 @@ class WebdatasetWriter(FileWriter):
         return non_finite_values(table.select(json))
 
     def _values(self, table: pa.Table) -> dict[str, list[Any]]:
-        columns = [name for name in table.column_names if name != self.key_column]
-        return {name: values_of(table.column(name)) for name in columns}
+        """Return the values to encode, by column; of the key column, those that are no keys."""
+        values = {name: values_of(table.column(name)) for name in table.column_names}
+        if (name := self.key_column) is not None:
+            pairs = zip(values[name], _keys(table.column(name)), strict=True)
+            values[name] = [None if str(value) == key else value for value, key in pairs]
+        return values
 
 
 def _content(column: str, encode_value: Encode, value: Any) -> bytes:

@@ -50,6 +50,11 @@ UNSUPPORTED = {
     **dict.fromkeys(("steps.sort", "steps.group_by", "steps.join", "steps.sql"),
                     "Do it with the output, for example in DuckDB or pandas"),
     **dict.fromkeys(("steps.limit", "steps.sample"), "Set limit in read.options"),
+    "steps.shuffle": "Set shuffle: files in read.options",
+    **dict.fromkeys(("model.truncation", "model.max_length", "model.padding", "model.threshold"),
+                    "Put it into options: {...} of the runtime transformers"),
+    **dict.fromkeys(("model.load_in_8bit", "model.load_in_4bit", "model.quantization_config"),
+                    "Choose a model whose files are quantized"),
     **dict.fromkeys(("model.temperature", "model.max_tokens", "model.max_new_tokens",
                      "model.top_p"), "Put it into sampling: {...}"),
     "model.api_key": "A key does not belong in the file. Put it into an environment variable, and "

@@ -45,6 +45,9 @@ _EXAMPLES = {
     "backoff": "backoff: {initial: 10s, max: 10m}",
     "parallelism": "parallelism: {tensor: 2}",
     "url": "url: ADDRESS",
+    "urlEnv": "urlEnv: VARIABLE, the name of a variable with the address",
+    "key": "key: [COLUMN]",
+    "fields": "fields: {NAME: string}",
     "table": "table: NAME",
     "callArgs": "callArgs: {NAME: VALUE}",
     "constructorArgs": "constructorArgs: {NAME: VALUE}",
@@ -276,9 +279,8 @@ def number_fix(value: object, *, integer: bool) -> str:
 
 def length_fix(length: int, bound: int, unit: str) -> str:
     """Return how many items or characters (`unit`) to add or remove to reach the length `bound`."""
-    number = abs(bound - length)
     verb = "Add" if length < bound else "Remove"
-    return f". {verb} {counted(number, unit)}"
+    return f". {verb} {counted(abs(bound - length), unit)}"
 
 
 def above_max(minimum: int, maximum: int) -> str:

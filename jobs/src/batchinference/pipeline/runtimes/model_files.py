@@ -47,8 +47,7 @@ _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 
 def cache_directory() -> Path:
     """Return the folder for downloaded models: BATCHINFERENCE_CACHE or ~/.cache/batchinference."""
-    chosen = os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference")
-    return expanded(chosen)
+    return expanded(os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference"))
 
 
 def is_path(source: str) -> bool:

@@ -144,8 +144,7 @@ class Location:
 
     def open_stream(self) -> IO[bytes]:
         """Open this file as a decompressed stream."""
-        source = self.filesystem.open_input_stream(self.path, compression=None)
-        return self.unpacked(source)
+        return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
     def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
         """Return the decompressed stream of `source`, the opened file."""

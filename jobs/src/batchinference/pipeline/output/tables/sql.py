@@ -194,7 +194,8 @@ class SqlTable(MergingTable):
                 f"write.url: the driver is not installed ({error.name}). Install it"
             ) from None
         except SQLAlchemyError:
-            raise BadOutput("write.url: not a valid URL of SQLAlchemy. Correct it") from None
+            fix = "Write sqlite:///FILE, or an address such as postgresql+psycopg://HOST/DATABASE"
+            raise BadOutput(f"write.url: not a valid URL of SQLAlchemy. {fix}") from None
 
     def existing(self) -> sa.Table | None:
         engine = self._engine()

@@ -99,8 +99,7 @@ def _python(name: str, program: str, *arguments: str) -> Object:
 
 
 def _with_code(container: Object) -> Object:
-    mount = dict(CODE_MOUNT)
-    return {**container, "volumeMounts": [*container.get("volumeMounts", []), mount]}
+    return {**container, "volumeMounts": [*container.get("volumeMounts", []), dict(CODE_MOUNT)]}
 
 
 def _with_code_volume(body: Object) -> Object:

@@ -558,8 +558,7 @@ def _try(
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
-        return error, used
+        return error, [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
     failed = result.failed if isinstance(result, TransformResult) else {}
     # failed rows have used tokens, too
     return result, [w for w in warnings if w.row not in failed or isinstance(w.name, TokenKind)]

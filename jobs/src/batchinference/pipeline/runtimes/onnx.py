@@ -124,8 +124,7 @@ def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
         return _texts(wanted.name, values)
     values = _cast(wanted.name, numeric_array(wanted.name, values), dtype)
     # a column of scalars has shape (batch,), but the input expects (batch, 1)
-    single = values.ndim == 1 and len(wanted.shape) == 2
-    return values[:, np.newaxis] if single else values
+    return values[:, np.newaxis] if values.ndim == 1 and len(wanted.shape) == 2 else values
 
 
 def _texts(name: str, values: np.ndarray) -> np.ndarray:

@@ -112,8 +112,7 @@ class SqlTable(MergingTable):
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
                 return 0
-            wanted = sa.select(marks).where(marks.c.mark == mark)
-            return len(connection.execute(wanted).all())
+            return len(connection.execute(sa.select(marks).where(marks.c.mark == mark)).all())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         fence.retry_conflicts(lambda: self._register(rows, fence), (Blocked,))

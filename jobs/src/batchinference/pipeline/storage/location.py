@@ -248,8 +248,7 @@ class Location:
 
     def contains(self, other: Location) -> bool:
         """Return whether the other address is below this directory."""
-        inside = other.path.startswith(self.path.rstrip("/") + "/")
-        return inside and other.in_store_of(self)
+        return other.path.startswith(self.path.rstrip("/") + "/") and other.in_store_of(self)
 
     def relative(self, path: str) -> str:
         """Return a path in the file system relative to this directory."""

@@ -121,9 +121,9 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         lines.append(("", reason + report.message))
     if report.counts:
         counts = report.counts
-        shown = f"{counts.read} read, {counts.written} written"
-        shown += f", {counts.failed} failed" if counts.failed else ""
-        shown += f", {counts.filtered} filtered out" if counts.filtered else ""
+        shown = f"{counts.read:,} read, {counts.written:,} written"
+        shown += f", {counts.failed:,} failed" if counts.failed else ""
+        shown += f", {counts.filtered:,} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
     lines += [("files", str(report.replaced_files))] if report.replaced_files else []
     lines += [("tokens", report.tokens_text)] if report.tokens_text else []

@@ -56,7 +56,7 @@ def _of_last_run(report: Report) -> list[tuple[str, str]]:
     """Return the summary of a run, without the lines that the status of the output also has."""
     from batchinference.api.display import summary_of
 
-    shown = {"warnings": [], "message": None if report.reason else report.message}
+    shown: dict[str, Any] = {"warnings": [], "message": None if report.reason else report.message}
     lines = summary_of(report.model_copy(update=shown), resumes=True)
     return [line for line in lines if line[0] not in ("job", "output")]
 

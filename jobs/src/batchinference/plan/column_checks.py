@@ -67,8 +67,8 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
         after, chosen = step.facts.columns_after(made) or [], step.facts.selects
         made = [name for name in after if chosen is None or name in made]
         before, columns = columns or [], step.facts.columns_after(columns)
-        for name in before if columns is not None else ():
-            removed |= {name: _fix_of_removed(step, name)} if name not in columns else {}
+        gone = {*before} - {*(before if columns is None else columns)}
+        removed |= {name: _fix_of_removed(step, name) for name in gone}
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:

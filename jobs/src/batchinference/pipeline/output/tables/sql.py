@@ -273,8 +273,7 @@ def _type(kind: pa.DataType) -> Any:
 
 def _short_message(error: Exception) -> str:
     """Return the error message of the database, without the SQL statement and its values."""
-    cause = getattr(error, "orig", None) or error
-    return mask_secrets(" ".join(str(cause).split())[:300])
+    return mask_secrets(" ".join(str(getattr(error, "orig", None) or error).split())[:300])
 
 
 def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:

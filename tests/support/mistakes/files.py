@@ -156,6 +156,10 @@ MISTAKES = {
         f"{PATHS}\n    options: {{types: {{day: timestamp}}}}", PATHS, says="Use timestamp",
         files={"reviews.csv": "id,text,day\n1,a good book,2024-01-01\n"},
     ),
+    "varchar(20)": Mistake(
+        f"{PATHS}\n    options: {{types: {{text: varchar(20)}}}}",
+        f"{PATHS}\n    options: {{types: {{text: string}}}}", PATHS, says="Use string",
+    ),
     "null as a null value": Mistake(
         f"{PATHS}\n    options: {{nullValues: [null]}}",
         f"{PATHS}\n    options: {{nullValues: ['null']}}", PATHS, says="'null' in quotes",

@@ -90,6 +90,8 @@ UNSUPPORTED = {
     **dict.fromkeys(("options.columns", "options.usecols"),
                     "Add a step with selectColumns: [NAME]"),
     "options.header": "The first line is the header. If there is none, set columnNames",
+    "options.parse_dates": "Set types: {COLUMN: timestamp}",
+    "resources.npu": "Write custom: {NPU: 1}",
     "steps.cast": "Convert a column in addColumns: {NAME: str(NAME)}",
 }  # fmt: skip
 """What to do instead of using fields and values that only other tools have."""

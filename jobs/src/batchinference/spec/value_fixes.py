@@ -58,6 +58,7 @@ _EXAMPLES = {
     "decode": "decode: {column: NAME, format: json}",
     "chunk": "chunk: {column: NAME, size: 500}",
     "labelFromPath": "labelFromPath: {column: label, index: -2}",
+    "head": "head: {memory: 8Gi}",
     "workers": "workers: {min: 1, max: 4}",
     "nodeSelector": "nodeSelector: {LABEL: VALUE}",
     "envFrom": "envFrom: [{secretRef: {name: NAME}}]",

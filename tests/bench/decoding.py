@@ -14,8 +14,7 @@ SIZE = 224
 def decoded(path: Path) -> np.ndarray:
     with Image.open(io.BytesIO(path.read_bytes())) as image:
         image.draft("RGB", (2 * SIZE, 2 * SIZE))
-        resized = image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-        return np.asarray(resized)
+        return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.BILINEAR))
 
 
 def decode(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

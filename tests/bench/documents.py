@@ -90,8 +90,7 @@ def command(side: str, source: Path, output: Path, work: Path) -> list[str]:
         file = str(HERE / f"{side}.py")
         return [sys.executable, file, str(source), str(output), str(os.cpu_count())]
     (work / "job.yaml").write_text(yaml.safe_dump(job(source, output)))
-    program = Path(sys.executable).with_name("batchinference")
-    return [str(program), "run", str(work / "job.yaml")]
+    return [str(Path(sys.executable).with_name("batchinference")), "run", str(work / "job.yaml")]
 
 
 def rows_of(output: Path) -> pa.Table:

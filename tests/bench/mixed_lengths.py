@@ -52,8 +52,7 @@ def uniform(chance: random.Random) -> int:
 
 
 def mostly_short(chance: random.Random) -> int:
-    is_long = chance.random() < 1 / 20
-    return chance.randint(400, LONGEST) if is_long else chance.randint(1, 20)
+    return chance.randint(400, LONGEST) if chance.random() < 1 / 20 else chance.randint(1, 20)
 
 
 MIXES = {"uniform": uniform, "mostly short": mostly_short}

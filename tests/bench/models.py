@@ -22,8 +22,7 @@ class Network(torch.nn.Module):
         self.head = torch.nn.Linear(widths[-1], 10)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        pixels = image.permute(0, 3, 1, 2).float() / 255
-        return self.head(self.layers(pixels).mean(dim=(2, 3)))
+        return self.head(self.layers(image.permute(0, 3, 1, 2).float() / 255).mean(dim=(2, 3)))
 
 
 def network() -> Network:

@@ -85,8 +85,7 @@ class StartingJob(SimulatedJob):
         self.report("running", progress={"rows": 1})
 
     def _scheduled(self) -> Object:
-        time = stamp(SCHEDULED)
-        return {"type": "PodScheduled", "status": "True", "lastTransitionTime": time}
+        return {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(SCHEDULED)}
 
     def _containers(self, pod: Object, state: Object) -> list[Object]:
         names = [container["name"] for container in pod["spec"]["containers"]]

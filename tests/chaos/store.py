@@ -44,8 +44,7 @@ class ChaosStore(ObjectStore):
 
     def injected_faults(self) -> Counter[str]:
         """Count the injected faults by kind."""
-        lines = self._file("proxy", "/tmp/faults")
-        return Counter(line.split("\t")[0] for line in lines)
+        return Counter(line.split("\t")[0] for line in self._file("proxy", "/tmp/faults"))
 
     def open_gate(self, job: str) -> None:
         """Let a job end."""
@@ -99,8 +98,7 @@ def _python(name: str, program: str, *arguments: str) -> Object:
 
 
 def _with_code(container: Object) -> Object:
-    mount = dict(CODE_MOUNT)
-    return {**container, "volumeMounts": [*container.get("volumeMounts", []), mount]}
+    return {**container, "volumeMounts": [*container.get("volumeMounts", []), dict(CODE_MOUNT)]}
 
 
 def _with_code_volume(body: Object) -> Object:

@@ -207,8 +207,7 @@ def iceberg(path: Path) -> list[str]:
 
 def sql(path: Path) -> list[str]:
     with sa.create_engine(f"sqlite:///{path}/photos.db").connect() as connection:
-        values = connection.execute(sa.text("select name from photos")).scalars()
-        return list(values)
+        return list(connection.execute(sa.text("select name from photos")).scalars())
 
 
 def names(rows: list[dict[str, Any]]) -> list[str]:

@@ -131,8 +131,7 @@ def kill_service(service_pods: Kubectl) -> None:
 
     def replaced() -> bool:
         texts = service_pods.list("pods", SELECTOR)
-        ready = {each["metadata"]["name"] for each in texts if is_ready(each)}
-        return len(ready - set(old)) == 2
+        return len({each["metadata"]["name"] for each in texts if is_ready(each)} - set(old)) == 2
 
     eventually("two new replicas are ready", replaced, 180)
 

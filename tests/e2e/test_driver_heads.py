@@ -207,8 +207,7 @@ def test_memory_that_runs_out_in_the_head_again_and_again_ends_the_job(
 
 
 def runs(status: Job, attempt: int) -> bool:
-    attempts = status.get("attempts", [])
-    return len(attempts) > attempt and status["phase"] == "Running"
+    return len(status.get("attempts", [])) > attempt and status["phase"] == "Running"
 
 
 def has_ended(kubectl: Kubectl, name: str, attempt: int) -> bool:

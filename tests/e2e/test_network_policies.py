@@ -161,8 +161,7 @@ class Network:
     def python(self, source: str, script: str, *arguments: str) -> str:
         """Run a script in a pod, and return its output."""
         namespace, name = self.sources[source]
-        command = ("--", "python3", "-c", script, *arguments)
-        return Kubectl(namespace)("exec", name, *command)
+        return Kubectl(namespace)("exec", name, *("--", "python3", "-c", script, *arguments))
 
 
 @pytest.fixture(scope="module")

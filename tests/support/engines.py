@@ -17,8 +17,7 @@ def missing(what: str, how_to_get_it: str) -> NoReturn:
 
 def program(name: str, how_to_get_it: str) -> str:
     """Return the path of a program, or skip."""
-    path = shutil.which(name)
-    return path or missing(name, how_to_get_it)
+    return shutil.which(name) or missing(name, how_to_get_it)
 
 
 def kubebuilder_assets() -> Path:

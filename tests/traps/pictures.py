@@ -79,8 +79,7 @@ def png(width: int, height: int, depth: int, color: int, rows: bytes, *chunks: b
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
-    checksum = struct.pack(">I", zlib.crc32(kind + data))
-    return struct.pack(">I", len(data)) + kind + data + checksum
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def gray_16_transparent() -> bytes:

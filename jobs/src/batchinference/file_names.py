@@ -27,8 +27,7 @@ def os_path(text: str) -> str:
     """Return the path of the operating system that a text of `escaped` stands for."""
     if "\\x" not in text:
         return text
-    path = _ESCAPE.sub(_unescaped, text)
-    return os.fsdecode(path.encode("utf-8", "surrogateescape"))
+    return os.fsdecode(_ESCAPE.sub(_unescaped, text).encode("utf-8", "surrogateescape"))
 
 
 def _unescaped(match: re.Match[str]) -> str:

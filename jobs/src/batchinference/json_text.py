@@ -32,6 +32,4 @@ def _finite(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     """Return a value as text because JSON lacks its type: bytes as base64, others by `str`."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -74,5 +74,4 @@ def _module_of(directory: str, entry: str) -> str | None:
     """Return the name of a module in a source or library file, or of a package; otherwise None."""
     if entry.endswith((".py", ".so", ".pyd")):
         return entry.partition(".")[0]
-    package = os.path.join(directory, entry, "__init__.py")
-    return entry if os.path.isfile(package) else None
+    return entry if os.path.isfile(os.path.join(directory, entry, "__init__.py")) else None

@@ -97,8 +97,7 @@ def content(results: list[RowBatch]) -> list[Any]:
         (row["id"], row["error"]) for result in results for row in result.errors.to_pylist()
     )
     lost = sorted(row for result in results for row in result.filtered.tolist())
-    ends = [end for result in results for end in result.ends]
-    return [ordered, shares, errors, lost, ends]
+    return [ordered, shares, errors, lost, [end for result in results for end in result.ends]]
 
 
 def texts(*lengths: int) -> RowBatch:

@@ -271,8 +271,7 @@ def of(name: str, **options: Any) -> Callable[[Any, Given], Any]:
     """Return a function that calls the pipeline with one column and these options."""
 
     def call(pipeline: Any, row: Given) -> Any:
-        value = Image.fromarray(row[name]) if name == "image" else row[name]
-        return pipeline(value, **options)
+        return pipeline(Image.fromarray(row[name]) if name == "image" else row[name], **options)
 
     return call
 

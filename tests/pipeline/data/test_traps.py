@@ -18,8 +18,7 @@ from traps.verdict import MAX_REFUSED, Judged, Verdict, judge
 
 def judged(case: Case, directory: Path) -> Judged:
     case.write_input(directory)
-    outcome = outcome_of(case, directory, without_ray)
-    return judge(case, outcome, directory, ours=True)
+    return judge(case, outcome_of(case, directory, without_ray), directory, ours=True)
 
 
 @pytest.mark.usefixtures("no_backoff")

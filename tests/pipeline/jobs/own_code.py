@@ -252,8 +252,7 @@ def kind_of_length(batch: Batch) -> dict[str, Any]:
 
 
 def null_or_empty(batch: Batch) -> dict[str, Any]:
-    others = {1: None, 2: "NA", 3: ""}
-    return {**batch, "other": [others[len(text)] for text in batch["text"]]}
+    return {**batch, "other": [{1: None, 2: "NA", 3: ""}[len(text)] for text in batch["text"]]}
 
 
 def refuse_long(batch: Batch) -> Batch:

@@ -65,7 +65,7 @@ def assert_cascaded(source: Path, report: Report) -> None:
     (warning,) = report.warnings
     assert (warning.name, warning.count) == ("Skipped", ROWS - len(expected))
     assert "score >= 0.3 is enough" in report.notes[0]
-    assert "100.0% in 68" in report.notes[0]
+    assert "100.0 % in 68" in report.notes[0]
 
 
 @pytest.mark.parametrize("code", [COSTLY, "support.jobs.user_code:Costly"])
@@ -133,7 +133,7 @@ def test_precision_holds_for_rows_that_were_not_seen() -> None:
         ([{"s": 1.0, "a": False}] * 100, None, "no score has a precision of 0.9"),
         ([{"s": None, "a": True}] * 100, None, "no score"),
         ([{"s": float("nan"), "a": True}] * 100, None, "no score"),
-        ([{"s": 5, "a": True}] * 100, 5.0, "100.0% in 50 rows that were held out. About 100%"),
+        ([{"s": 5, "a": True}] * 100, 5.0, "100.0 % in 50 rows that were held out. About 100 %"),
         ([{"s": 5, "a": None}] * 50, None, "no score"),
     ],
 )

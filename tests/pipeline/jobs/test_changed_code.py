@@ -262,8 +262,7 @@ def test_a_spec_that_cannot_be_read_has_no_known_changes(
 
 
 def spec(**fields: Any) -> BatchInferenceSpec:
-    given = {"steps": [model_step(), python_step()], **fields}
-    return parse(document("job", **given)).spec
+    return parse(document("job", **{"steps": [model_step(), python_step()], **fields})).spec
 
 
 def with_model(**fields: Any) -> dict[str, Any]:

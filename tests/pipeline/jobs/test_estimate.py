@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -78,6 +79,14 @@ def test_tokens_of_all_rows_are_expected_from_the_first_ones(folder: Path) -> No
     assert f"{low:,} to {high:,}" in shown
 
 
+def test_tokens_of_rows_that_are_computed_together_are_shared(folder: Path) -> None:
+    for_one = partial(count_tokens, 0)  # as runtimes report the tokens of a batch
+    with patch(f"{__name__}.count_tokens", lambda _, **tokens: for_one(**tokens)):
+        (result,), shown = estimated(step_with("ask", model=chat()))
+    assert result["inputTokens"] == [2.5 * ROWS] * 2
+    assert shown.split()[-1] == "-"  # there are no prices
+
+
 def test_what_is_unknown_is_said(folder: Path, messages: Messages) -> None:
     save_language_model(folder / "model")
     gpu = {"resources": {"gpu": 1}}
@@ -141,8 +150,7 @@ NOW = 100_000.0
 
 def node(group: str | None, hours: float, end: float | None = None) -> NodeLifetime:
     """Return a node of a group that has existed for some hours."""
-    labels = {GROUP_LABEL: group} if group else {}
-    return NodeLifetime(labels, (end or NOW) - 3600 * hours, end)
+    return NodeLifetime({GROUP_LABEL: group} if group else {}, (end or NOW) - 3600 * hours, end)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,10 @@ def test_failure_is_found_in_any_chain(error: BaseException) -> None:
     assert (cause.reason, cause.message) == ("ModelLoad", "no weights")
 
 
+def test_failure_of_a_task_keeps_its_reason() -> None:
+    assert root_cause(in_a_task(JobFailure("odd")).as_instanceof_cause()).reason == "Application"
+
+
 AWAY = "When reading: AWS Error NETWORK_CONNECTION during HeadObject operation"
 
 

@@ -53,8 +53,7 @@ def python(path: str, **fields: Any) -> Document:
 
 
 def model(**fields: Any) -> Document:
-    inputs = {"inputs": {"text": "text"}, "output": "found"}
-    return {"name": "ask", "model": {**inputs, **fields}}
+    return {"name": "ask", "model": {**{"inputs": {"text": "text"}, "output": "found"}, **fields}}
 
 
 CHAT = {"runtime": "http", "url": "http://127.0.0.1:9/v1", "api": "chat", "name": "m"}

@@ -105,3 +105,6 @@ def test_retry_command_refuses_tables(tmp_path: Path, messages: Messages) -> Non
     done = run_program("run", str(tmp_path / "job.yaml"), "--retry-errors")
     assert done.exit_code == 2
     messages.check(done.stderr)
+    run_without_ray(given)
+    shown = run_program("errors", str(tmp_path / "out"))
+    assert ("1 failed row" in shown.output, "--retry-errors" in shown.output) == (True, False)

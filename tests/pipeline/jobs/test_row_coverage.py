@@ -50,8 +50,7 @@ def holding(rows: Iterable[Row] = (), parts: dict[Row, int] | None = None) -> Ma
 def entries(draw: st.DrawFn) -> list[ManifestEntry]:
     """Generate what tasks may have committed: whole rows or parts of rows, with many duplicates."""
     full = st.builds(holding, SETS)
-    parted = st.builds(holding, st.just(()), PARTS)
-    return draw(st.lists(full | parted, max_size=7))
+    return draw(st.lists(full | st.builds(holding, st.just(()), PARTS), max_size=7))
 
 
 def whole_of(one: ManifestEntry) -> list[Row]:

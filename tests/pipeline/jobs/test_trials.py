@@ -45,7 +45,7 @@ def test_trial_has_first_rows_and_an_output_of_its_own(write_job: WriteJob, tmp_
     assert sorted(texts("out-limit-3")) == sorted(TEXTS[:3])
     assert not Path("out").exists()
     text = tmp_path / "out-limit-3"
-    assert f"demo: trial with the first 3 row(s), written to {text}\n" in done.stderr
+    assert f"demo: trial with the first 3 rows, written to {text}\n" in done.stderr
     assert f"output  {text}\n" in done.stderr
     assert f"report  {text}/_batchinference/report.html\n" in done.stderr
     assert (text / "_batchinference" / "report.html").is_file()

@@ -128,6 +128,8 @@ def test_verify_adds_up_the_warnings_of_all_jobs(source: Path) -> None:
     shown = invoke_without_ray("verify", str(source.parent / "out"))
     (overall,) = [line for line in shown.stdout.splitlines() if line.startswith("overall")]
     assert overall.endswith("FilesIgnored 1 file, TextCut (cut) 5 rows (38 tokens)")
+    status = invoke_without_ray("status", str(source.parent / "out")).stdout
+    assert status.count("TextCut") == status.count("\n\noutput ") + 1 == 2
 
 
 def test_output_without_a_report_keeps_its_warnings(source: Path) -> None:

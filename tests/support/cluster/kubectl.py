@@ -65,8 +65,7 @@ class Kubectl:
 
     def status(self, name: str) -> Object:
         """Return the status of a BatchInference; empty if the operator has not written one."""
-        job = self.get("batchinference", name)
-        return (job or {}).get("status", {})
+        return (self.get("batchinference", name) or {}).get("status", {})
 
     def latest(self, name: str) -> Object:
         """Return the status that wait functions check."""

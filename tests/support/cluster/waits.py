@@ -50,8 +50,7 @@ def pods(kubectl: Kubectl, name: str, node_type: str) -> list[str]:
 
 
 def pod_bodies(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:
-    selector = f"batchinference.dev/name={name},ray.io/node-type={node_type}"
-    return kubectl.list("pods", selector)
+    return kubectl.list("pods", f"batchinference.dev/name={name},ray.io/node-type={node_type}")
 
 
 def ready_pods(kubectl: Kubectl, name: str, node_type: str) -> list[Object]:

@@ -143,5 +143,4 @@ def mean_model(column: str, width: int, result: str) -> onnx.ModelProto:
     values = helper.make_tensor_value_info(column, TensorProto.FLOAT, ["rows", width])
     means = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["rows"])
     graph = helper.make_graph([node], "mean", [values], [means])
-    opset = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opset, ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)

@@ -42,8 +42,7 @@ def page_data(report: dict[str, Any] | None = None, **given: Any) -> PageData:
         {"name": "classify", "filter": "len(text) > 3"},
     ]
     spec = parse(document("breeds", steps=steps)).spec
-    result = Report.parse(json.dumps(SUCCEEDED | (report or {})))
-    return PageData(result, spec, **given)
+    return PageData(Report.parse(json.dumps(SUCCEEDED | (report or {}))), spec, **given)
 
 
 def cut_on_a_phone(html: str) -> list[str]:

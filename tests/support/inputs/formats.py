@@ -200,8 +200,7 @@ def write_manifest(directory: Path) -> list[Row]:
     (directory / "b.csv").write_text(
         "uri,id\n" + "".join(f"{row['uri']},{row['id']}\n" for row in rows[6:])
     )
-    filled = zip(rows, drawn, strict=True)
-    return [{**row, "image": pixels.tolist()} for row, pixels in filled]
+    return [{**row, "image": pixels.tolist()} for row, pixels in zip(rows, drawn, strict=True)]
 
 
 def write_documents(directory: Path) -> list[Row]:

@@ -21,6 +21,11 @@ def _step(text: str, right: str, says: str | None = None) -> Mistake:
     return Mistake(text, right, "batchSize: 32", says=says)
 
 
+def _later(text: str, says: str, column: str = "n") -> Mistake:
+    """Return a mistake in a step with a filter after it."""
+    return Mistake(f"{text}\n  - name: later\n    filter: {column} > 3", FILTER, says=says)
+
+
 def _schedule(text: str, right: str = '"30 2 * * *"', says: str | None = None) -> Mistake:
     return Mistake(text, right, '"30 2 * * *"', says=says, base=SCHEDULE)
 
@@ -127,6 +132,8 @@ MISTAKES = {
         says="'fields'",
     ),
     "device": _step("device: cuda", "resources: {gpu: 1}"),
+    "npu": _step("resources: {npu: 1}", "resources: {custom: {NPU: 1}}", "{NPU: 1}"),
+    "head: 8Gi": _added("cluster: {head: 8Gi}", "cluster: {head: {memory: 8Gi}}", "{memory: 8Gi}"),
     "gpus": _step("gpus: 1", "resources: {gpu: 1}"),
     "num_gpus": _step("resources: {num_gpus: 1}", "resources: {gpu: 1}", "'gpu'"),
     "concurrency": _step("concurrency: {max: 4}", "replicas: {max: 4}", "'replicas'"),
@@ -139,6 +146,11 @@ MISTAKES = {
     "map": Mistake("map: {callable: 'steps:clean'}",
                    "python: {callable: 'steps:clean', method: map}", FILTER),
     "sort": Mistake("sort: [n]", FILTER, says="with the output"),
+    "shuffle": Mistake("shuffle: true", FILTER, says="Set shuffle: files in read.options"),
+    "a column that an earlier step drops": _later("dropColumns: [n]", "move that step behind"),
+    "a column that an earlier step renames": _later("renameColumns: {n: k}", "Name it 'k' here"),
+    "two misspelled columns": _later("filter: txt > n", "'text'?\nspec.steps[1].filter", "k"),
+    "pictures by their paths": _later("decode: {column: text, format: image}", "to manifest"),
     "a misspelled step": Mistake("fliter: len", "filter: len", says="'filter'"),
     "no action": Mistake("  - name: long\n", STEP, says="Add one of"),
     "two actions": Mistake(f"{FILTER}\n    dropColumns: [n]",
@@ -202,6 +214,7 @@ MISTAKES = {
     "a percentage as errors": _added("errors: 1%", "errors: {maxPercent: 1}"),
     "150 percent": _added("errors: {maxPercent: 150}", "errors: {maxPercent: 100}", "Write 100"),
     "a number as retry": _added("retry: 3", "retry: {maxAttempts: 3}"),
+    "a notification to nobody": _added("notifications: [{name: a}]", "errors: {}", "urlEnv: VAR"),
     "queue": _added("queue: a", "cluster: {queueName: a}", "cluster: {queueName: ...}"),
     "backoffLimit": _added("backoffLimit: 3", "retry: {maxAttempts: 4}", "retry: {maxAttempts: "),
     "max in retry": _added("retry: {max: 3}", "retry: {maxAttempts: 3}", "'maxAttempts'"),
@@ -246,6 +259,10 @@ MISTAKES = {
                                      "gate: {percent: 10, expect: mean(n) > 1}", "percent: 10"),
     "avg in a gate": _added("gate: {rows: 10, expect: avg(n) > 1}",
                             "gate: {rows: 10, expect: mean(n) > 1}", "Write mean(n) > 1"),
+    "AND in a gate": _added("gate: {rows: 9, expect: mean(n) > 1 AND max(n) > 3}",
+                            "gate: {rows: 9, expect: mean(n) > 1 and max(n) > 3}", "1 and max(n)"),
+    "90% in a gate": _added("gate: {rows: 9, expect: fraction(n > 1) > 90%}",
+                            "gate: {rows: 9, expect: fraction(n > 1) > 0.9}", "> 0.9"),
     "a row in a gate": _added("gate: {rows: 10, expect: n > 1}",
                               "gate: {rows: 10, expect: mean(n) > 1}", "mean"),
     "a gate without a condition": _added("gate: {rows: 10, expect: mean(n)}",
@@ -268,6 +285,7 @@ MISTAKES = {
     "a time of day": _schedule('"2:30"'),
     "a schedule that begins with *": _schedule("* 2 * * *", '"* 2 * * *"', says="'* 2 * * *'"),
     "CRON_TZ": _schedule('"TZ=UTC 30 2 * * *"', '"30 2 * * *"\n  timeZone: UTC', "timeZone: UTC"),
+    "hours around midnight": _schedule('"0 22-4 * * *"', '"0 22-23,0-4 * * *"'),
     "@every 6h": _schedule('"@every 6h"', '"0 */6 * * *"'),
     "a day that no month has": _schedule('"0 0 31 2 *"', says="a day that the month has"),
     "an offset as the time zone": _schedule(

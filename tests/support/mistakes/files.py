@@ -57,6 +57,12 @@ def _write(
     return Mistake(form + wrong, right_form + right, WRITE, files or {}, says=says or right)
 
 
+def _url(wrong: str, says: str) -> Mistake:
+    """Return a mistake in the address of a database."""
+    fields = "format: sql\n    path: ./w\n    table: t\n    url: "
+    return _write(fields + wrong, f"{fields}sqlite:///a.db", says)
+
+
 MISTAKES = {
     "a misspelled file": _path("./review.csv", "'reviews.csv'"),
     "another case": _path("./Reviews.csv", "'reviews.csv'"),
@@ -150,6 +156,10 @@ MISTAKES = {
         f"{PATHS}\n    options: {{types: {{day: timestamp}}}}", PATHS, says="Use timestamp",
         files={"reviews.csv": "id,text,day\n1,a good book,2024-01-01\n"},
     ),
+    "varchar(20)": Mistake(
+        f"{PATHS}\n    options: {{types: {{text: varchar(20)}}}}",
+        f"{PATHS}\n    options: {{types: {{text: string}}}}", PATHS, says="Use string",
+    ),
     "null as a null value": Mistake(
         f"{PATHS}\n    options: {{nullValues: [null]}}",
         f"{PATHS}\n    options: {{nullValues: ['null']}}", PATHS, says="'null' in quotes",
@@ -199,14 +209,9 @@ MISTAKES = {
                                   "key"),
     "keys": _write("format: delta\n    path: ./t\n    mode: merge\n    keys: [id]",
                    "format: delta\n    path: ./t\n    mode: merge\n    key: [id]", "'key'"),
-    "a password in the address of a database": _write(
-        "format: sql\n    path: ./w\n    url: postgresql://me:secret@h/db\n    table: t",
-        "format: sql\n    path: ./w\n    url: sqlite:///a.db\n    table: t", "urlEnv",
-    ),
-    "jdbc": _write(
-        "format: sql\n    path: ./w\n    url: 'jdbc:sqlite:///a.db'\n    table: t",
-        "format: sql\n    path: ./w\n    url: 'sqlite:///a.db'\n    table: t", "'jdbc:'",
-    ),
+    "a password in the address of a database": _url("postgresql://me:secret@h/db", "urlEnv"),
+    "jdbc": _url("'jdbc:sqlite:///a.db'", "'jdbc:'"),
+    "two slashes": _url("sqlite://a.db", "sqlite:///FILE"),
     "no table": _write("format: sql\n    path: ./w\n    url: sqlite:///a.db",
                        "format: sql\n    path: ./w\n    url: sqlite:///a.db\n    table: t",
                        "Add table: "),

@@ -85,6 +85,10 @@ MISTAKES = {
         f"runtime: transformers\n      {TASK}\n      {SOURCE}", says="'sentenceTransformers'",
     ),
     "sklearn": Mistake("runtime: sklearn", "runtime: transformers", says="python step"),
+    "max_length": Mistake(f"{SOURCE}\n      max_length: 9", SOURCE, says="options: {...} of"),
+    "8 bits": Mistake(f"{SOURCE}\n      load_in_8bit: true", SOURCE, says="are quantized"),
+    "a folder without an ONNX file": Mistake(
+        f"runtime: onnx\n      {SOURCE}\n      inputs: {{n: n}}", FIELDS, says="Name the file"),
     "fp16": Mistake(f"{SOURCE}\n      dtype: fp16", f"{SOURCE}\n      dtype: float16", SOURCE,
                     says="'float16'"),
     "a misspelled column": Mistake("{text: txt}", "{text: text}", says="'text'"),

@@ -133,8 +133,7 @@ class FakeKubeRay:
         if driver.state is None:
             return None
         rows = {"rows": driver.rows, "total": ROWS} if driver.rows else {"rows": None}
-        fields = {"reason": driver.cause, "updatedAt": self._now()}
-        return report(driver.state, **rows, **fields)
+        return report(driver.state, **rows, **{"reason": driver.cause, "updatedAt": self._now()})
 
     def _reconcile(self, body: Object) -> None:
         state = body.get("status", {}).get("jobDeploymentStatus", "")

@@ -151,8 +151,7 @@ def _mounted(manifests: list[Object], directory: Path) -> dict[str, Path]:
 def _files(manifests: list[Object], volume: Object) -> dict[str, bytes]:
     if "configMap" in volume:
         assert defaults_map(manifests)["metadata"]["name"] == volume["configMap"]["name"]
-        data = defaults_map(manifests)["data"]
-        return {name: text.encode() for name, text in data.items()}
+        return {name: text.encode() for name, text in defaults_map(manifests)["data"].items()}
     if "secret" in volume:
         assert one(manifests, "Secret")["metadata"]["name"] == volume["secret"]["secretName"]
         data = one(manifests, "Secret")["data"]

@@ -66,8 +66,7 @@ def errors_of(batch: RowBatch) -> dict[int, str]:
 
 def rows_of(batch: RowBatch) -> list[tuple[int, dict[str, Any]]]:
     """Return the rows of the table, each with the id of its input row."""
-    rows = tensors_to_lists(batch.table).to_pylist()
-    return list(zip(batch.ids.tolist(), rows, strict=True))
+    return list(zip(batch.ids.tolist(), tensors_to_lists(batch.table).to_pylist(), strict=True))
 
 
 def shares_of(batch: RowBatch) -> dict[int, int] | None:

@@ -38,8 +38,7 @@ def tokens_in(warnings: Iterable[RowWarning]) -> dict[str, dict[int, int]]:
 def warnings_of(batch: RowBatch) -> Found:
     """Return the warnings of a batch without numbers of tokens, with the ids of input rows."""
     columns = (batch.warnings.column(name).to_pylist() for name in ("id", "name", "amount"))
-    zips = sorted(zip(*columns, strict=True))
-    return [each for each in zips if each[1] not in set(TokenKind)]
+    return [each for each in sorted(zip(*columns, strict=True)) if each[1] not in set(TokenKind)]
 
 
 def run_with_warnings(runtime: Runtime, columns: dict[str, list[Any]]) -> tuple[list[Any], Found]:

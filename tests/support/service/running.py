@@ -64,8 +64,7 @@ class Running:
 
     async def create(self, content: bytes | None = None, **options: Any) -> Batch:
         """Upload a file and return a new batch over it."""
-        given = {**await self.upload(content), **options}
-        return await self.client().batches.create(**given)
+        return await self.client().batches.create(**{**await self.upload(content), **options})
 
     def objects(self) -> list[str]:
         """Return the paths of all stored files."""

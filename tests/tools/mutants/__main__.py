@@ -58,8 +58,7 @@ def _version(tree: Path) -> str:
 
 
 def _unfinished(store: Store) -> set[str]:
-    done = store.results
-    return {mutant.scope for mutant in store.mutants if mutant.name not in done}
+    return {mutant.scope for mutant in store.mutants if mutant.name not in store.results}
 
 
 def _options() -> argparse.Namespace:

@@ -212,8 +212,7 @@ def _with_next(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.I
 
 
 def _passes(item: pytest.Item, following: pytest.Item | None) -> bool:
-    reports = runtestprotocol(item, log=False, nextitem=following)
-    return all(report.passed for report in reports)
+    return all(report.passed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
 def _cpu_seconds() -> float:

@@ -104,8 +104,7 @@ faults(
 def iceberg_table(directory: Path) -> Any:
     from pyiceberg.catalog import load_catalog
 
-    catalog = load_catalog("default", **iceberg_properties(directory))
-    return catalog.load_table("n.t")
+    return load_catalog("default", **iceberg_properties(directory)).load_table("n.t")
 
 
 def iceberg_properties(directory: Path) -> dict[str, str]:

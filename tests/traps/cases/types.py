@@ -651,8 +651,7 @@ def chunked(kind: str) -> Any:
         "struct": pa.struct([("a", pa.string()), ("b", pa.list_(pa.string()))]),
         "text": pa.large_string(),
     }
-    chunk = pa.array(rows, types[kind])
-    return {"v": pa.chunked_array([chunk] * 2)}
+    return {"v": pa.chunked_array([pa.array(rows, types[kind])] * 2)}
 
 
 def lengths(row: Row) -> Row:

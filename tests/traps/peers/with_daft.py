@@ -45,8 +45,7 @@ def read_audio(directory: Path, pattern: str = "**") -> list[Row]:
 
     files = daft.from_glob_path(str(directory / "in" / pattern)).select("path")
     opened = files.with_column("file", audio_file(col("path")))
-    described = opened.with_column("about", audio_metadata(col("file")))
-    return rows(described.exclude("file"))
+    return rows(opened.with_column("about", audio_metadata(col("file"))).exclude("file"))
 
 
 def read_video(directory: Path, pattern: str = "**", size: tuple[int, int] = (16, 32)) -> list[Row]:

@@ -11,8 +11,7 @@ from traps.case import Row
 
 
 def rows(frame: pd.DataFrame) -> list[Row]:
-    where = frame.astype(object).where(frame.notna(), None)
-    return list(where.to_dict("records"))
+    return list(frame.astype(object).where(frame.notna(), None).to_dict("records"))
 
 
 def files(directory: Path, pattern: str) -> list[Path]:

@@ -62,7 +62,7 @@ def test_a_result_is_shown_as_its_table_and_a_job_as_yaml() -> None:
         {"format": "text", "paths": ["<b>"]}, {"format": "json", "path": "out"}, name="breeds"
     )
     result = Result(job.resource, report("succeeded", counts=COUNTS))
-    assert "1200 read, 1197 written, 3 failed" in result._repr_html_()
+    assert "1,200 read, 1,197 written, 3 failed" in result._repr_html_()
     assert "<pre>" in job._repr_html_()
     assert "- &lt;b&gt;" in job._repr_html_()
     text = "Report(name='breeds', state='succeeded', written=1197, failed=3, output='./out')"

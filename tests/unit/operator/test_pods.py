@@ -134,8 +134,7 @@ def lost(**status: Any) -> Disruption | None:
 
 
 def disruption(cause: Cause, message: str) -> Disruption:
-    message = f"pod job-1-worker: {message}"
-    return Disruption(cause, message, of_head=False, pod="job-1-worker")
+    return Disruption(cause, f"pod job-1-worker: {message}", of_head=False, pod="job-1-worker")
 
 
 @pytest.mark.parametrize(

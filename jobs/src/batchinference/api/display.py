@@ -121,9 +121,9 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
         lines.append(("", reason + report.message))
     if report.counts:
         counts = report.counts
-        shown = f"{counts.read} read, {counts.written} written"
-        shown += f", {counts.failed} failed" if counts.failed else ""
-        shown += f", {counts.filtered} filtered out" if counts.filtered else ""
+        shown = f"{counts.read:,} read, {counts.written:,} written"
+        shown += f", {counts.failed:,} failed" if counts.failed else ""
+        shown += f", {counts.filtered:,} filtered out" if counts.filtered else ""
         lines.append(("rows", shown))
     lines += [("files", str(report.replaced_files))] if report.replaced_files else []
     lines += [("tokens", report.tokens_text)] if report.tokens_text else []
@@ -132,14 +132,14 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
     lines += named_lines("warnings", report.warnings)
     lines += named_lines("notes", report.notes)
     if report.state == JobState.SUCCEEDED and speed:
-        took = f" ({sum(report.seconds.values()):.0f} s, of which {report.start_text})"
-        lines.append(("speed", speed + took if report.start_text else speed))
+        lines.append(("speed", speed))
     lines += _lines_of_steps(report)
     if report.retries:
         lines.append(("retries", f"{report.retries} after a process had died"))
     if report.seconds:
         spent = ", ".join(f"{state} {value:.1f} s" for state, value in report.seconds.items())
-        lines.append(("time", spent))
+        start = report.start_text if report.state == JobState.SUCCEEDED else ""
+        lines.append(("time", f"{spent}; {start}".removesuffix("; ")))
     lines += [("cost", str(report.cost))] if report.cost else []
     lines.append(("output", report.output))
     if report.errors:
@@ -199,8 +199,7 @@ def short(value: Any, width: int = SHOWN_WIDTH) -> str:
     if isinstance(value, str | bytes):
         value = value[: 8 * width]  # the rest would be converted and then cut
     text = in_one_line(_plain_text(value, width))
-    limit = width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width
-    return cut(text, limit)
+    return cut(text, width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width)
 
 
 def _plain_text(value: Any, width: int) -> str:
@@ -226,5 +225,4 @@ def _nested_text(value: Any, width: int) -> str:
     if not isinstance(value, str | bytes):
         return _plain_text(value, width)
     begin = value[: 2 * width]
-    text = repr(in_one_line(begin) if isinstance(begin, str) else begin)
-    return cut(text, width)
+    return cut(repr(in_one_line(begin) if isinstance(begin, str) else begin), width)

@@ -19,7 +19,7 @@ def retried(job: BatchInference) -> BatchInference:
     from batchinference.pipeline.commit.output_paths import Layout, work_of
 
     if why := job.spec.why_not_retried:
-        raise BadInput(f"--retry-errors: {why}")
+        raise BadInput(f"--retry-errors: {why.replace('errors.retryFailedRows', '--retry-errors')}")
     layout = Layout.of(job.spec)
     lease = read_lease(layout)
     if lease is None or lease.key != layout.key:

@@ -132,8 +132,8 @@ def observed_output(output: str, jobs: Sequence[OutputStatus]) -> Observation:
 
 
 def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
-    yield "written", str(status.counts.written)
-    yield "filtered", str(status.counts.filtered or "")
+    yield "written", f"{status.counts.written:,}"
+    yield "filtered", f"{status.counts.filtered:,}" if status.counts.filtered else ""
     yield "files", str((status.report and status.report.replaced_files) or "")
     yield "pass", str(status.pass_number)
     yield "job", status.job

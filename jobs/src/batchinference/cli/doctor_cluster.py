@@ -34,8 +34,7 @@ def version_of(text: str) -> tuple[int, int] | None:
 
 def tag_of(image: str) -> str:
     """Return the tag of an image; empty if it has none."""
-    name = image.partition("@")[0].rpartition("/")[2]
-    return name.partition(":")[2]
+    return image.partition("@")[0].rpartition("/")[2].partition(":")[2]
 
 
 def check_operator(operator: str, client: str) -> Finding:

@@ -153,7 +153,7 @@ def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> 
         (
             *(each.step, f"{each.rows:,}", _text_of(each.input_tokens)),
             *(_text_of(each.output_tokens), _text_of(each.device_hours, ",.3g")),
-            _text_of(each.price(prices), ",.2f"),
+            _text_of(each.price(prices), ",.2f") if any(prices) else "-",
         )
         for each in items
     )])  # fmt: skip

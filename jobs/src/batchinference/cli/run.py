@@ -34,6 +34,7 @@ from batchinference.rendering.names import dump
 from batchinference.shadowing_files import shadowing
 from batchinference.spec import BatchInference, SpecError, parse_one
 from batchinference.spec.report import REPORT_FILE, JobState, PodPrices, Report, failure_line
+from batchinference.text import counted
 
 Publish = Callable[[Report], None]
 
@@ -108,8 +109,7 @@ def _exit_code(report: Report) -> int:
     """Return the exit code of a failed job: BAD_INPUT if the job was refused before its first pass,
     otherwise the code of its reason."""
     code = exits.code_of(report.reason)
-    refused = code == exits.JOB_FAILED and report.pass_number is None
-    return exits.BAD_INPUT if refused else code
+    return exits.BAD_INPUT if code == exits.JOB_FAILED and report.pass_number is None else code
 
 
 def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
@@ -143,7 +143,7 @@ def _run(
         stop_on_signals(lambda line: display.say(f"{job.metadata.name}: {line}")) as stop,
     ):
         if options.limit is not None:
-            what = f"the first {options.limit} row(s), written to {job.spec.write.path}"
+            what = f"the first {counted(options.limit, 'row')}, written to {job.spec.write.path}"
             display.say(f"{job.metadata.name}: trial with {what}")
         publish = _publisher(display.show, options.report_directory)
         on_cluster = options.address is not None and options.report_directory is not None

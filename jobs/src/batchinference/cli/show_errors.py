@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batchinference.api.output_status import error_groups
+from batchinference.api.output_status import error_groups, stored_jobs
 from batchinference.api.targets import Target
 from batchinference.cli.exit_on_error import read_output
 from batchinference.cli.printing import Format, echo, print_data
@@ -24,7 +24,8 @@ def show_errors(target: Target, form: Format) -> None:
     echo(f"{counted(rows, 'failed row')}, {counted(len(groups), 'cause')}\n")
     for group in groups:
         _show_group(group)
-    note("`run FILE --retry-errors` runs only these rows again.")
+    if not any(job.spec.why_not_retried for job in read_output("errors", target, stored_jobs)):
+        note("`run FILE --retry-errors` runs only these rows again.")
 
 
 def _data_of(group: ErrorGroup) -> dict[str, Any]:

@@ -41,6 +41,8 @@ def show_status(target: Target, form: Format) -> None:
         print_data([first | {"history": list(map(dump, runs))}, *others], form)
         return
     for each in outputs:
+        if each is not outputs[0]:
+            echo("")
         print_table(observed_output(each.output, [each]).lines)
         if each.report is not None and each.state != "running":
             echo("\nlast run")
@@ -54,8 +56,9 @@ def _of_last_run(report: Report) -> list[tuple[str, str]]:
     """Return the summary of a run, without the lines that the status of the output also has."""
     from batchinference.api.display import summary_of
 
-    lines = summary_of(report, resumes=True)
-    return [line for line in lines if line[0] not in ("job", "warnings", "output")]
+    shown: dict[str, Any] = {"warnings": [], "message": None if report.reason else report.message}
+    lines = summary_of(report.model_copy(update=shown), resumes=True)
+    return [line for line in lines if line[0] not in ("job", "output")]
 
 
 def open_report(target: Target) -> None:

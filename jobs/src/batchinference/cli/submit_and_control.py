@@ -84,8 +84,7 @@ def _wait(handles: Sequence[JobHandle]) -> int:
     ended = [handle.wait() for handle in handles]
     for job in ended:
         echo(f"{job.name}: {job.phase}: {job.message}")
-    failed = any(job.phase == "Failed" for job in ended)
-    return exits.JOB_FAILED if failed else exits.SUCCESS
+    return exits.JOB_FAILED if any(job.phase == "Failed" for job in ended) else exits.SUCCESS
 
 
 def control(command: str, name: str, namespace: str | None, context: str | None) -> None:

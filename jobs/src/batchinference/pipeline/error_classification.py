@@ -222,8 +222,7 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
     last = chain[-1]
     if isinstance(last, OSError) and last.errno in NO_SPACE:
         return OutOfDisk(last.strerror or str(last))
-    text = " ".join(str(last).split())
-    return JobFailure(f"{type(last).__name__}: {text or '(no message)'}")
+    return JobFailure(f"{type(last).__name__}: {' '.join(str(last).split()) or '(no message)'}")
 
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.errors import JobFailure
@@ -15,6 +16,7 @@ from batchinference.pipeline.runtimes import prompt_lengths
 from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step
+from batchinference.spec.warnings import WarningName
 
 Range = tuple[float, float]
 
@@ -68,8 +70,10 @@ def _measured(
 ) -> Estimate:
     amounts = preview.batch.warnings.filter(pc.equal(preview.batch.warnings["step"], step.name))
     sums = amounts.group_by(["name", "id"]).aggregate([("amount", "sum")])
+    skipped = sum(each.count for each in outcome.warnings if each.name == WarningName.SKIPPED)
+    computed = len(pc.unique(pa.array(preview.batch.ids))) - skipped
     input_tokens, output_tokens = (
-        _range(sums.filter(pc.equal(sums["name"], kind))["amount_sum"].to_numpy(), sample, scale)
+        _range(sums.filter(pc.equal(sums["name"], kind))["amount_sum"], sample, scale, computed)
         for kind in (TokenKind.INPUT, TokenKind.OUTPUT)
     )
     notes = [known.note] if known.note else []
@@ -95,14 +99,18 @@ def _of_prompts(
     if step.when is not None:
         table = table.filter(Filter(step.name, step.when, "when").mask(table))
     lengths = prompt_lengths(step.model, table) if step.model and table.num_rows else None
-    return replace(known, input_tokens=_range(np.array(lengths or []), sample, scale))
+    return replace(known, input_tokens=_range(lengths or [], sample, scale))
 
 
-def _range(tokens: np.ndarray, sample: int, scale: float) -> Range | None:
-    """Return the expected lowest and highest number of tokens of all rows. `tokens` has those of
-    each computed row (if none, return None). Other rows of the sample count as 0 tokens."""
+def _range(counts: Iterable[int], sample: int, scale: float, computed: int = 0) -> Range | None:
+    """Return the expected lowest and highest number of tokens of all rows. `counts` has those of
+    each computed row (if none, return None), or of one row for several that are computed together:
+    they then get equal numbers. Other rows of the sample count as 0 tokens."""
+    tokens = np.array(counts)
     if not len(tokens):
         return None
+    if len(tokens) < computed:
+        tokens = np.full(computed, tokens.sum() / computed)
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))
     total, error = tokens.sum(), 2 * tokens.std() * len(tokens) ** 0.5
     return max(0, round(scale * (total - error))), round(scale * (total + error))

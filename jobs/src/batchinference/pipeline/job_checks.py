@@ -14,6 +14,7 @@ from batchinference.pipeline.type_widening import shape_of
 from batchinference.plan.column_checks import check_columns, partition_problems
 from batchinference.spec import addresses
 from batchinference.spec.job import BatchInferenceSpec
+from batchinference.spec.problems import SpecError
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
 
@@ -108,4 +109,4 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
         shapes = {field.name: shape_of(field.type) for field in written}
         problems = list(partition_problems(spec.write, shapes))
     if problems:
-        raise BadInput("; ".join(map(str, problems)))
+        raise BadInput("; ".join(map(str, problems))) from SpecError(problems)

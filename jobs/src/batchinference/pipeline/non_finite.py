@@ -47,9 +47,7 @@ def _counts(array: pa.Array) -> np.ndarray | None:
     if kinds.is_struct(kind):
         counts = [count for child in array.flatten() if (count := _counts(child)) is not None]
         return np.sum(counts, axis=0) if counts else None
-    if is_list(kind):
-        return _counts_in_lists(array)
-    return None
+    return _counts_in_lists(array) if is_list(kind) else None
 
 
 def _counts_in_lists(lists: pa.Array) -> np.ndarray | None:

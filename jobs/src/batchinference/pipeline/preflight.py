@@ -68,7 +68,9 @@ def preflight(
         _failure_of(lambda: check_caches(spec, layout)),
         _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
-    return [*steps, *(Problem("", failure.message) for failure in failures if failure)]
+    for failure in filter(None, failures):
+        steps += getattr(failure.__cause__, "problems", [Problem("", failure.message)])
+    return steps
 
 
 def _locations(spec: BatchInferenceSpec) -> dict[str, Location]:

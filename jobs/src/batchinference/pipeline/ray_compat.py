@@ -160,9 +160,7 @@ def owner_of_this_process() -> str:
 
 def node_of_this_process() -> str:
     """Return the ID of the node of this process; empty outside of Ray."""
-    if not global_worker.connected:
-        return ""
-    return str(get_runtime_context().get_node_id())
+    return "" if not global_worker.connected else str(get_runtime_context().get_node_id())
 
 
 def lost_nodes() -> set[str]:

@@ -65,8 +65,7 @@ def _name_of(kind: pa.DataType) -> str:
 
 
 def _joined(values: Iterable[Any]) -> bytes:
-    parts = map(_bytes, values)
-    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return b"".join(len(part).to_bytes(8, "little") + part for part in map(_bytes, values))
 
 
 def _bytes(value: Any) -> bytes:

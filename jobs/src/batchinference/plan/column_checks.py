@@ -54,18 +54,21 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     """
     made: list[str] = []
     selection: dict[str, str] = {}
+    removed: dict[str, str] = {}
     for index, step in enumerate(spec.steps):
         path = f"spec.steps[{index}].{to_alias(step.kind)}"
         fields = _fields_of(_known_types(spec.steps[:index])) if step.facts.expressions else {}
         for message in (*_reserved_names(step), *_name_conflicts(step, columns or (), made)):
             yield Problem(path, message)
         if columns is not None:
-            yield from _missing_columns(path, step, columns, fields, selection)
+            yield from _missing_columns(path, step, columns, fields | removed, selection)
         else:
             selection = dict.fromkeys(step.facts.selects or (), path)
         after, chosen = step.facts.columns_after(made) or [], step.facts.selects
         made = [name for name in after if chosen is None or name in made]
-        columns = step.facts.columns_after(columns)
+        before, columns = columns or [], step.facts.columns_after(columns)
+        gone = {*before} - {*(before if columns is None else columns)}
+        removed |= {name: _fix_of_removed(step, name) for name in gone}
     if columns == []:
         yield Problem("spec.steps", "they drop every column: nothing is left to write")
     else:
@@ -74,11 +77,19 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
     yield from partition_problems(spec.write, _known_types(spec.steps))
 
 
+def _fix_of_removed(step: Step, column: str) -> str:
+    """Return the fix for a column that a later step reads although `step` renames or removes it."""
+    if new := step.facts.renames.get(column):
+        return f": step '{step.name}' renames it. Name it '{new}' here"
+    return f": step '{step.name}' removes it. Keep it there, or move that step behind this one"
+
+
 def _missing_columns(
-    path: str, step: Step, columns: list[str], fields: Mapping[str, str], chosen: dict[str, str]
+    path: str, step: Step, columns: list[str], fixes: Mapping[str, str], chosen: dict[str, str]
 ) -> Iterator[Problem]:
-    """Yield a problem for each missing column that the step at `path` reads. `chosen` maps a column
-    to the path of the step that selected it while the columns were unknown."""
+    """Yield a problem for each missing column that the step at `path` reads. `fixes` has the known
+    fixes by column. `chosen` maps a column to the path of the step that selected it while the
+    columns were unknown."""
     for column in sorted({*step.facts.reads} - {*columns}):
         near = closest(column, columns)  # computed once, because it is slow
         if near in chosen and column not in chosen:
@@ -88,7 +99,7 @@ def _missing_columns(
             message = _missing_in_condition(step, column, columns, near)
             yield Problem(f"{path.rpartition('.')[0]}.when", message)
         else:
-            yield Problem(path, _missing_column(step, column, columns, fields, near))
+            yield Problem(path, _missing_column(step, column, columns, fixes, near))
 
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
@@ -118,9 +129,9 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
 
 
 def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Return an expression such as `column.field` for each field of a struct, by field name."""
+    """Return a fix such as `. Write column.field` for each field of a struct, by field name."""
     return {
-        field: f"{code_of(name)}.{field}"
+        field: f". Write {code_of(name)}.{field}"
         for name, kind in types.items()
         for field in (kind if isinstance(kind, dict) else ())
     }
@@ -251,7 +262,7 @@ def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> 
     for old, new in renamed.items():
         if new in columns and new not in renamed:
             what = f"renames '{old}' to '{new}', and there is a column '{new}' already"
-            yield f"step '{step.name}' {what}"
+            yield f"step '{step.name}' {what}. Write {{OLD: NEW}}, with another new name"
     for name in facts.fixed_names:
         if name in (made if facts.replaces_input else columns):
             yield (
@@ -269,17 +280,15 @@ def _missing_in_condition(step: Step, column: str, columns: list[str], near: str
 
 
 def _missing_column(
-    step: Step, column: str, columns: list[str], fields: Mapping[str, str], near: str | None
+    step: Step, column: str, columns: list[str], fixes: Mapping[str, str], near: str | None
 ) -> str:
     """Return the message about a column that a step reads, but that does not exist before it."""
-    expressions, fix = list(step.facts.expressions), ""
-    if expressions:
+    expressions, fix = list(step.facts.expressions), fixes.get(column, "")
+    if expressions and not fix:
         has_results = bool(step.facts.adds)
         fix = _fix_of_expression(column, columns, expressions, near, has_results=has_results)
     if not fix and column in step.facts.adds and expressions:
         fix = f". '{column}' is a result of this step. Compute from it in a later step"
-    if not fix and column in fields:
-        fix = f". Write {fields[column]}"
     texts = [each for each in expressions if column in re.split("[-./: ]", each)]
     if not fix and texts and step.facts.adds and not near:
         fix = f". Use one of them, or write a text in quotes: \"'{texts[0]}'\""

@@ -154,8 +154,7 @@ def _cpu_group(
     _check_deadlock(needed, maximum, cpus, sum(min_demands), sum(tasks))
     if minimum > maximum:
         raise SpecError([Problem("spec.cluster.workers", above_max(minimum, maximum))])
-    memory = workers.memory or DEFAULT_MEMORY
-    return WorkerGroup(CPU_GROUP, cpus, 0, memory, minimum, maximum)
+    return WorkerGroup(CPU_GROUP, cpus, 0, workers.memory or DEFAULT_MEMORY, minimum, maximum)
 
 
 def pods_needed(cpus: list[float], size: float) -> int:
@@ -177,8 +176,7 @@ def pods_needed(cpus: list[float], size: float) -> int:
 def _default_cpus(demands: list[float]) -> float:
     """Return the CPUs of a worker for everything that must run at the same time. The result is at
     most MAX_DEFAULT_CPUS, unless a single demand is larger."""
-    total = min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS)
-    return float(max(total, math.ceil(max(demands))))
+    return float(max(min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS), math.ceil(max(demands))))
 
 
 def _check_step_cpus(stages: list[Stage], cpus: float) -> None:

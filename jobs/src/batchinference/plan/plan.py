@@ -103,8 +103,7 @@ def plan_for_machine(
 ) -> Plan:
     """Return the plan for one machine with `gpus` GPUs, the custom resources `custom`, and `memory`
     bytes for replicas. If `memory` is None, memory requests are dropped without a note."""
-    plan = requested_plan(spec).on_machine({**(custom or {}), GPU: gpus})
-    return plan.within_memory(memory)
+    return requested_plan(spec).on_machine({**(custom or {}), GPU: gpus}).within_memory(memory)
 
 
 def requested_plan(spec: BatchInferenceSpec) -> Plan:
@@ -141,5 +140,4 @@ def cpus_needed(plan: Plan) -> float:
 
 def _checked_stages(spec: BatchInferenceSpec) -> list[Stage]:
     raise_for_problems(check_columns(spec, spec.read.columns))
-    profiles = spec.cluster.profiles
-    return [with_devices(stage, profiles) for stage in stages_of(spec.steps)]
+    return [with_devices(stage, spec.cluster.profiles) for stage in stages_of(spec.steps)]

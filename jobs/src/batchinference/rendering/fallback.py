@@ -97,5 +97,4 @@ def device_hour(group: WorkerGroup, cluster: Cluster) -> Decimal | None:
 
 def capacity_profile(cluster: Cluster) -> Profile | None:
     """Return the profile of the first capacity type; None if there is none."""
-    name = next(iter(cluster.fallback.capacity_types), "")
-    return cluster.profiles.get(name)
+    return cluster.profiles.get(next(iter(cluster.fallback.capacity_types), ""))

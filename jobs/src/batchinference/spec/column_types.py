@@ -63,10 +63,11 @@ def _type(tokens: list[str], depth: int) -> ColumnType:
 
 
 def _fix(word: str) -> str:
-    known = _SYNONYMS.get(word.lower(), word.lower())
+    base = re.split(r"[(\[]", word.lower())[0]  # varchar of varchar(20)
+    known = _SYNONYMS.get(base, base)
     if word.lower().startswith(("decimal(", "numeric(")):
         return "Write it in quotes, such as 'decimal<10, 2>'"
-    if known in SCALARS or word.lower() in _SYNONYMS:
+    if known in (*SCALARS, "timestamp") or base in _SYNONYMS:
         return f"Use {known}"
     return f"Use one of {', '.join((*SCALARS, *OTHERS))} and struct<NAME: TYPE>"
 

@@ -5,6 +5,7 @@ a repeated time runs once. But if the field of the minute or the hour begins wit
 follows the elapsed time.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
@@ -20,6 +21,7 @@ _FIELDS = {
     "day-of-week": "Write 0 to 7, or SUN to SAT, as the fifth field",
 }
 """What to write in each field of a schedule, by its name in the errors of cronsim."""
+_LAST = {"minute": 59, "hour": 23}
 MAX_COUNTED = 1000
 """Maximum number of missed times that are counted."""
 
@@ -48,6 +50,10 @@ def check_schedule(schedule: str) -> None:
     except CronSimError as error:
         problem = str(error).removeprefix("Bad ")
         fix = _FIELDS.get(problem, "Correct it")
+        for first, last in re.findall(r"(\d+)-(\d+)", schedule) if problem in _LAST else ():
+            if int(last) < int(first) <= _LAST[problem]:
+                ranges = f"{first}-{_LAST[problem]},0-{last}"
+                fix = f'Write "{schedule.replace(f"{first}-{last}", ranges)}"'
         raise ValueError(f"the {problem} is invalid. {fix}") from None
 
 

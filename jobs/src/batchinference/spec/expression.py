@@ -20,6 +20,7 @@ from pydantic import Field
 
 from batchinference.spec.base import accepted_by
 from batchinference.spec.expression_translation import translated
+from batchinference.text import counted
 
 FUNCTIONS = {
     "col": 1,
@@ -77,7 +78,6 @@ _KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
 """Matches the errors of Python about a bracket or a quote that is not closed."""
 _CLOSING = {"(": "')'", "[": "']'", "{": "'}'", "unterminated string": "quote"}
-_LOOPS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "False")
 """Python keywords that the language supports."""
 
@@ -151,7 +151,8 @@ def syntax_tree(text: str) -> ast.expr:
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         where, fix = _position(error, text), _fix_of_syntax(text, error.msg)
-        raise ValueError(f"not an expression: {error.msg} at {where}{fix}") from None
+        problem = error.msg.partition(". ")[0]  # without the guesses of Python
+        raise ValueError(f"not an expression: {problem} at {where}{fix}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not an expression: {error or 'nested too deeply'}") from None
     if _has_adjacent_texts(text):
@@ -169,8 +170,8 @@ def _translation(text: str) -> str | None:
         tree = _checked_tree(translation)
     except ValueError:
         return None
-    is_chain = any(isinstance(node, ast.Compare) and len(node.ops) > 1 for node in ast.walk(tree))
-    if is_chain and _ASSIGNMENT.search(_TEXT.sub("", text)):
+    chains = (ops for each in ast.walk(tree) if len(ops := getattr(each, "ops", ())) > 1)
+    if _ASSIGNMENT.search(_TEXT.sub("", text)) and any(ast.Eq in map(type, ops) for ops in chains):
         return None  # x = n > 1 may be an assignment
     if not columns_of(tree) or any(map(_may_mean_bits, ast.walk(tree))):
         return None
@@ -380,8 +381,8 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
             return []
         case ast.Name():
             return []
-    fix = ". Use a python step" if isinstance(node, (ast.BinOp, *_LOOPS)) else ""
-    raise ValueError(f"'{ast.unparse(node)[:60]}' is not part of the expression language{fix}")
+    what = f"'{ast.unparse(node)[:60]}' is not part of the expression language"
+    raise ValueError(f"{what}. Use a python step")
 
 
 def _check_call(node: ast.Call) -> None:
@@ -401,7 +402,7 @@ def _check_call(node: ast.Call) -> None:
         _check_digits(node.args[1:])
         return
     if node.keywords or len(node.args) != FUNCTIONS[name]:
-        raise ValueError(f"{name}() takes {FUNCTIONS[name]} argument(s)")
+        raise ValueError(f"{name}() takes {counted(FUNCTIONS[name], 'argument')}")
     for argument in node.args if name == "col" else node.args[1:]:
         if not (isinstance(argument, ast.Constant) and isinstance(argument.value, str)):
             what = f"the last argument of {name}() must be a string in quotes"
@@ -423,7 +424,7 @@ def _fix_of_argument(name: str, arguments: Sequence[ast.expr]) -> str:
 def _check_digits(nodes: list[ast.expr]) -> None:
     values = [node.value if isinstance(node, ast.Constant) else None for node in nodes]
     if len(values) > 1 or type(values[0]) is not int or not 0 <= values[0] <= MAX_DIGITS:
-        raise ValueError(f"round() takes 1 argument(s), and may have 0 to {MAX_DIGITS} digits")
+        raise ValueError(f"round() takes 1 argument, and may have 0 to {MAX_DIGITS} digits")
 
 
 def key_of(node: ast.Attribute | ast.Subscript) -> str | int:

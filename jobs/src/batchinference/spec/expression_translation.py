@@ -49,7 +49,7 @@ _SPACED = re.compile(
 _SYNTAX = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
     for pattern, replacement in (
-        (r"^(?:select \*? ?)?(?:filter|where) (?=[^\W\d]\w* *[.=!<>])", ""),
+        (r"^(?:select \*? ?)?(?:filter|where|return|if) (?=[^\W\d]\w* *[.=!<>])(?!.* then )", ""),
         (
             r"(?:\b\w+\.)*\b(?:(?:now|today|utcnow|getdate)\(\)|(?:current_date|current_timestamp|"
             r"sysdate|curdate)\b(?:\(\))?)(?:\s*[-+]\s*(?:interval )?[\w.]+(?:\([^()]*\))?)?",
@@ -57,7 +57,7 @@ _SYNTAX = tuple(
         ),
         (r"^\(?([^\W\d]\w*)\)? ?=> ?(?=.*\b\1[.\[])", r"lambda \1: "),
         (r"^(len|lower|upper|length) ([^\W\d]\w*)(?= |$)", r"\1(\2)"),
-        (r"^(?:and|or) | (?:and|or)$|(?<=\d)[$\u20ac](?!\w)", ""),
+        (r"^(?:and|or) | (?:and|or)$|(?<=\d)[$\u20ac](?!\w)|\s*;\s*$|\bis (?=(?:not )?in\b)", ""),
         (r"(?<!is )\bnot null\b", "is not None"),
         (r"\bis (not )?empty\b", lambda match: f"{'!=' if match[1] else '=='} ''"),
         (r" mod ", " % "),
@@ -69,7 +69,7 @@ _SYNTAX = tuple(
         (rf"\bcast\({_OPERAND} as (\w+)\)", r"cast(\1, '\2')"),
         (rf"{_OPERAND}::(\w+)", r"cast(\1, '\2')"),
         (rf"{_OPERAND} (not )?between ([\w.]+) and ([\w.]+)", r"\2between(\1, \3, \4)"),
-        (rf" =?~ ?(?={_MARK})", " matches "),
+        (rf" (!?)=?~ ?(?={_MARK})", lambda match: f" {'not ' * len(match[1])}matches "),
         (r"\b(starts|ends) with\b", r"\1with"),
         (
             rf"{_OPERAND} (not )?(i?like|rlike|regexp|matches|contains|startswith|endswith) "
@@ -90,7 +90,7 @@ _SYNTAX = tuple(
         (r"(?<!=)=!(?!=)|!\s+=(?!=)|!==|<>", " != "),
         (r"=([<>])", r" \1= "),
         (r"(?<!in )[$@:]?\{+\s*(\w+)\s*\}+|[$@](?=\w)", r"\1"),
-        (r"`([^`]+)`", r"\1"),
+        (r"`([^`]+)`|(?<![\w\])])\[([^\W\d][\w ]*)\](?= ?[<>=!])", r"\1\2"),
         (r";\s*(?=\S)", " and "),
         (r"~(?=\s*(?:\(|[\w.]+\(|[^\W\d]\w*\s*(?:$|[)&|])))|!(?!=)", " not "),
         (r"&&?", " and "),
@@ -217,7 +217,7 @@ class _Forms(ast.NodeTransformer):
             case ast.Subscript(value=ast.Name(id=row), slice=ast.Constant(value=str())):
                 return _column(node.slice) if row in self._rows else node
             case ast.Subscript(ast.Name(row), ast.Compare() | ast.BoolOp() as condition):
-                return condition if row in self._rows else node
+                return condition if row in (*self._rows, "loc") else node
         return node
 
     def visit_Set(self, node: ast.Set) -> ast.expr:
@@ -261,7 +261,8 @@ class _Forms(ast.NodeTransformer):
         if "na" in names:
             return _UNKNOWN
         self.generic_visit(node)
-        return ast.UnaryOp(ast.Not(), node.operand) if isinstance(node.op, ast.Invert) else node
+        result = ast.UnaryOp(ast.Not(), node.operand) if isinstance(node.op, ast.Invert) else node
+        return node.operand if isinstance(node.op, ast.UAdd) else result
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """Replace `&` and `|`, and the square of a column."""
@@ -465,9 +466,9 @@ def _like(value: ast.expr, pattern: ast.expr) -> ast.expr:
     """Return the translation of LIKE with a pattern such as 'a%'."""
     text = str(getattr(pattern, "value", ""))
     if not (parts := _LIKE.fullmatch(text)):
-        signs = {"%": ".*", "_": "."}
-        search = "".join(signs.get(sign) or re.escape(sign) for sign in text)
-        begin, end = "" if text[:1] == "%" else "^", "" if text[-1:] == "%" else "$"
+        signs = re.findall(r"\\.|[^\\]", text)  # \% is a percent sign
+        search = "".join({"%": ".*", "_": "."}.get(one) or re.escape(one[-1]) for one in signs)
+        begin, end = "" if signs[:1] == ["%"] else "^", "" if signs[-1:] == ["%"] else "$"
         written = f"{begin}{search.removeprefix('.*').removesuffix('.*')}{end}"
         return _call("matches", value, ast.Constant(written)) if text.strip("%") else _UNKNOWN
     before, inner, after = parts.groups()
@@ -529,7 +530,7 @@ _FORMS = {
     "X if X > Y else Y": "max greatest maximum",
     "X if X < Y else Y": "min least minimum",
     "Y if X else Z": "iff iif where",
-    "X % Y": "mod",
+    **{"X % Y": "mod", "X == Y": "eq equals", "X != Y": "ne", "X > Y": "gt", "X < Y": "lt"},
     "X in Y": "isin",
     "Y <= X <= Z": "between",
     "X[Y]": "get",

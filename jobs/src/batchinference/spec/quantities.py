@@ -52,9 +52,7 @@ def cpu_quantity(cpus: float) -> str:
 
 def smaller_memory(wanted: str | None, limit: str) -> str:
     """Return the lower one of the wanted memory and the limit; the limit if `wanted` is None."""
-    if wanted is None or memory_bytes(wanted) > memory_bytes(limit):
-        return limit
-    return wanted
+    return limit if wanted is None or memory_bytes(wanted) > memory_bytes(limit) else wanted
 
 
 def cpus_of(quantity: str | float) -> float:

@@ -50,6 +50,11 @@ UNSUPPORTED = {
     **dict.fromkeys(("steps.sort", "steps.group_by", "steps.join", "steps.sql"),
                     "Do it with the output, for example in DuckDB or pandas"),
     **dict.fromkeys(("steps.limit", "steps.sample"), "Set limit in read.options"),
+    "steps.shuffle": "Set shuffle: files in read.options",
+    **dict.fromkeys(("model.truncation", "model.max_length", "model.padding", "model.threshold"),
+                    "Put it into options: {...} of the runtime transformers"),
+    **dict.fromkeys(("model.load_in_8bit", "model.load_in_4bit", "model.quantization_config"),
+                    "Choose a model whose files are quantized"),
     **dict.fromkeys(("model.temperature", "model.max_tokens", "model.max_new_tokens",
                      "model.top_p"), "Put it into sampling: {...}"),
     "model.api_key": "A key does not belong in the file. Put it into an environment variable, and "
@@ -85,6 +90,8 @@ UNSUPPORTED = {
     **dict.fromkeys(("options.columns", "options.usecols"),
                     "Add a step with selectColumns: [NAME]"),
     "options.header": "The first line is the header. If there is none, set columnNames",
+    "options.parse_dates": "Set types: {COLUMN: timestamp}",
+    "resources.npu": "Write custom: {NPU: 1}",
     "steps.cast": "Convert a column in addColumns: {NAME: str(NAME)}",
 }  # fmt: skip
 """What to do instead of using fields and values that only other tools have."""

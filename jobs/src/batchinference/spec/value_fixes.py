@@ -45,6 +45,9 @@ _EXAMPLES = {
     "backoff": "backoff: {initial: 10s, max: 10m}",
     "parallelism": "parallelism: {tensor: 2}",
     "url": "url: ADDRESS",
+    "urlEnv": "urlEnv: VARIABLE, the name of a variable with the address",
+    "key": "key: [COLUMN]",
+    "fields": "fields: {NAME: string}",
     "table": "table: NAME",
     "callArgs": "callArgs: {NAME: VALUE}",
     "constructorArgs": "constructorArgs: {NAME: VALUE}",
@@ -55,6 +58,7 @@ _EXAMPLES = {
     "decode": "decode: {column: NAME, format: json}",
     "chunk": "chunk: {column: NAME, size: 500}",
     "labelFromPath": "labelFromPath: {column: label, index: -2}",
+    "head": "head: {memory: 8Gi}",
     "workers": "workers: {min: 1, max: 4}",
     "nodeSelector": "nodeSelector: {LABEL: VALUE}",
     "envFrom": "envFrom: [{secretRef: {name: NAME}}]",
@@ -276,9 +280,8 @@ def number_fix(value: object, *, integer: bool) -> str:
 
 def length_fix(length: int, bound: int, unit: str) -> str:
     """Return how many items or characters (`unit`) to add or remove to reach the length `bound`."""
-    number = abs(bound - length)
     verb = "Add" if length < bound else "Remove"
-    return f". {verb} {counted(number, unit)}"
+    return f". {verb} {counted(abs(bound - length), unit)}"
 
 
 def above_max(minimum: int, maximum: int) -> str:

@@ -81,7 +81,7 @@ class WarningName(StrEnum):
     LINES_SKIPPED = (
         "LinesSkipped",
         "lines before the header of a file, or comments, were left out",
-        "Nothing, if read.options.skipLines and read.options.comment are as intended",
+        "Do nothing, if read.options.skipLines and read.options.comment are as intended",
         "row",
         "lines",
     )
@@ -89,7 +89,7 @@ class WarningName(StrEnum):
         "PartsIgnored",
         "parts of a document were not read: attachments, comments, "
         "values of forms, texts in SVG, headers, footers",
-        "Nothing, or save the attachments as files of their own",
+        "Do nothing, or save the attachments as files of their own",
         "row",
         "parts",
     )
@@ -101,12 +101,12 @@ class WarningName(StrEnum):
     NOT_RENDERED = (
         "NotRendered",
         "only pages of PDF files become images, so the image of other documents is null",
-        "Nothing, or save the documents as PDF",
+        "Do nothing, or save the documents as PDF",
     )
     ROTATED = (
         "Rotated",
         "pictures were rotated or mirrored, as their file says how the camera was held",
-        "Nothing, or set the option orientation: ignore",
+        "Do nothing, or set the option orientation: ignore",
     )
     TRUNCATED = (
         "Truncated",
@@ -116,7 +116,7 @@ class WarningName(StrEnum):
     PAGES_IGNORED = (
         "PagesIgnored",
         "further pages, frames, tracks or channels of unknown meaning in a file were not read",
-        "Nothing, or read images with pages: all for a row per page. The others cannot be read",
+        "Do nothing, or read images with pages: all for a row per page. The others cannot be read",
         "row",
         "pages",
     )
@@ -128,7 +128,7 @@ class WarningName(StrEnum):
     DEPTH_REDUCED = (
         "DepthReduced",
         "pixel values with more than 8 bits were reduced to 8 bits",
-        "Nothing, or set the option range to the values of black and white, or set mode: I;16",
+        "Do nothing, or set the option range to the values of black and white, or set mode: I;16",
     )
     RANGE_ASSUMED = (
         "RangeAssumed",
@@ -179,8 +179,8 @@ class WarningName(StrEnum):
     )
     SKIPPED = (
         "Skipped",
-        "the condition of a step was not true, so the step has passed rows on unchanged",
-        "Nothing, if the condition (when) is as intended",
+        "the condition of a step was not true, so the step has skipped rows",
+        "Do nothing, if the condition (when) is as intended",
     )
     NON_FINITE = (
         "NonFinite",

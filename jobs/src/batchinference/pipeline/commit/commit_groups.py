@@ -136,8 +136,7 @@ def shares_of(group: RowBatch) -> list[Share]:
     if group.shares is None or not split.any():
         return []
     files, rows = unpack_ids(group.input_ids[split])
-    shares = group.shares[split]
-    return list(zip(files.tolist(), rows.tolist(), shares.tolist(), strict=True))
+    return list(zip(files.tolist(), rows.tolist(), group.shares[split].tolist(), strict=True))
 
 
 def _is_split(batch: RowBatch) -> np.ndarray:

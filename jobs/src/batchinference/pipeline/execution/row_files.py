@@ -73,8 +73,7 @@ class OutputFiles:
         """Return the rows of a batch, with their row numbers if the layout has a number column."""
         if (name := self.layout.row_number) is None:
             return batch.table
-        numbers = pa.array(numbers_of(batch.ids, self.first_file))
-        return batch.table.add_column(0, name, numbers)
+        return batch.table.add_column(0, name, pa.array(numbers_of(batch.ids, self.first_file)))
 
     def encode_data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
         """Yield the directory, the end of the name and the content of each data file."""

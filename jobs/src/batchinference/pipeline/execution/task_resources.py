@@ -72,8 +72,7 @@ def tasks_at_once(plan: Plan, seconds: float) -> int:
     In the first seconds, this is the number of tasks that the running workers can run, because each
     waiting task makes the autoscaler start a worker, which a short job does not need."""
     if plan.groups and seconds < SCALE_UP_SECONDS:
-        running = float(ray.cluster_resources().get("CPU", 0))
-        return max(1, int(running / plan.task_cpus))
+        return max(1, int(float(ray.cluster_resources().get("CPU", 0)) / plan.task_cpus))
     return math.ceil(TASKS_AT_ONCE * all_cpus(plan) / plan.task_cpus)
 
 

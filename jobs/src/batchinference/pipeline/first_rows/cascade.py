@@ -62,13 +62,13 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
     learned, measured = (
         [agree for s, agree in half if s >= threshold] for half in (known[::2], known[1::2])
     )
-    held_out = f"{sum(measured) / len(measured):.1%}" if measured else "unknown"
+    held_out = f"{100 * sum(measured) / len(measured):.1f} %" if measured else "unknown"
     at_least = lower_bound(sum(learned), len(learned))
     return threshold, (
         f"cascade '{step}': {cascade.score} >= {threshold:.6g} is enough. The precision is at "
-        f"least {at_least:.1%} with a confidence of {CONFIDENCE} %, and {held_out} in "
-        f"{len(measured)} rows that were held out. About {2 * len(measured) / len(rows):.0%} of "
-        "the rows are skipped"
+        f"least {100 * at_least:.1f} % with a confidence of {CONFIDENCE} %, and {held_out} in "
+        f"{len(measured)} rows that were held out. "
+        f"About {200 * len(measured) / len(rows):.0f} % of the rows are skipped"
     )
 
 

@@ -84,8 +84,7 @@ def _line_feeds(values: np.ndarray, escapes: np.ndarray) -> np.ndarray:
     """Return the positions (int64) of the line feeds of escaped CRLFs. The escape character is
     before the carriage return, so pyarrow would not see that the line feed is escaped, too."""
     escapes = escapes[escapes + 2 < len(values)]
-    is_crlf = (values[escapes + 1] == _CR) & (values[escapes + 2] == _LF)
-    return np.asarray(escapes[is_crlf] + 2)
+    return np.asarray(escapes[(values[escapes + 1] == _CR) & (values[escapes + 2] == _LF)] + 2)
 
 
 def _nulls(text: bytes, escapes: np.ndarray, dialect: Dialect) -> np.ndarray:

@@ -304,8 +304,7 @@ class CsvText:
     def rest(self, problem: str, header: bytes, fix: str) -> Damage:
         """Remove the rest of the file, and return it as damage: `problem` is about `header`."""
         lines, size = self._drop(all_text=True)
-        damage = Fault(problem, header, fix).damage(lines, size)
-        return damage._replace(rows=max(1, lines - 1))
+        return Fault(problem, header, fix).damage(lines, size)._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
         """Yield the remaining records in blocks, and damage. `columns`: the fields per record."""
@@ -417,8 +416,7 @@ def read_header(text: CsvText, encoding: str, fix: str) -> list[str] | Damage:
     try:
         names = [column[0].as_py().decode() for column in table.columns]
     except UnicodeDecodeError:
-        problem = f"the header is not valid in the encoding {encoding}"
-        return text.rest(problem, header, fix)
+        return text.rest(f"the header is not valid in the encoding {encoding}", header, fix)
     return [name or f"column_{number}" for number, name in enumerate(names, 1)]
 
 

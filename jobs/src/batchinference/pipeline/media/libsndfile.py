@@ -154,8 +154,7 @@ def _read_samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str
 def _read_block(recording: SoundFile, samples: int) -> np.ndarray:
     """Return the next samples of a recording, at most `samples`: samples x channels. The number is
     limited by the length of `out`, as this also works with codecs that cannot seek."""
-    block = np.empty((samples, recording.channels), np.float32)
-    return np.asarray(recording.read(out=block))
+    return np.asarray(recording.read(out=np.empty((samples, recording.channels), np.float32)))
 
 
 def _missing_end(recording: SoundFile, content: bytes, samples: int) -> str:

@@ -89,9 +89,7 @@ class FrameTurn(NamedTuple):
     def of(cls, matrix: bytes) -> FrameTurn:
         """Return the turn in a display matrix of FFmpeg, rounded to a multiple of 90 degrees."""
         a, b, _, c, d = struct.unpack_from("=5i", matrix)
-        if abs(b) > abs(a):
-            return cls(True, b < 0, c < 0)
-        return cls(False, d < 0, a < 0)
+        return cls(True, b < 0, c < 0) if abs(b) > abs(a) else cls(False, d < 0, a < 0)
 
     def applied_to(self, pixels: np.ndarray) -> np.ndarray:
         """Return the pixels of a frame (height x width x channels, any type), turned upright."""

@@ -90,9 +90,7 @@ def _last_page_end(source: BinaryIO, size: int) -> int | None:
     begin = max(0, size - _MAX_OGG_PAGE)
     tail = _read_at(source, begin, _MAX_OGG_PAGE)
     page = tail.rfind(b"OggS")
-    if page < 0:
-        return None
-    return begin + page + _ogg_page_size(tail, page)
+    return None if page < 0 else begin + page + _ogg_page_size(tail, page)
 
 
 def _ogg_page_size(text: bytes, at: int) -> int:

@@ -49,8 +49,7 @@ def cause_of(error: str) -> str:
     """Return the first line of an error with `...` in place of the parts that differ from row to
     row. If the first line ends with a colon, the second line is included."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
-    count = 2 if lines and lines[0].endswith(":") else 1
-    return _VARIABLE.sub("...", " ".join(lines[:count]))
+    return _VARIABLE.sub("...", " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1]))
 
 
 def key_of_row(record: Record) -> str:

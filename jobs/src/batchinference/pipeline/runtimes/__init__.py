@@ -50,8 +50,7 @@ def load_callable(path: str) -> Any:
     """Return the object at `module:name`. Raises ModelLoad if it cannot be loaded."""
     module_name, _, name = path.partition(":")
     try:
-        module = importlib.import_module(module_name)
-        return reduce(getattr, name.split("."), module)
+        return reduce(getattr, name.split("."), importlib.import_module(module_name))
     except Exception as error:  # importing a module can raise any error
         raise ModelLoad(
             f"cannot load '{path}': {describe(error)}. The module must be in "

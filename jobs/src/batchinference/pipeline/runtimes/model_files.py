@@ -25,6 +25,7 @@ from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import expanded, is_local, local_path
 from batchinference.spec.models import (
     Model,
+    OnnxModel,
     SentenceTransformersModel,
     TransformersModel,
     VllmModel,
@@ -47,8 +48,7 @@ _STREAMED = ("runai_streamer", "runai_streamer_sharded", "tensorizer")
 
 def cache_directory() -> Path:
     """Return the folder for downloaded models: BATCHINFERENCE_CACHE or ~/.cache/batchinference."""
-    chosen = os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference")
-    return expanded(chosen)
+    return expanded(os.environ.get("BATCHINFERENCE_CACHE", "~/.cache/batchinference"))
 
 
 def is_path(source: str) -> bool:
@@ -319,9 +319,21 @@ _TASKS_OF_HEADS = {
 """The tasks for which a model has weights, by the end of the name of its architecture."""
 
 
+def onnx_file(path: str) -> str:
+    """Return the path of the model file; for a folder, the one .onnx file in it."""
+    if not Path(path).is_dir():
+        return path
+    files = sorted(Path(path).glob("*.onnx"))
+    if len(files) != 1:
+        raise ModelLoad(f"source: '{path}' has {len(files)} .onnx files. Name the file")
+    return str(files[0])
+
+
 def check_folder(model: Model) -> None:
     """Raise ModelLoad if a local source has no model of transformers or sentence-transformers, or
-    a model that is not for the task. Other models and sources are not checked."""
+    a model that is not for the task, or not one ONNX file. Other models are not checked."""
+    if isinstance(model, OnnxModel) and is_path(model.source):
+        onnx_file(str(expanded(model.source)))
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
         return
     if not is_path(model.source):

@@ -1,7 +1,6 @@
 """Runs ONNX models with ONNX Runtime."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import onnxruntime
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.model_turns import computing
 from batchinference.pipeline.runtimes.device import Device, torch_device
-from batchinference.pipeline.runtimes.model_files import fetch_source
+from batchinference.pipeline.runtimes.model_files import fetch_source, onnx_file
 from batchinference.pipeline.runtimes.model_io import (
     check_input_names,
     fixed_rows,
@@ -31,7 +30,7 @@ MIN_VERSION = (1, 31, 1)
 class OnnxRuntime:
     def __init__(self, model: OnnxModel, device: Device) -> None:
         _check_version(onnxruntime.__version__)
-        self._session = _session(_file(fetch_source(model.source, model.storage)), device)
+        self._session = _session(onnx_file(fetch_source(model.source, model.storage)), device)
         self._inputs = {node.name: node for node in self._session.get_inputs()}
         check_input_names(self._inputs, model.inputs)
         for node in self._inputs.values():
@@ -56,16 +55,6 @@ def _check_version(version: str) -> None:
             f"ONNX Runtime {version} lets models read other files. Install onnxruntime "
             f"{'.'.join(map(str, MIN_VERSION))} or later"
         )
-
-
-def _file(path: str) -> str:
-    """Return the path of the model file; for a folder, the one .onnx file in it."""
-    if not Path(path).is_dir():
-        return path
-    files = sorted(Path(path).glob("*.onnx"))
-    if len(files) != 1:
-        raise ModelLoad(f"source: '{path}' has {len(files)} .onnx files. Name the file")
-    return str(files[0])
 
 
 def _session(file: str, device: Device) -> Any:
@@ -118,8 +107,7 @@ def _fit(wanted: Any, values: np.ndarray) -> np.ndarray:
         return _texts(wanted.name, values)
     values = _cast(wanted.name, numeric_array(wanted.name, values), dtype)
     # a column of scalars has shape (batch,), but the input expects (batch, 1)
-    single = values.ndim == 1 and len(wanted.shape) == 2
-    return values[:, np.newaxis] if single else values
+    return values[:, np.newaxis] if values.ndim == 1 and len(wanted.shape) == 2 else values
 
 
 def _texts(name: str, values: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from batchinference.pipeline.arrow import require_columns
 from batchinference.pipeline.declared_types import arrow_type, fitting, parse_declared
 from batchinference.pipeline.error_classification import is_about_the_file
 from batchinference.pipeline.errors import FORMATS_EXTRA, ModelLoad, require_package
+from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.row_warnings import warnings_of_row
 from batchinference.pipeline.steps.result_columns import ResultColumns
 from batchinference.pipeline.steps.transform import (
@@ -18,6 +19,7 @@ from batchinference.pipeline.steps.transform import (
     TransformResult,
     partial_result,
 )
+from batchinference.pipeline.type_widening import is_list, is_text
 from batchinference.spec.column_types import ColumnType, parse_types
 from batchinference.spec.decode import (
     SAMPLE_RATE,
@@ -61,6 +63,14 @@ class DecodeColumn(Transform):
     def check(cls, step: str, settings: Decode, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
         cls(step, settings)
 
+    @classmethod
+    def check_types(cls, step: str, settings: Decode, known: pa.Table) -> None:
+        column, is_json = settings.column, isinstance(settings, DecodeJson)
+        kind = known.schema.field(column).type if column in known.column_names else pa.null()
+        if pa.types.is_primitive(kind) or is_list(kind) or (is_text(kind) and not is_json):
+            what = f"step '{step}': column '{column}' holds {kind}, and decode needs bytes"
+            raise UnsuitableTypes(f"{what}. To fetch files by paths, set read.format to manifest")
+
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode
         self._decode = decoder_of(step, decode)
@@ -99,9 +109,7 @@ class DecodeColumn(Transform):
     def _size_of(self, content: Any, value: Any) -> int:
         """Return the approximate memory of a decoded value in bytes."""
         array = value[0] if isinstance(value, tuple) else value
-        if isinstance(array, np.ndarray):
-            return int(array.nbytes)
-        return JSON_GROWTH * len(content)
+        return int(array.nbytes) if isinstance(array, np.ndarray) else JSON_GROWTH * len(content)
 
     def _columns(self, decoded: list[Any]) -> dict[str, Any]:
         """Return the values of the columns that the step adds: two for audio, else one."""

@@ -369,8 +369,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         with open_regular(path, root="") as file:
             _check_allowed(path, file, self._allowed)
             descriptor = f"/proc/self/fd/{file.fileno()}"
-            is_linux = os.path.exists(descriptor)
-            return open_(descriptor if is_linux else os_path(path))
+            return open_(descriptor if os.path.exists(descriptor) else os_path(path))
 
     def _refuse(self, *_: object) -> NoReturn:
         raise PermissionError("this file system is for reading")

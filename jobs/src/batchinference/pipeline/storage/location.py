@@ -144,8 +144,7 @@ class Location:
 
     def open_stream(self) -> IO[bytes]:
         """Open this file as a decompressed stream."""
-        source = self.filesystem.open_input_stream(self.path, compression=None)
-        return self.unpacked(source)
+        return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
     def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
         """Return the decompressed stream of `source`, the opened file."""
@@ -249,8 +248,7 @@ class Location:
 
     def contains(self, other: Location) -> bool:
         """Return whether the other address is below this directory."""
-        inside = other.path.startswith(self.path.rstrip("/") + "/")
-        return inside and other.in_store_of(self)
+        return other.path.startswith(self.path.rstrip("/") + "/") and other.in_store_of(self)
 
     def relative(self, path: str) -> str:
         """Return a path in the file system relative to this directory."""

@@ -217,8 +217,7 @@ def _address(uri: str, manifest: Location) -> Location:
 def redact_url(uri: str) -> str:
     """Return an address without the parts that may contain secrets."""
     parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 class _Stream:

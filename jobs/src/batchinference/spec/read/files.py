@@ -276,8 +276,7 @@ class ReadVideo(ReadFiles):
 
     @property
     def own_columns(self) -> list[str]:
-        timestamp = ["frame_timestamp"] * self.options.include_timestamps
-        return ["frame", "frame_index", *timestamp]
+        return ["frame", "frame_index", *["frame_timestamp"] * self.options.include_timestamps]
 
     def row_bytes(self, size: int, rows: int) -> int:
         return math.prod(self.options.size or USUAL_FRAME) * 3

@@ -80,8 +80,7 @@ def _leaves(message: EmailMessage) -> Iterator[tuple[EmailMessage, bool]]:
 
 
 def _is_text(part: EmailMessage) -> bool:
-    is_text = part.get_content_type() in ("text/plain", "text/html")
-    return is_text and not part.is_attachment()
+    return part.get_content_type() in ("text/plain", "text/html") and not part.is_attachment()
 
 
 def _body_of(body: EmailMessage, subject: str | None) -> Document:

@@ -78,8 +78,7 @@ def _cut(rows: bytes, start: int, stop: int) -> int:
     objects = rows.rfind(_BETWEEN_ROWS, start, stop)
     if objects >= 0:
         return objects + 2
-    line = rows.rfind(b"\n", start, stop) + 1 or rows.find(b"\n", stop) + 1
-    return line or len(rows)
+    return rows.rfind(b"\n", start, stop) + 1 or rows.find(b"\n", stop) + 1 or len(rows)
 
 
 class JsonReader(Reader):

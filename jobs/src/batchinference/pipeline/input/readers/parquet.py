@@ -137,9 +137,7 @@ class ParquetReader(StatsReader, DivisibleReader):
 
     @staticmethod
     def other_format(head: bytes) -> str | None:
-        if not head or head.startswith((b"PAR1", b"PARE")):
-            return None
-        return no_parquet(head)
+        return None if not head or head.startswith((b"PAR1", b"PARE")) else no_parquet(head)
 
     def use_schemas(self, schemas: Mapping[str, pa.Schema]) -> None:
         wanted, declared = self._options.columns, self._options.types or {}

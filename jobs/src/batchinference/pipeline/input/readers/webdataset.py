@@ -161,9 +161,7 @@ class WebdatasetReader(Reader):
 
     def _row_or_bad(self, sample: Sample | Exception) -> Row | BadRow:
         row = or_bad(partial(self._row, sample))
-        if isinstance(row, BadRow):
-            return replace(row, warnings=_member_warnings(sample))
-        return row
+        return replace(row, warnings=_member_warnings(sample)) if isinstance(row, BadRow) else row
 
     def _row(self, sample: Sample | Exception) -> Row:
         if isinstance(sample, Exception):

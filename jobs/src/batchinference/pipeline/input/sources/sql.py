@@ -117,8 +117,7 @@ def _for_reading(address: str) -> str | URL:
     url = make_url(address)
     if not (url.database or "").startswith("file:"):
         raise BadInput("read.url: with uri=true, the name of the file begins with 'file:'")
-    memory = url.query.get("mode") == "memory"
-    return url if memory else url.update_query_dict({"mode": "ro"})
+    return url if url.query.get("mode") == "memory" else url.update_query_dict({"mode": "ro"})
 
 
 def open_source(read: ReadSql) -> TableInput:
@@ -176,8 +175,8 @@ def _shards(database: Database, query: str, options: SqlOptions) -> list[str]:
         ) from None
     if unassigned:
         raise BadInput(
-            f"read.options.shardKeys: {unassigned} row(s) have no value there and would be in no "
-            "shard. Name other columns, or leave those rows out of the query"
+            "read.options.shardKeys: rows without a value there would be in no shard "
+            f"({unassigned}). Name other columns, or leave those rows out of the query"
         )
     return [f"SELECT * {rows} = {number}" for number in range(shards)]
 

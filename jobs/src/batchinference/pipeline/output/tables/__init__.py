@@ -328,9 +328,7 @@ def _common(kind: pa.DataType) -> pa.DataType:
         return pa.map_(_common(kind.key_type), _common(kind.item_type))
     if types.is_struct(kind):
         return pa.struct([field.with_type(_common(field.type)) for field in kind])
-    if is_list(kind):
-        return pa.list_(_common(kind.value_type))
-    return _COMMON.get(kind, kind)
+    return pa.list_(_common(kind.value_type)) if is_list(kind) else _COMMON.get(kind, kind)
 
 
 TABLES = {

@@ -117,8 +117,7 @@ class SqlTable(MergingTable):
             marks = self._marks()
             if not sa.inspect(connection).has_table(MARKS, schema=self._schema):
                 return 0
-            wanted = sa.select(marks).where(marks.c.mark == mark)
-            return len(connection.execute(wanted).all())
+            return len(connection.execute(sa.select(marks).where(marks.c.mark == mark)).all())
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
         fence.retry_conflicts(lambda: self._register(rows, fence), (Blocked,))
@@ -198,7 +197,8 @@ class SqlTable(MergingTable):
             problem = f"the driver is not installed ({error.name}). Install it"
             raise BadOutput(f"write.url: {problem}") from None
         except SQLAlchemyError:
-            raise BadOutput("write.url: not a valid URL of SQLAlchemy. Correct it") from None
+            fix = "Write sqlite:///FILE, or an address such as postgresql+psycopg://HOST/DATABASE"
+            raise BadOutput(f"write.url: not a valid URL of SQLAlchemy. {fix}") from None
 
     def existing(self) -> sa.Table | None:
         engine = self._engine()
@@ -276,8 +276,7 @@ def _type(kind: pa.DataType) -> Any:
 
 def _short_message(error: Exception) -> str:
     """Return the error message of the database, without the SQL statement and its values."""
-    cause = getattr(error, "orig", None) or error
-    return mask_secrets(" ".join(str(cause).split())[:300])
+    return mask_secrets(" ".join(str(getattr(error, "orig", None) or error).split())[:300])
 
 
 def _vectors_in(engine: sa.Engine, write: WriteSql, existing: sa.Table | None) -> Vectors | None:

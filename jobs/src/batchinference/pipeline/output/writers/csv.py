@@ -111,8 +111,7 @@ def with_types(fields: pa.Table) -> pa.Table:
     """Return the table of `read` with values instead of fields. A column with quotes in any field
     gets texts, such as `007`. Any other column gets the type that keeps its texts as written."""
     null = pa.array(["", '""'] if fields.num_columns == 1 else [""], TEXT)
-    columns = [_values(column, null) for column in fields.columns]
-    return pa.table(columns, fields.column_names)
+    return pa.table([_values(column, null) for column in fields.columns], fields.column_names)
 
 
 def _values(fields: pa.ChunkedArray, null: pa.Array) -> pa.ChunkedArray:

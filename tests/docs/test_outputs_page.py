@@ -187,7 +187,8 @@ def webdataset(path: Path) -> list[str]:
     for file in (path / "out/webdataset").glob("*.tar"):
         with tarfile.open(file) as tar:
             result += tar.getnames()
-    assert {name.split(".", 1)[1] for name in result} == {"class.txt", "image.png", "embedding.npy"}
+    members = {name.split(".", 1)[1] for name in result}
+    assert members == {"class.txt", "image.png", "embedding.npy", "name.txt"}
     return [name.split(".")[0].replace("_png", ".png") for name in result if "image" in name]
 
 

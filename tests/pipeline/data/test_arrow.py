@@ -43,6 +43,7 @@ def test_concat_widens_types_and_keeps_values_also_in_blocks_of_ray() -> None:
         (pa.array([], pa.uint64()), [-3], pa.array([-3])),
         (pa.array([[5]], pa.list_(pa.uint64())), [[-3]], pa.array([[5], [-3]])),
         ([None], pa.array([[1]], views), pa.array([None, [1]], views)),
+        ([[2], None], pa.array([[1]], views), pa.array([[2], None, [1]])),
         ([Decimal("99.99")], [0.5], pa.array([99.99, 0.5])),
         ([{"x": 1}, None], [{"y": "z"}], pa.array([{"x": 1}, None, {"y": "z"}])),
     ]:
@@ -52,6 +53,9 @@ def test_concat_widens_types_and_keeps_values_also_in_blocks_of_ray() -> None:
             of_ray.add_block(block)
         assert concat(blocks) == of_ray.build() == pa.table({"a": joined})
     of_ray.add_block(pa.table({"a": ["x"]}))
+    for blocks in ([["x"], [b"y"]], [pa.array(["x"], pa.string_view()), [b"y"]]):
+        with pytest.raises(JobFailure, match=r"column 'a' is string.* and binary"):
+            concat([pa.table({"a": block}) for block in blocks])
     with pytest.raises(JobFailure, match="column 'a'") as failure:
         of_ray.build()
     assert pickle.loads(pickle.dumps(failure.value)).message == failure.value.message
@@ -125,12 +129,12 @@ def test_to_column_keeps_the_type_of_values() -> None:
 
 def test_to_column_makes_tensors_of_nested_arrays() -> None:
     array = np.arange(12, dtype=np.int16).reshape(2, 3, 2)
-    ragged = [array[0], array[1][:1]]
-    for values in (array, list(array), ragged):
+    ragged, other = [array[0], array[1][:1]], array.astype(">i2")
+    for values in (array, list(array), ragged, other, list(other), [np.zeros(0), array[1, 0]]):
         column = to_column(values)
         assert isinstance(column.type, get_arrow_extension_tensor_types())
         for result, expected in zip(to_batch(pa.table({"t": column}))["t"], values, strict=True):
-            assert result.dtype == np.int16
+            assert (result.dtype, result.dtype.isnative) == (np.int16, True)
             assert np.array_equal(result, expected)
 
 
@@ -138,6 +142,16 @@ def test_to_column_returns_arrow_data_unchanged() -> None:
     array = pa.array(["a", "b"]).dictionary_encode()
     for column in (array, pa.chunked_array([array, array])):
         assert to_column(column).equals(pa.chunked_array(getattr(column, "chunks", [column])))
+
+
+def test_to_column_replaces_views_whose_rows_arrow_cannot_select() -> None:
+    numbers = (pa.array(values, pa.int32()) for values in ([1, 0], [1, 2]))
+    for column, values in (
+        (pa.array([{"a": "b"}, None], pa.struct([("a", pa.string_view())])), [{"a": "b"}, None]),
+        (pa.ListViewArray.from_arrays(*numbers, pa.array(["a", "b"])), [["b"], ["a", "b"]]),
+        (pa.RunEndEncodedArray.from_arrays([1, 2], pa.array(["b", None])), ["b", None]),
+    ):
+        assert to_column(column).take(pa.array([1, 0])).to_pylist() == values[::-1]
 
 
 NOON = datetime.fromisoformat("2024-01-01T12:00:00")
@@ -164,10 +178,19 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         *((NOON.date(), NOON), (b"x", "text"), (NOON, NOON.replace(tzinfo=UTC)), (NOON, 5)),
         *(([pd.Timestamp(1)], [NOON]), ([NOON.date()], [pd.NaT]), (Decimal("NaN"), Decimal(1))),
         *((np.True_, 5), (True, 0.5), (NOON.date(), pd.Timestamp(5))),
+        *((np.array([True]), np.array([0.5, 1])), (np.array(["a"]), np.array([b"a"]))),
     ):
         lists = ([[one, other]], [[one], [other]], [[[one]], [[other]]])
         for values in ([one, other], [other, one], [{"a": one}, {"a": other}], *lists):
             with pytest.raises(TypeError):
+                to_column(values)
+    large, float_ = np.array([2**53 + 1]), np.array([0.5])
+    for one, other in (
+        *((large, float_), (large, [0.5]), (np.array(True), float_[0]), ([2**53 + 1, 0], float_)),
+        *((large.view("m8[s]"), large), (large.view(np.uint64) << 10, -large)),
+    ):
+        for values in ([one, other], [other, one, None]):
+            with pytest.raises((TypeError, ValueError)):
                 to_column(values)
 
 

@@ -320,7 +320,7 @@ UNKNOWN = [
     *("n == '007'", "n in ['007']", "t in [12345678901234568]", "t > 12345678901234568"),
     *("flag == 'banana'", "flag == 2", "flag in ['true']"),
     *("contains(e, '1')", "e in ['a']", "o in ['P']", "lower(o) == 'p'", "not o"),
-    *("day == 5", "u == 5", "abs(u) > n", "flag + 1 > 1"),
+    *("day == 5", "u == 5", "abs(u) > n", "float(u) > 1", "flag + 1 > 1"),
     "t + 1 == 'x'",
     "matches(t, '[')",
     "day.year > 1",

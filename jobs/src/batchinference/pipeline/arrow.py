@@ -32,6 +32,7 @@ from batchinference.pipeline.type_widening import (
     is_tensor,
     is_text,
     nested_types,
+    plain_column,
     plain_type,
     with_equal_types,
 )
@@ -63,17 +64,16 @@ _CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_deci
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all tables as one table. Missing columns become null; types are widened.
     Raises JobFailure if no type can hold all values of a column."""
-    if all(table.schema == tables[0].schema for table in tables):
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-    names = dict.fromkeys(name for table in tables for name in table.column_names)
     inputs = joinable(tables)
+    if inputs is tables:
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     if not any(isinstance(kind, pa.BaseExtensionType) for t in inputs for kind in t.schema.types):
         return pa.concat_tables(inputs, promote_options="default")
     joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
-    return joined.select([*names])
+    return joined.select([*dict.fromkeys(name for table in tables for name in table.column_names)])
 
 
-def joinable(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
         return with_equal_types(tables)
@@ -83,6 +83,11 @@ def joinable(tables: Sequence[pa.Table]) -> list[pa.Table]:
             "no type holds both. Give it one type in the step that makes it, or in a step after "
             "the read"
         ) from error
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows. Arrow's own method fails for lists of UUIDs."""
+    return pa.Table.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def to_batch(table: pa.Table) -> Batch:
@@ -98,17 +103,22 @@ def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     if kinds.is_null(kind):
         return np.full(len(column), np.nan, dtype=np.float32)
     if not isinstance(kind, pa.BaseExtensionType):
-        values = chunks[0] if len(chunks) == 1 else column
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    if is_tensor(kind) and column.null_count:  # Ray Data cannot convert the nulls
-        values = np.empty(len(column), dtype=object)
-        for index, value in enumerate(values_of(column)):
-            values[index] = value
-        return values
-    if is_tensor(kind):
-        column = pa.chunked_array(map(at_assumed_offsets, chunks), kind)
-    block = ray_data_compat().BlockAccessor.for_block(pa.table({"column": column}))
-    return np.asarray(block.to_numpy("column"))
+        with suppress(pa.ArrowNotImplementedError):  # for unions, and for lists of UUIDs
+            values = chunks[0] if len(chunks) == 1 else column
+            return np.asarray(values.to_numpy(zero_copy_only=False))
+    elif not is_tensor(kind) or not column.null_count:  # Ray Data cannot convert null tensors
+        chunks = map(at_assumed_offsets, chunks) if is_tensor(kind) else chunks
+        table = pa.table({"column": pa.chunked_array(chunks, kind)})
+        return np.asarray(ray_data_compat().BlockAccessor.for_block(table).to_numpy("column"))
+    values = np.empty(len(column), dtype=object)
+    for index, value in enumerate(values_of(column)):
+        values[index] = value
+    return values
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values of a column as one array. A column with one chunk is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -152,26 +162,47 @@ def to_column(values: Any) -> pa.ChunkedArray:
     TypeError for objects that Ray Data could only pickle, for masked values in several dimensions,
     and if the common type would change a value, such as a datetime among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+        columns = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+        return plain_column(columns)
     if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
         return _texts(values)
+    if isinstance(values, np.ndarray):
+        values = values.astype(_native(values.dtype), copy=False)
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.char in _NUMBERS:
-        native = values.astype(values.dtype.newbyteorder("="), copy=False)
-        return pa.chunked_array([pa.array(native)])
+        return pa.chunked_array([pa.array(values)])
     if np.ma.is_masked(values):
         raise TypeError("only arrays of one dimension may have masked values")
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
-    first = next((value for value in values if value is not None), None)
-    is_time = isinstance(first, date | timedelta)
-    column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
+    values, first = _with_alike_arrays(values), next((v for v in values if v is not None), None)
+    has_texts = any(isinstance(v, np.ndarray) and v.dtype.kind in "SU" for v in values)
+    by_arrow = has_texts or isinstance(first, date | timedelta)
+    column = pa.chunked_array([_by_arrow(values)]) if by_arrow else _by_ray(values)
     return unchanged(column, values)
+
+
+def _native(dtype: np.dtype) -> np.dtype:
+    return dtype.newbyteorder("=")  # which Ray assumes
+
+
+def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
+    """Return values with arrays in the byte order of this machine, and numbers instead of arrays
+    without dimensions. Empty arrays, float64 by default, get the type of others if it is one."""
+    arrays = [value for value in values if isinstance(value, np.ndarray)]
+    dtypes = {_native(array.dtype) for array in arrays if array.size}
+    common = dtypes.pop() if len(dtypes) == 1 else None
+    return [
+        value.astype(common or _native(value.dtype), copy=False)[()]
+        if isinstance(value, np.ndarray)
+        else value
+        for value in values
+    ]
 
 
 def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
     """Return a column that was made of values. Raises TypeError if one of them has changed."""
     if _may_change(column.type, values):
-        for read, value in zip(column.to_pylist(), values, strict=True):
+        for read, value in zip(values_of(column), values, strict=True):
             if not is_unchanged(read, value):
                 raise TypeError(f"{value!r:.99} would become {read!r:.99}")
     return column
@@ -227,8 +258,9 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         lists = [*filter(None, values)]
         is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
         return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
-    if types == {np.ndarray} and {v.dtype.kind for v in values if v is not None} <= {*"iuf"}:
-        return False  # without a comparison of each number
+    if is_tensor(kind):
+        dtypes = {getattr(value, "dtype", None) for value in values if value is not None}
+        return len(dtypes) > 1  # else without a comparison of each number
     if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
@@ -240,6 +272,9 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
     stored, also inside lists and structs, and a number is no time and no other kind of number."""
+    if isinstance(value, np.ndarray) and isinstance(read, np.ndarray):
+        return _is_unchanged_array(read, value)
+    read = read.tolist() if isinstance(read, np.ndarray) else read
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
@@ -250,7 +285,16 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return read is None if value != value else bool(read == value)  # noqa: PLR0124 - NaT
     if isinstance(value, bool | np.bool_):
         return isinstance(read, bool)
-    return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
+    is_number = isinstance(value, int | float | np.number)
+    return not is_number or bool(read == value or value != value)  # noqa: PLR0124 - NaN
+
+
+def _is_unchanged_array(read: np.ndarray, value: np.ndarray) -> bool:
+    kinds_of_both = {read.dtype.kind, value.dtype.kind}
+    with np.errstate(invalid="ignore"):  # an integer that was rounded up may not fit
+        back = read.astype(value.dtype)
+    is_same_kind = len(kinds_of_both) == 1 or kinds_of_both <= {*"iuf"}
+    return is_same_kind and np.array_equal(back, value, equal_nan=value.dtype.kind in "fmM")
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, empty_table
 from batchinference.pipeline.errors import describe
 from batchinference.pipeline.row_warnings import NO_WARNINGS
 
@@ -259,7 +259,7 @@ def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
     """Return the first table that has columns, without its rows; NO_ROWS if none has columns.
     Unlike a slice, the result does not keep the rows in memory."""
     schemas = (table.schema for table in tables if table.num_columns)
-    return next((schema.empty_table() for schema in schemas), NO_ROWS)
+    return next((empty_table(schema) for schema in schemas), NO_ROWS)
 
 
 def _joined(batches: list[RowBatch], name: str) -> np.ndarray:

@@ -102,11 +102,12 @@ def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Sc
     return pa.schema(list(columns.values()))
 
 
-def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def with_equal_types(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables whose columns of one name have one type, so that Ray joins them unchanged. Null
-    columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
+    columns next to tensors are left out. Return `tables` itself if the tables have one schema.
+    Raises TypeMismatch if no type holds all values."""
     if all(table.schema == tables[0].schema for table in tables):
-        return [*tables]
+        return tables
     schema = unify_schemas((table.schema for table in tables), widen=True)
     while True:
         try:
@@ -151,13 +152,27 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
-PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+_PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without a dictionary or view encoding."""
+    """Return the type without a dictionary, run-end or view encoding."""
     values = kind.value_type if kinds.is_dictionary(kind) else kind
-    return PLAIN_TYPES.get(values, values)
+    return without_views(values)
+
+
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """Return the type without the encodings, at any depth, whose rows Arrow cannot select."""
+
+    def plain(leaf: pa.DataType) -> pa.DataType:
+        if kinds.is_run_end_encoded(leaf):
+            return without_views(leaf.value_type)
+        if kinds.is_list_view(leaf) or kinds.is_large_list_view(leaf):
+            make = pa.list_ if kinds.is_list_view(leaf) else pa.large_list
+            return make(leaf.value_field.with_type(without_views(leaf.value_type)))
+        return _PLAIN_TYPES.get(leaf, leaf)
+
+    return map_types(kind, plain)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -173,6 +188,8 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         key = unify_types(one.key_type, other.key_type)
         item = unify_field([one.item_field, other.item_field])
         return None if key is None or item is None else pa.map_(key, item)
+    if is_text(one) != is_text(other):
+        return None  # Arrow would make bytes of texts
     return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
 
 
@@ -357,8 +374,15 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
     Raises ArrowInvalid for a value that would change, a struct field that the type lacks, and a
     time zone that would be added or removed; ArrowNotImplementedError if there is no such cast."""
-    arrays = column.chunks or [column.combine_chunks()]
+    arrays = plain_column(column).chunks or [pa.nulls(0, without_views(column.type))]
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
+
+
+def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without views. Arrow would cast views of lists to invalid arrays."""
+    if (kind := without_views(column.type)) == column.type:
+        return column
+    return pa.chunked_array([pa.array(chunk.to_pylist(), kind) for chunk in column.chunks], kind)
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, empty_table
 from batchinference.pipeline.row_batch import (
     ERRORS,
     FULL_SHARE,
@@ -76,7 +76,7 @@ def decode(block: pa.Table) -> RowBatch:
         [ids, errors.column("id").to_numpy(), *(part.shares.lost for part in parts)]
     )
     source, shares = _sum_shares(outcomes, _shares_of(rows, parts))
-    empty = without_rows(part.schema.empty_table() for part in parts)
+    empty = without_rows(empty_table(part.schema) for part in parts)
     return RowBatch(
         _user_columns(rows) if rows.num_rows else empty,
         ids,

@@ -15,7 +15,7 @@ import datetime as dt
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache, partial, reduce
 from typing import Any
@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from batchinference.pipeline.arrow import tensors_to_lists, with_column
+from batchinference.pipeline.arrow import empty_table, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
 from batchinference.pipeline.type_widening import is_list, is_text, may_be_hexadecimal, unify_types
@@ -86,6 +86,8 @@ class Operand:
     kind: pa.DataType
     literal: Any = None
     """The value of a constant; None if the operand is not a constant."""
+    is_uuid: bool = False
+    """Whether the part is the text of a column or part of UUIDs."""
 
     @property
     def is_null(self) -> bool:
@@ -200,8 +202,6 @@ class ColumnExpression:
                 raise UnsuitableTypes(f"{message}. Correct it") from None
             types = ", ".join(f"{field.name} is {_shown(field.type)}" for field in schema)
             fix = fix_for_types(self._text, lambda part: checked(part).kind)
-            if any(f"float({f.name})" in fix and f.type == pa.uuid() for f in schema):
-                fix = "Compare UUIDs with texts"
             raise UnsuitableTypes(f"{message}. Here {types}. {fix}") from None
 
 
@@ -210,7 +210,7 @@ class _Translation:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._empty = schema.empty_table()
+        self._empty = empty_table(schema)
 
     def of(self, node: ast.expr) -> Operand:
         match node:
@@ -346,6 +346,8 @@ class _Translation:
             return self._length(value)
         if name == "round":
             return self._rounded(value, *constants)
+        if name in ("int", "float") and value.is_uuid:
+            raise TypeError("a UUID is no number")
         if name in _CASTS:
             return value if value.is_null else _CASTS[name](value)
         value = _without_decimal(value)
@@ -381,7 +383,7 @@ def _computable(operand: Operand) -> Operand:
     and UUIDs as texts. Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
     kind = operand.kind
     if kind == pa.uuid():
-        return _by_python(str, operand)
+        return replace(_by_python(str, operand), is_uuid=True)
     if pa.types.is_integer(kind):
         return operand.exactly_cast(pa.int64())
     values = kind.value_type if pa.types.is_dictionary(kind) else kind

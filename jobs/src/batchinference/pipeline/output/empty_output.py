@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.commit.job_pass import JobPass, is_work_file
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -35,7 +36,8 @@ def with_columns(
     if isinstance(write, WriteTable) or not _may_have_file(job_pass, end, write, schema):
         return end
     # Spark and other readers do not support the type null
-    table = pa.schema([field.with_type(map_nulls(field.type)) for field in schema]).empty_table()
+    fields = [field.with_type(map_nulls(field.type)) for field in schema]
+    table = empty_table(pa.schema(fields))
     name = job_pass.layout.file_prefix(job_pass.number, 0, uuid.uuid4().hex[:8])
     data = [
         put_rewritten(job_pass, job_pass.layout.data, f"{name}-{number:04d}{ending}", content)

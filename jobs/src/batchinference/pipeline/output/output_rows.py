@@ -13,7 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.arrow import NO_VALUES, tensors_to_lists, unchanged
+from batchinference.pipeline.arrow import NO_VALUES, empty_table, tensors_to_lists, unchanged
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.declared_types import INT64_TEXT
@@ -66,7 +66,7 @@ def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
     layout = Layout.of(spec)
     with suppress(BadOutput):
         for text in Snapshot.read(layout.final_snapshot, layout.key).empty_schemas:
-            return tensors_to_lists(schema_in(text).empty_table())
+            return tensors_to_lists(empty_table(schema_in(text)))
     return pa.table({})
 
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.expression.type_fixes import CONVERT
@@ -26,7 +27,7 @@ from batchinference.spec.steps import Step, to_alias
 def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> Iterator[Problem]:
     """Yield at most one problem: the first step that does not suit the types of its columns.
     `types` are the input types. Columns of unknown type, and steps after user code, are skipped."""
-    known = pa.schema(list(types.items())).empty_table()
+    known = empty_table(pa.schema(list(types.items())))
     for index, step in enumerate(steps):
         field = "cascade" if step.cascade else "when"
         try:

@@ -14,7 +14,7 @@ from batchinference.pipeline.arrow import concat, to_column, with_column, with_n
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.returned_values import InputColumn, chunks_of
 from batchinference.pipeline.steps.transform import TransformResult
-from batchinference.pipeline.type_widening import exact_cast, is_text, nested_types, unify_types
+from batchinference.pipeline.type_widening import exact_cast, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
@@ -123,7 +123,7 @@ class ResultColumns:
             if not _is_sequence(values):
                 raise no_column_error(self._step, name, values, error) from error
             return self._row_by_row(name, values, {})
-        kind = _wider(self._types.get(name, pa.null()), column.type)
+        kind = unify_types(self._types.get(name, pa.null()), column.type)
         cast = None if kind is None else _cast(column, kind)
         if cast is None:
             return self._row_by_row(name, values, {})
@@ -142,7 +142,7 @@ class ResultColumns:
                 misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
         kind = self._types.get(name) or _most_common(column.type for column in columns.values())
         for row, column in list(columns.items()):
-            wider = _wider(kind, column.type)
+            wider = unify_types(kind, column.type)
             if wider is None:
                 message = f"column '{name}' is {kind}, and this row has {columns.pop(row).type}"
                 misfits[row] = TypeError(message)
@@ -214,17 +214,6 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
     """Return the most common type that is not null: of equally common types, the first one."""
     counts = Counter(kind for kind in kinds if not pa.types.is_null(kind))
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both types; None if no such type keeps texts as texts."""
-    wider = unify_types(one, other)
-    fits = wider is not None and _text_count(wider) >= max(_text_count(one), _text_count(other))
-    return wider if fits else None
-
-
-def _text_count(kind: pa.DataType) -> int:
-    return sum(map(is_text, nested_types(kind)))
 
 
 def _cast(

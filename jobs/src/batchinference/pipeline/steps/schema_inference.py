@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.row_batch import without_rows
 from batchinference.pipeline.runtimes.device import Device
@@ -24,7 +25,7 @@ def columns_after_all(
     """Return the columns after all steps, inferred from the columns of the input. An empty schema
     means that the columns are unknown, and the null type means that a column's type is unknown.
     Columns are unknown after user code, unless `code_keeps_columns`."""
-    table = columns.empty_table()
+    table = empty_table(columns)
     for step in steps:
         if step.facts.user_code and code_keeps_columns:
             continue
@@ -55,4 +56,4 @@ def result_without_rows(
         types[name] = pa.null() if kind is None else arrow_type(kind)
     names = facts.columns_after(empty.column_names or None) or []
     columns = ((name, types.get(old_names.get(name, name), pa.null())) for name in names)
-    return pa.schema(list(columns)).empty_table()
+    return empty_table(pa.schema(list(columns)))

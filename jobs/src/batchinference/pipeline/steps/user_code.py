@@ -336,6 +336,8 @@ def _series(series: pd.Series, decode: bool = False) -> Any:
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)
+    if decode and categories is not None and categories.dtype.kind in "iu":  # next to None, int64
+        return pa.Array.from_pandas(series).dictionary_decode()
     if categories is not None and (decode or categories.inferred_type in _UNENCODED):
         series = series.astype(object if series.hasnans else categories.dtype)
     listed = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.type_widening import EXTENSION_NAME
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def read_tables(source: pa.NativeFile, columns: Sequence[str] | None = None) -> 
             raise pa.ArrowInvalid(f"there is no column '{wrong[0]}', or more than one")
         refuse_pickles(pa.schema([field for field in schema if field.name in wanted]))
         check_footer(opened.metadata)
-        yield schema.empty_table().select(wanted)
+        yield empty_table(schema).select(wanted)
         for group in range(opened.num_row_groups):
             for table in row_group_tables(opened, group, wanted):
                 yield table.select(wanted)

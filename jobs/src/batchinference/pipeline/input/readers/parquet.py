@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.column_names import RENAME, check_known, check_names
 from batchinference.pipeline.declared_types import cast_column, name_of
 from batchinference.pipeline.errors import BadInput
@@ -69,7 +70,7 @@ class ColumnCasts:
 
     def _cast_schema(self, schema: pa.Schema, uri: str) -> pa.Schema:
         try:
-            return self._with_declared(schema.empty_table()).schema
+            return self._with_declared(empty_table(schema)).schema
         except (ValueError, TypeError, NotImplementedError) as error:
             raise BadInput(f"read.options.types: {uri}: {error}") from None
 

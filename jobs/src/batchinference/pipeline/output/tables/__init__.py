@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.arrow import empty_table, tensors_to_lists
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -69,7 +69,7 @@ class Table(Writer, CommittedTable):
         Runs on the driver before the first task, and does not change the table."""
         with table_errors_as_bad_output():
             self.load()
-            self.converted(planned.empty_table())
+            self.converted(empty_table(planned))
 
     @abstractmethod
     def load(self) -> None:
@@ -108,7 +108,7 @@ class Table(Writer, CommittedTable):
 
     def columns(self, rows: TableFiles) -> pa.Schema:
         """Return the columns of a table that is created for these rows."""
-        return self.convert(rows.schema.empty_table()).schema
+        return self.convert(empty_table(rows.schema)).schema
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:
         for error in self.unwritable(table).values():

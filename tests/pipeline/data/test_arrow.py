@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -179,6 +180,7 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         *(([pd.Timestamp(1)], [NOON]), ([NOON.date()], [pd.NaT]), (Decimal("NaN"), Decimal(1))),
         *((np.True_, 5), (True, 0.5), (NOON.date(), pd.Timestamp(5))),
         *((np.array([True]), np.array([0.5, 1])), (np.array(["a"]), np.array([b"a"]))),
+        *((UUID(int=5), bytes(16)), ([UUID(int=5)], [1]), ([np.float16(1.5)], [1])),
     ):
         lists = ([[one, other]], [[one], [other]], [[[one]], [[other]]])
         for values in ([one, other], [other, one], [{"a": one}, {"a": other}], *lists):

@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from types import NoneType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +59,7 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
 _BYTES_AT_ONCE = 1 << 20
 """Approximate bytes of the rows that are Python objects at the same time."""
 _CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
-"""They test whether Arrow may convert values of several types to a type, other than bools."""
+"""They test whether Arrow may convert values of several types to a type, other than numbers."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
@@ -265,8 +266,11 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
     is_number = (kinds.is_integer, kinds.is_floating)
-    suspect = _CONVERTED + is_number * bool(types & {bool, np.bool_} or kind.num_fields)
-    return any(is_kind(part) for part in nested_types(kind) for is_kind in suspect)
+    exact = (int, float, np.integer, np.float32)  # Arrow cuts float16 next to int
+    has_others = bool in types or not all(issubclass(each, exact) for each in types)
+    suspect = _CONVERTED + is_number * bool(has_others or kind.num_fields)
+    parts = [*nested_types(kind)]
+    return pa.uuid() in parts or any(is_kind(part) for part in parts for is_kind in suspect)
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
@@ -285,7 +289,7 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return read is None if value != value else bool(read == value)  # noqa: PLR0124 - NaT
     if isinstance(value, bool | np.bool_):
         return isinstance(read, bool)
-    is_number = isinstance(value, int | float | np.number)
+    is_number = isinstance(value, int | float | np.number) or isinstance(read, int | float | UUID)
     return not is_number or bool(read == value or value != value)  # noqa: PLR0124 - NaN
 
 

@@ -224,7 +224,7 @@ def _cast(
         return column
     try:
         return exact_cast(column, kind)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 

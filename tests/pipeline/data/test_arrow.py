@@ -189,7 +189,11 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
     large, float_ = np.array([2**53 + 1]), np.array([0.5])
     for one, other in (
         *((large, float_), (large, [0.5]), (np.array(True), float_[0]), ([2**53 + 1, 0], float_)),
-        *((large.view("m8[s]"), large), (large.view(np.uint64) << 10, -large)),
+        *(
+            (large.view("m8[s]"), large),
+            (large.view("M8[ns]"), [0, 5]),
+            (large.view(np.uint64) << 10, -large),
+        ),
     ):
         for values in ([one, other], [other, one, None]):
             with pytest.raises((TypeError, ValueError)):

@@ -111,10 +111,7 @@ def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
         chunks = map(at_assumed_offsets, chunks) if is_tensor(kind) else chunks
         table = pa.table({"column": pa.chunked_array(chunks, kind)})
         return np.asarray(ray_data_compat().BlockAccessor.for_block(table).to_numpy("column"))
-    values = np.empty(len(column), dtype=object)
-    for index, value in enumerate(values_of(column)):
-        values[index] = value
-    return values
+    return np.fromiter(values_of(column), object, len(column))
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
@@ -163,14 +160,13 @@ def to_column(values: Any) -> pa.ChunkedArray:
     TypeError for objects that Ray Data could only pickle, for masked values in several dimensions,
     and if the common type would change a value, such as a datetime among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        columns = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
-        return plain_column(columns)
-    if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
-        return _texts(values)
+        return plain_column(pa.chunked_array(getattr(values, "chunks", [values]), values.type))
     if isinstance(values, np.ndarray):
-        values = values.astype(_native(values.dtype), copy=False)
-    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.char in _NUMBERS:
-        return pa.chunked_array([pa.array(values)])
+        if values.dtype.kind in "SU":
+            return _texts(values)
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        if values.ndim == 1 and values.dtype.char in _NUMBERS:
+            return pa.chunked_array([pa.array(values)])
     if np.ma.is_masked(values):
         raise TypeError("only arrays of one dimension may have masked values")
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
@@ -182,22 +178,17 @@ def to_column(values: Any) -> pa.ChunkedArray:
     return unchanged(column, values)
 
 
-def _native(dtype: np.dtype) -> np.dtype:
-    return dtype.newbyteorder("=")  # which Ray assumes
-
-
 def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
     """Return values with arrays in the byte order of this machine, and numbers instead of arrays
     without dimensions. Empty arrays, float64 by default, get the type of others if it is one."""
-    arrays = [value for value in values if isinstance(value, np.ndarray)]
-    dtypes = {_native(array.dtype) for array in arrays if array.size}
+    arrays = (value for value in values if isinstance(value, np.ndarray) and value.size)
+    dtypes = {array.dtype.newbyteorder("=") for array in arrays}
     common = dtypes.pop() if len(dtypes) == 1 else None
-    return [
-        value.astype(common or _native(value.dtype), copy=False)[()]
-        if isinstance(value, np.ndarray)
-        else value
-        for value in values
-    ]
+
+    def alike(array: np.ndarray) -> Any:
+        return array.astype(common or array.dtype.newbyteorder("="), copy=False)[()]
+
+    return [alike(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
 def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
@@ -276,12 +267,12 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
     stored, also inside lists and structs, and a number is no time and no other kind of number."""
-    if isinstance(value, np.ndarray) and isinstance(read, np.ndarray):
-        return _is_unchanged_array(read, value)
-    read = read.tolist() if isinstance(read, np.ndarray) else read
+    if isinstance(read, np.ndarray) and read.dtype.kind in "mM":
+        return bool(getattr(value, "dtype", None) == read.dtype)  # numbers may have become times
+    read, value = (x.tolist() if isinstance(x, np.ndarray) else x for x in (read, value))
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
-    if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
+    if isinstance(value, list | tuple) and isinstance(read, list):
         return len(read) == len(value) and all(map(is_unchanged, read, value))
     if isinstance(value, Decimal):
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null
@@ -291,14 +282,6 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return isinstance(read, bool)
     is_number = isinstance(value, int | float | np.number) or isinstance(read, int | float | UUID)
     return not is_number or bool(read == value or value != value)  # noqa: PLR0124 - NaN
-
-
-def _is_unchanged_array(read: np.ndarray, value: np.ndarray) -> bool:
-    kinds_of_both = {read.dtype.kind, value.dtype.kind}
-    with np.errstate(invalid="ignore"):  # an integer that was rounded up may not fit
-        back = read.astype(value.dtype)
-    is_same_kind = len(kinds_of_both) == 1 or kinds_of_both <= {*"iuf"}
-    return is_same_kind and np.array_equal(back, value, equal_nan=value.dtype.kind in "fmM")
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
@@ -323,7 +306,7 @@ def _parts(tensors: pa.ExtensionArray, max_bytes: int) -> Iterator[pa.ExtensionA
 
 
 def _list_type(tensor: pa.ExtensionType) -> pa.DataType:
-    kind = _value_type(tensor)
+    kind = tensor.value_type
     for _ in range(len(tensor.shape) if hasattr(tensor, "shape") else tensor.ndim):
         kind = pa.list_(kind)
     return kind
@@ -341,9 +324,7 @@ def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
     shapes = np.array([value.shape for value in values])
     if values.dtype == object:  # rows of different shapes
         values = np.concatenate([value.reshape(-1) for value in values])
-    values = values.reshape(-1)
-    elements = values.tolist() if values.dtype.kind == "U" else values  # see _texts
-    return _nested(pa.array(elements, _value_type(tensors.type)), shapes)
+    return _nested(pa.array(values.reshape(-1), tensors.type.value_type), shapes)
 
 
 def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
@@ -387,11 +368,6 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
         tensors = iter(_values(present) if valid.any() else ())
         values += [next(tensors) if is_valid else None for is_valid in valid]
     return values
-
-
-def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
-    kind = tensor.value_type
-    return pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # NumPy strings
 
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:

@@ -152,25 +152,22 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         raise TypeMismatch(field.name, column.type, field.type, error) from None
 
 
-_PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """Return the type without a dictionary, run-end or view encoding."""
-    values = kind.value_type if kinds.is_dictionary(kind) else kind
-    return without_views(values)
+    return without_views(kind.value_type if kinds.is_dictionary(kind) else kind)
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:
     """Return the type without the encodings, at any depth, whose rows Arrow cannot select."""
 
     def plain(leaf: pa.DataType) -> pa.DataType:
-        if kinds.is_run_end_encoded(leaf):
-            return without_views(leaf.value_type)
         if kinds.is_list_view(leaf) or kinds.is_large_list_view(leaf):
             make = pa.list_ if kinds.is_list_view(leaf) else pa.large_list
             return make(leaf.value_field.with_type(without_views(leaf.value_type)))
-        return _PLAIN_TYPES.get(leaf, leaf)
+        return leaf.value_type if kinds.is_run_end_encoded(leaf) else PLAIN_TYPES.get(leaf, leaf)
 
     return map_types(kind, plain)
 

@@ -12,7 +12,6 @@ from batchinference.pipeline.steps.transform import (
     TransformResult,
     all_failed,
     bytes_of_copy,
-    partial_result,
 )
 from batchinference.pipeline.type_widening import is_list, is_tensor, plain_column
 from batchinference.spec.steps import Explode
@@ -45,8 +44,8 @@ class ExplodeList(Transform):
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        result = TransformResult(pa.table(columns), parents)
-        return result if rows == batch.num_rows else partial_result(result, rows)
+        is_partial = rows < batch.num_rows
+        return TransformResult(pa.table(columns), parents, rows=rows if is_partial else None)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index (int64) of each. Raises UnsuitableTypes."""

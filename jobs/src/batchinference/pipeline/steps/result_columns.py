@@ -50,8 +50,7 @@ class ResultColumns:
     row does not fit if Arrow does not know the type of its value, if no type suits both this value
     and the column, or if the conversion would change the value:
 
-        batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double
-    """
+        batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double"""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -153,7 +152,7 @@ class ResultColumns:
         for row in casts.keys() - fitting:
             message = f"column '{name}' is {kind}, which cannot hold {values[row]!r:.99}"
             misfits[row] = ValueError(message)
-        return _Column(_concatenated(values, fitting, kind), misfits)
+        return _Column(_concatenated(fitting.values(), kind), misfits)
 
 
 def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
@@ -229,13 +228,9 @@ def _cast(
 
 
 def _concatenated(
-    values: Any, columns: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
+    columns: Iterable[pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """Return one column of the type `kind`. `columns` has, by row index, columns of one row.
-    `values` are the values of all rows."""
+    """Return one column of the type `kind` that has the rows of all columns."""
     if not isinstance(kind, pa.BaseExtensionType):
-        return pa.chunked_array(chain.from_iterable(map(chunks_of, columns.values())), kind)
-    try:
-        return to_column([values[row] for row in columns])
-    except _NO_COLUMN:  # None mixed with tensors, which only concat supports
-        return concat([pa.table({"column": column}) for column in columns.values()]).column(0)
+        return pa.chunked_array(chain.from_iterable(map(chunks_of, columns)), kind)
+    return concat([pa.table({"column": column}) for column in columns]).column(0)

@@ -64,8 +64,7 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result in which the batch rows in `errors` have failed. Rows made from failed batch
-    rows are left out."""
+    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types

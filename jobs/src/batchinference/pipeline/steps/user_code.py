@@ -3,8 +3,7 @@
 The code takes a batch (a dict of NumPy arrays), a row (a dict of Python values, and of NumPy arrays
 for tensors), or with `predictBatch`, for existing classes, a list of values. If code that takes a
 row raises an error, only that row fails, and no other row is computed again. A row also fails if
-the returned value does not fit the type of its column (see result_columns).
-"""
+the returned value does not fit the type of its column (see result_columns)."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ class MapBatches(UserCode):
     def _result(
         self, batch: pa.Table, inputs: Batch, returned: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        """Return the result of the step. Columns that the code has returned as the same arrays as
-        in `inputs` are not converted."""
+        """Return the result of the step. Arrays of `inputs` that are returned are not converted."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: copied(returned[name]) for name in returned if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])

@@ -227,10 +227,7 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
     ),
     "texts": ([*map(TEXTS.cast, (pa.string(), pa.large_string(), pa.json_()))], "T..  a == 'Ox'"),
     "UUIDs": ([UUIDS], "T.  endswith(str(a), '-000000000000')"),
-    "UUIDs in lists": (
-        [pa.ListArray.from_arrays([0, 2, 2], UUIDS), pa.StructArray.from_arrays([UUIDS], ["u"])],
-        "TT  a is not None",
-    ),
+    "UUIDs in lists": ([pa.ListArray.from_arrays([0, 2, 2], UUIDS)], "TT  a is not None"),
     "dictionary texts": (
         [TEXTS.dictionary_encode()],
         "T..  lower(a) == 'ox' ; len(a) == 2 ; a in ['Ox'] ; a == 'Ox' ; matches(a, 'x')",

@@ -272,14 +272,12 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
     ),
     "batch": (lambda batch: pa.record_batch({"n": batch["n"]}), {"n": [1, 2, 3]}, {"n": "int64"}),
     "nulls": (
-        lambda batch: {"n": pd.Series(LARGE, dtype="Int64"), "c": pd.Categorical(LARGE)},
-        {"n": LARGE, "c": LARGE},
-        {"n": "int64", "c": "int64"},
-    ),
-    "large categories": (
-        lambda batch: {"c": pd.Categorical([2**63, None, 1])},
-        {"c": [2**63, None, 1]},
-        {"c": "uint64"},
+        lambda batch: {
+            **{"n": pd.Series(LARGE, dtype="Int64"), "c": pd.Categorical(LARGE)},
+            "u": pd.Categorical([2**63, None, 1]),
+        },
+        {"n": LARGE, "c": LARGE, "u": [2**63, None, 1]},
+        {"n": "int64", "c": "int64", "u": "uint64"},
     ),
     "frame": (
         lambda batch: pd.DataFrame({"text": batch["text"], "half": batch["n"] / 2}),

@@ -1,6 +1,5 @@
 """Types without rows: the columns after a step without rows are those of the rows that it returns.
-For an expression that does not suit the types of the input, the message suggests another one.
-"""
+For an expression that does not suit the types of the input, the message suggests another one."""
 
 from __future__ import annotations
 
@@ -44,6 +43,7 @@ ROWS = pa.table(
         "png": [saved(Image.new("RGB", (5, 4)), "PNG")],
         "wav": [wav()],
         "path": ["in/cat/1.png"],
+        "ids": pa.ListArray.from_arrays([0, 1], pa.array([bytes(16)], pa.uuid())),
     }
 )
 STEPS: list[dict[str, Any]] = [

@@ -122,10 +122,8 @@ def test_values_of_arrays_that_the_wider_type_cannot_hold_fail_their_rows(
     assert len({str(table.schema) for table in outcome.tables}) == 1
     assert outcome.column("data").dtype == shared
     kept = [row for row in range(len(one)) if row not in bad]
-    assert outcome.column("data").tolist() == [
-        *np.asarray(one)[kept].astype(shared).tolist(),
-        *np.asarray(other).tolist(),
-    ]
+    good = [*np.asarray(one)[kept].astype(shared).tolist(), *np.asarray(other).tolist()]
+    assert outcome.column("data").tolist() == good
 
 
 def test_arrays_with_other_numbers_of_axes_are_rejected(tmp_path: Path) -> None:

@@ -307,6 +307,7 @@ def _parts(tensors: pa.ExtensionArray, max_bytes: int) -> Iterator[pa.ExtensionA
 
 def _list_type(tensor: pa.ExtensionType) -> pa.DataType:
     kind = tensor.value_type
+    kind = pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # texts of NumPy
     for _ in range(len(tensor.shape) if hasattr(tensor, "shape") else tensor.ndim):
         kind = pa.list_(kind)
     return kind
@@ -324,7 +325,10 @@ def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
     shapes = np.array([value.shape for value in values])
     if values.dtype == object:  # rows of different shapes
         values = np.concatenate([value.reshape(-1) for value in values])
-    return _nested(pa.array(values.reshape(-1), tensors.type.value_type), shapes)
+    values = values.reshape(-1)
+    if values.dtype.kind == "U":  # see _texts
+        return _nested(pa.array(values.tolist(), pa.string()), shapes)
+    return _nested(pa.array(values, tensors.type.value_type), shapes)
 
 
 def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:

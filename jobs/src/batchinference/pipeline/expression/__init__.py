@@ -626,7 +626,9 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
     try:
         if pa.types.is_time(kind):
             return pa.scalar(dt.time.fromisoformat(text), kind)
-        with suppress(pa.ArrowInvalid if getattr(kind, "tz", None) else ()):
+        if not getattr(kind, "tz", None):
+            return pa.scalar(text).cast(kind)
+        with suppress(pa.ArrowInvalid):
             return pa.scalar(text).cast(kind)
         return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
     except ValueError:  # including Arrow's errors
@@ -634,4 +636,4 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def _is_temporal(kind: pa.DataType) -> bool:
-    return pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind)
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind))

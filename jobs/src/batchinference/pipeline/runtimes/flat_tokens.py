@@ -1,8 +1,7 @@
 """Tokenizes texts into flat arrays: one array has the tokens of all texts, and another one the
 offsets at which the texts begin. Only fast tokenizers can do so.
 
-Such arrays pass between processes without a conversion, because no row is a Python object.
-"""
+Such arrays pass between processes without a conversion, because no row is a Python object."""
 
 from __future__ import annotations
 

@@ -131,11 +131,12 @@ def test_to_column_keeps_the_type_of_values() -> None:
 def test_to_column_makes_tensors_of_nested_arrays() -> None:
     array = np.arange(12, dtype=np.int16).reshape(2, 3, 2)
     ragged, other = [array[0], array[1][:1]], array.astype(">i2")
-    for values in (array, list(array), ragged, other, list(other), [np.zeros(0), array[1, 0]]):
+    holes = [None, array[0, 0]], [array[0], None], [None, *ragged]
+    for values in (array, list(array), ragged, other, [*other], [np.zeros(0), array[1, 0]], *holes):
         column = to_column(values)
         assert isinstance(column.type, get_arrow_extension_tensor_types())
         for result, expected in zip(to_batch(pa.table({"t": column}))["t"], values, strict=True):
-            assert (result.dtype, result.dtype.isnative) == (np.int16, True)
+            assert result is None or (result.dtype, result.dtype.isnative) == (np.int16, True)
             assert np.array_equal(result, expected)
 
 
@@ -215,6 +216,10 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
         first, none, last = batch["t"]
         assert all(map(np.array_equal, (first, last), tensors))
         assert (none, list(batch)) == (None, ["t", "n"])
+    of_arrow = pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
+    of_arrow = pa.fixed_shape_tensor(pa.int64(), [2]).wrap_array(of_arrow)
+    joined = concat([pa.table({"t": of_arrow}), to_table({"t": np.ones((1, 2), int)})])
+    assert [v is not None and v.tolist() for v in to_batch(joined)["t"]] == [[1, 2], False, [1, 1]]
     joined = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})])
     assert to_batch(joined.slice(1))["t"].tolist() == [None]
 

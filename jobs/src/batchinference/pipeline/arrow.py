@@ -77,13 +77,22 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
-        return with_equal_types(tables)
+        equal = with_equal_types(tables)
+        return tables if equal is tables else [*map(_with_tensors_of_ray, equal)]
     except TypeMismatch as error:
         raise JobFailure(
             f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
             "no type holds both. Give it one type in the step that makes it, or in a step after "
             "the read"
         ) from error
+
+
+def _with_tensors_of_ray(table: pa.Table) -> pa.Table:
+    """Return a table with Ray's tensors instead of Arrow's, of which Ray cannot join nulls."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if isinstance(column.type, pa.FixedShapeTensorType) and column.null_count < len(column):
+            table = with_column(table, name, to_column(values_of(column)))
+    return table
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
@@ -171,7 +180,12 @@ def to_column(values: Any) -> pa.ChunkedArray:
         raise TypeError("only arrays of one dimension may have masked values")
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
-    values, first = _with_alike_arrays(values), next((v for v in values if v is not None), None)
+    values = _with_alike_arrays(values)
+    rows = [row for row, value in enumerate(values) if value is not None]
+    first = values[rows[0]] if rows else None
+    if len(rows) < len(values) and isinstance(first, np.ndarray) and first.dtype.kind not in "SUO":
+        tensors = to_column([values[row] for row in rows])  # Ray would make lists, or fail
+        return with_nulls(tensors, np.array(rows), len(values))
     has_texts = any(isinstance(v, np.ndarray) and v.dtype.kind in "SU" for v in values)
     by_arrow = has_texts or isinstance(first, date | timedelta)
     column = pa.chunked_array([_by_arrow(values)]) if by_arrow else _by_ray(values)

@@ -72,11 +72,6 @@ def fail_rows(
     return replace(result, table=table, parents=result.parents[good], failed=failed)
 
 
-def partial_result(result: pa.Table | TransformResult, rows: int) -> TransformResult:
-    """Return a result that covers only the first `rows` rows of a batch."""
-    return replace(as_result(result), rows=rows)
-
-
 def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:
     """Return the bytes of a copy of some rows without dictionary columns: copies share these."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))

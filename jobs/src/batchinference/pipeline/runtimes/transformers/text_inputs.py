@@ -1,8 +1,7 @@
 """Converts texts to tensors. With `maxTokensPerBatch`, similarly long texts are computed together.
 
 No result depends on the other texts of a batch, because padding is masked, or only texts of equal
-length are computed together.
-"""
+length are computed together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

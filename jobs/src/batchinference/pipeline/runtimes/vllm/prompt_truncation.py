@@ -1,7 +1,6 @@
 """Cuts prompts that are too long for vLLM, before its engine gets them.
 
-The engine itself can only cut the beginning of a prompt, where the instructions are.
-"""
+The engine itself can only cut the beginning of a prompt, where the instructions are."""
 
 from collections.abc import Mapping
 from dataclasses import replace

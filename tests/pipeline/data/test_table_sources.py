@@ -1,6 +1,7 @@
 """Table sources: rows, ids, counts, and rejected fields.
 
-The expected rows are those that the source's own library reads."""
+The expected rows are those that the source's own library reads.
+"""
 
 from __future__ import annotations
 

@@ -161,6 +161,9 @@ NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 
 def test_to_column_keeps_texts_and_times_exactly() -> None:
     assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
+    days = np.array([0, 5], "M8[D]")
+    assert to_batch(pa.table({"c": to_column([days, days[1:]])}))["c"][1] == days[1]
+    assert to_column([[days.astype("M8[ns]")[:1]]]).to_pylist() == [[[pd.Timestamp(0)]]]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
     for values in (
         *(np.array([b"a\0b", b"c"]), np.array(["a\0b", "c"]), np.array([[b"a\0b", b"c"]])),
@@ -192,6 +195,7 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         *([large, half], [large, [0.5]], [np.array(True), half[0]], [[2**53 + 1, 0], half]),
         *([large.view("m8[s]"), large], [large.view("M8[ns]"), [0, 5]]),
         *([-large, large.astype(np.uint64) << 10], [half, np.array([True, False])]),
+        *([half, half[None]], [[np.array([5], "M8[D]")]]),
     ):
         with pytest.raises((TypeError, ValueError)):
             to_column(values)

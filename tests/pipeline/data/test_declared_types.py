@@ -325,7 +325,8 @@ def test_wider_types(one: pa.DataType, other: pa.DataType, expected: pa.DataType
 def test_tensors_have_no_type_in_common_with_others() -> None:
     tensor = ArrowTensorTypeV2((2,), pa.int64())
     assert unify_types(tensor, pa.list_(pa.int64())) is None
-    assert unify_types(tensor, ArrowTensorTypeV2((2,), pa.float64())) is None
+    for other in (ArrowTensorTypeV2((2,), pa.float64()), ArrowTensorTypeV2((1, 2), pa.int64())):
+        assert unify_types(tensor, other) is None
     assert unify_types(tensor, ArrowTensorTypeV2((3,), pa.int64())) is not None
     assert unify_types(tensor, pa.null()) == tensor
 

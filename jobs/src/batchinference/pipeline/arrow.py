@@ -200,7 +200,9 @@ def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
     common = dtypes.pop() if len(dtypes) == 1 else None
 
     def alike(array: np.ndarray) -> Any:
-        return array.astype(common or array.dtype.newbyteorder("="), copy=False)[()]
+        dtype = common or array.dtype.newbyteorder("=")
+        dtype = np.dtype("M8[s]") if dtype == "M8[D]" else dtype  # Ray would read days as ms
+        return array.astype(dtype, copy=False)[()]
 
     return [alike(value) if isinstance(value, np.ndarray) else value for value in values]
 
@@ -265,8 +267,8 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
         return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
     if is_tensor(kind):
-        dtypes = {getattr(value, "dtype", None) for value in values if value is not None}
-        return len(dtypes) > 1  # else without a comparison of each number
+        forms = {(getattr(v, "dtype", None), np.ndim(v)) for v in values if v is not None}
+        return len(forms) > 1  # else without a comparison of each number
     if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
@@ -283,10 +285,14 @@ def is_unchanged(read: Any, value: Any) -> bool:
     stored, also inside lists and structs, and a number is no time and no other kind of number."""
     if isinstance(read, np.ndarray) and read.dtype.kind in "mM":
         return bool(getattr(value, "dtype", None) == read.dtype)  # numbers may have become times
-    read, value = (x.tolist() if isinstance(x, np.ndarray) else x for x in (read, value))
+    if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
+        return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8: with nanoseconds
+    read = read.tolist() if isinstance(read, np.ndarray) else read
+    is_plain = isinstance(value, np.ndarray) and value.dtype.kind not in "mM"
+    value = value.tolist() if is_plain else value
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
-    if isinstance(value, list | tuple) and isinstance(read, list):
+    if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
         return len(read) == len(value) and all(map(is_unchanged, read, value))
     if isinstance(value, Decimal):
         return read is not None and bool(read == value)  # Arrow reads the decimal NaN as null

@@ -49,6 +49,8 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if kinds.is_null(one):
         return other
     if is_tensor(one) and is_tensor(other):
+        if len({len(k.shape) if hasattr(k, "shape") else k.ndim for k in (one, other)}) > 1:
+            return None  # Ray would add axes
         return _by_schema(ray_data_compat().unify_schemas, one, other, promote_types=True)
     if is_tensor(one) or is_tensor(other):
         return None
@@ -103,9 +105,8 @@ def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Sc
 
 
 def with_equal_types(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return tables whose columns of one name have one type, so that Ray joins them unchanged. Null
-    columns next to tensors are left out. Return `tables` itself if the tables have one schema.
-    Raises TypeMismatch if no type holds all values."""
+    """Return tables whose columns of one name have one type; `tables` itself if it has one schema.
+    Null columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
     if all(table.schema == tables[0].schema for table in tables):
         return tables
     schema = unify_schemas((table.schema for table in tables), widen=True)

@@ -44,8 +44,8 @@ class ExplodeList(Transform):
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        is_partial = rows < batch.num_rows
-        return TransformResult(pa.table(columns), parents, rows=rows if is_partial else None)
+        done = rows if rows < batch.num_rows else None
+        return TransformResult(pa.table(columns), parents, rows=done)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index (int64) of each. Raises UnsuitableTypes."""

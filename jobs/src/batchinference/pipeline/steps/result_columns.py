@@ -22,7 +22,7 @@ Misfits = dict[int, Exception]
 """By row index, the error of each row whose value does not fit its column."""
 _NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
 """Types that have a length, but count as one value: a text, for example, is no list of letters."""
-_NO_COLUMN = (TypeError, ValueError)
+_NO_COLUMN = (TypeError, ValueError, OverflowError)
 """The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
 

@@ -21,9 +21,7 @@ class Outcomes:
 
     def __add__(self, other: Outcomes) -> Outcomes:
         return Outcomes(
-            self.passed + other.passed,
-            self.failed + other.failed,
-            self.complete and other.complete,
+            self.passed + other.passed, self.failed + other.failed, self.complete and other.complete
         )
 
 

@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_124,
-    "jobs/src": 70_177,
+    "jobs/src/batchinference/pipeline": 46_112,
+    "jobs/src": 70_160,
     "operator/src": 8_761,
-    "tests": 113_575,
+    "tests": 113_576,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -66,7 +66,7 @@ def test_succeeded_job_releases_its_cluster(running: SimulatedJob) -> None:
     running.write_ray_job_status("Complete", "SUCCEEDED", endTime=stamp())
     status = running.status("Succeeded", "Succeeded")
     assert conditions(status) == {
-        **{"Ready": "True", "Complete": "True", "Failed": "False", "Suspended": "False"},
+        **{"Ready": "True", "Complete": "True", "Failed": "False", "Suspended": "False"}
     }
     assert (status["counts"], status["output"]) == (counts, OUTPUT)
     assert status["observedGeneration"] == 1

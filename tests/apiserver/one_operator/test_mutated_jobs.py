@@ -1,7 +1,6 @@
 """Mutated jobs: each is refused or runs, and no mutated value reaches a shell.
 
-There are 200 at a landing and 10,000 in the long tier. `MUTATED_JOBS` sets another number.
-"""
+There are 200 at a landing and 10,000 in the long tier. `MUTATED_JOBS` sets another number."""
 
 from __future__ import annotations
 

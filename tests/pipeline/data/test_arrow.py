@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,7 @@ def test_concat_widens_types_and_keeps_values_also_in_blocks_of_ray() -> None:
         (pa.array([], pa.uint64()), [-3], pa.array([-3])),
         (pa.array([[5]], pa.list_(pa.uint64())), [[-3]], pa.array([[5], [-3]])),
         ([None], pa.array([[1]], views), pa.array([None, [1]], views)),
+        ([[2], None], pa.array([[1]], views), pa.array([[2], None, [1]])),
         ([Decimal("99.99")], [0.5], pa.array([99.99, 0.5])),
         ([{"x": 1}, None], [{"y": "z"}], pa.array([{"x": 1}, None, {"y": "z"}])),
     ]:
@@ -52,6 +54,9 @@ def test_concat_widens_types_and_keeps_values_also_in_blocks_of_ray() -> None:
             of_ray.add_block(block)
         assert concat(blocks) == of_ray.build() == pa.table({"a": joined})
     of_ray.add_block(pa.table({"a": ["x"]}))
+    for blocks in ([["x"], [b"y"]], [pa.array(["x"], pa.string_view()), [b"y"]]):
+        with pytest.raises(JobFailure, match=r"column 'a' is string.* and binary"):
+            concat([pa.table({"a": block}) for block in blocks])
     with pytest.raises(JobFailure, match="column 'a'") as failure:
         of_ray.build()
     assert pickle.loads(pickle.dumps(failure.value)).message == failure.value.message
@@ -125,12 +130,13 @@ def test_to_column_keeps_the_type_of_values() -> None:
 
 def test_to_column_makes_tensors_of_nested_arrays() -> None:
     array = np.arange(12, dtype=np.int16).reshape(2, 3, 2)
-    ragged = [array[0], array[1][:1]]
-    for values in (array, list(array), ragged):
+    ragged, other = [array[0], array[1][:1]], array.astype(">i2")
+    holes = [None, array[0, 0]], [array[0], None], [None, *ragged]
+    for values in (array, list(array), ragged, other, [*other], [np.zeros(0), array[1, 0]], *holes):
         column = to_column(values)
         assert isinstance(column.type, get_arrow_extension_tensor_types())
         for result, expected in zip(to_batch(pa.table({"t": column}))["t"], values, strict=True):
-            assert result.dtype == np.int16
+            assert result is None or (result.dtype, result.dtype.isnative) == (np.int16, True)
             assert np.array_equal(result, expected)
 
 
@@ -140,11 +146,24 @@ def test_to_column_returns_arrow_data_unchanged() -> None:
         assert to_column(column).equals(pa.chunked_array(getattr(column, "chunks", [column])))
 
 
+def test_to_column_replaces_views_whose_rows_arrow_cannot_select() -> None:
+    numbers = (pa.array(values, pa.int32()) for values in ([1, 0], [1, 2]))
+    for column, values in (
+        (pa.array([{"a": "b"}, None], pa.struct([("a", pa.string_view())])), [{"a": "b"}, None]),
+        (pa.ListViewArray.from_arrays(*numbers, pa.array(["a", "b"])), [["b"], ["a", "b"]]),
+        (pa.RunEndEncodedArray.from_arrays([1, 2], pa.array(["b", None])), ["b", None]),
+    ):
+        assert to_column(column).take(pa.array([1, 0])).to_pylist() == values[::-1]
+
+
 NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 
 
 def test_to_column_keeps_texts_and_times_exactly() -> None:
     assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
+    days = np.array([0, 5], "M8[D]")
+    assert to_batch(pa.table({"c": to_column([days, days[1:]])}))["c"][1] == days[1]
+    assert to_column([[days.astype("M8[ns]")[:1]]]).to_pylist() == [[[pd.Timestamp(0)]]]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
     for values in (
         *(np.array([b"a\0b", b"c"]), np.array(["a\0b", "c"]), np.array([[b"a\0b", b"c"]])),
@@ -164,11 +183,22 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         *((NOON.date(), NOON), (b"x", "text"), (NOON, NOON.replace(tzinfo=UTC)), (NOON, 5)),
         *(([pd.Timestamp(1)], [NOON]), ([NOON.date()], [pd.NaT]), (Decimal("NaN"), Decimal(1))),
         *((np.True_, 5), (True, 0.5), (NOON.date(), pd.Timestamp(5))),
+        *((np.array([True]), np.array([0.5, 1])), (np.array(["a"]), np.array([b"a"]))),
+        *((UUID(int=5), bytes(16)), ([UUID(int=5)], [1]), ([np.float16(1.5)], [1])),
     ):
         lists = ([[one, other]], [[one], [other]], [[[one]], [[other]]])
         for values in ([one, other], [other, one], [{"a": one}, {"a": other}], *lists):
             with pytest.raises(TypeError):
                 to_column(values)
+    large, half = np.array([2**53 + 1]), np.array([0.5])
+    for values in (
+        *([large, half], [large, [0.5]], [np.array(True), half[0]], [[2**53 + 1, 0], half]),
+        *([large.view("m8[s]"), large], [large.view("M8[ns]"), [0, 5]]),
+        *([-large, large.astype(np.uint64) << 10], [half, np.array([True, False])]),
+        *([half, half[None]], [[np.array([5], "M8[D]")]]),
+    ):
+        with pytest.raises((TypeError, ValueError)):
+            to_column(values)
 
 
 def test_to_column_rejects_values_without_a_type() -> None:
@@ -190,6 +220,10 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
         first, none, last = batch["t"]
         assert all(map(np.array_equal, (first, last), tensors))
         assert (none, list(batch)) == (None, ["t", "n"])
+    of_arrow = pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
+    of_arrow = pa.fixed_shape_tensor(pa.int64(), [2]).wrap_array(of_arrow)
+    joined = concat([pa.table({"t": of_arrow}), to_table({"t": np.ones((1, 2), int)})])
+    assert [v is not None and v.tolist() for v in to_batch(joined)["t"]] == [[1, 2], False, [1, 1]]
     joined = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})])
     assert to_batch(joined.slice(1))["t"].tolist() == [None]
 

@@ -1,7 +1,6 @@
 """Blocks of Ray Data: no row, provenance or tensor is lost when Ray cuts and joins blocks.
 
-Ray concatenates blocks into one array, slices it, and finds the tensors of a slice by counting.
-"""
+Ray concatenates blocks into one array, slices it, and finds the tensors of a slice by counting."""
 
 from __future__ import annotations
 

@@ -154,6 +154,7 @@ def test_explode_repeats_the_other_columns() -> None:
     for lists, numbers, elements in (
         (pa.array(LISTS, pa.list_(pa.string())), [0, 0, 3], ["a", "b", "c"]),
         (pa.array(LISTS, pa.large_list(pa.string())), [0, 0, 3], ["a", "b", "c"]),
+        (pa.array(LISTS, pa.list_view(pa.string())), [0, 0, 3], ["a", "b", "c"]),
         (pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2)), [0, 0, 1, 1], [1, 2, 3, 4]),
         (pa.array(LISTS).slice(2), [1], ["c"]),
         (masked, [1], ["c"]),  # elements of a null list are ignored

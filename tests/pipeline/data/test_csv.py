@@ -1,8 +1,7 @@
 """CSV input: unreadable lines are failed rows, and files that need other options are refused before
 the job starts.
 
-See test_csv_dialects and test_csv_types for options, open quotes and types.
-"""
+See test_csv_dialects and test_csv_types for options, open quotes and types."""
 
 from __future__ import annotations
 

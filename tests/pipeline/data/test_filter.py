@@ -218,6 +218,7 @@ NARROW = (pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(
 DATES = pa.array([dt.date(2024, 1, 1), dt.date(2024, 3, 1), None]).cast(pa.timestamp("us"))
 DATE_KINDS = (pa.timestamp("s"), pa.timestamp("ns"), pa.date32(), pa.date64())
 TEXTS = pa.array(["Ox", "y", None])
+UUIDS = pa.array([bytes(16), None], pa.uuid())
 COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
     "lists": (
         [pa.array([[1, 2], None], kind)
@@ -225,7 +226,8 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
         "T.  len(a) == 2",
     ),
     "texts": ([*map(TEXTS.cast, (pa.string(), pa.large_string(), pa.json_()))], "T..  a == 'Ox'"),
-    "UUIDs": ([pa.array([bytes(16), None], pa.uuid())], "T.  endswith(str(a), '-000000000000')"),
+    "UUIDs": ([UUIDS], "T.  endswith(str(a), '-000000000000')"),
+    "UUIDs in lists": ([pa.ListArray.from_arrays([0, 2, 2], UUIDS)], "TT  a is not None"),
     "dictionary texts": (
         [TEXTS.dictionary_encode()],
         "T..  lower(a) == 'ox' ; len(a) == 2 ; a in ['Ox'] ; a == 'Ox' ; matches(a, 'x')",

@@ -91,14 +91,14 @@ def test_columns_become_module_arguments() -> None:
 
 
 def test_list_of_another_length_or_with_a_null_fails_its_row_only() -> None:
-    model = torch_step(factory="user_code:Affine", factoryArgs={"features": 2}, inputs={"x": "a"},
-                       output="y")  # fmt: skip
-    run, lists = runner(model), [[1, 2], [1], [3, 4], [None, 1]]
+    model = {"factory": "user_code:Affine", "factoryArgs": {"features": 2}, "output": "y"}
+    lists = [[1, 2], [1], [3, 4], [None, 1]]
     for kind, rows in (
         (pa.list_(pa.float32()), lists),
         (pa.large_list(pa.list_(pa.float32())), [[row] for row in lists]),
         (pa.list_(pa.list_(pa.float32(), 2)), [[lists[at]] for at in (0, 3, 2, 3)]),
     ):
+        run = runner(torch_step(**model, inputs={"x": "a"}))
         result = run(batch(a=pa.chunked_array([rows[:3], rows[3:]], kind)))
         assert outcomes(result) == {0: "good", 1: "failed", 2: "good", 3: "failed"}, kind
 

@@ -107,10 +107,7 @@ warnings.warn(WARN_NOIPYW, TqdmWarning)
 
 @pytest.mark.parametrize(
     "speak",
-    [
-        lambda: util._has_missing(("no_such_package", "1")),
-        tokens._warn_token_auth_enabled,
-    ],
+    [lambda: util._has_missing(("no_such_package", "1")), tokens._warn_token_auth_enabled],
     ids=["widgets", "token"],
 )
 def test_message_of_a_library_is_hidden(

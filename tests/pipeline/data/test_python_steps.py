@@ -96,6 +96,9 @@ GIVEN = {
     "large integers": pa.array([[(1 << 53) + 1, None], [1], []]),
     "times": pa.array([[NANO], [None], None], pa.list_(pa.timestamp("ns"))),
     "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+    "UUIDs in lists": pa.ListArray.from_arrays(
+        [0, 1, 2, 2], pa.array([b"a" * 16, None], pa.uuid())
+    ),
     "struct": pa.array(
         [{"n": (1 << 53) + 1, "t": NANO}, {"n": None, "t": None}, None],
         pa.struct([("n", pa.int64()), ("t", pa.timestamp("ns"))]),
@@ -267,9 +270,12 @@ RETURNED: dict[str, tuple[Callable[[dict[str, Any]], Any], dict[str, Any], dict[
     ),
     "batch": (lambda batch: pa.record_batch({"n": batch["n"]}), {"n": [1, 2, 3]}, {"n": "int64"}),
     "nulls": (
-        lambda batch: {"n": pd.Series(LARGE, dtype="Int64"), "c": pd.Categorical(LARGE)},
-        {"n": LARGE, "c": LARGE},
-        {"n": "int64", "c": "int64"},
+        lambda batch: {
+            **{"n": pd.Series(LARGE, dtype="Int64"), "c": pd.Categorical(LARGE)},
+            "u": pd.Categorical([2**63, None, 1]),
+        },
+        {"n": LARGE, "c": LARGE, "u": [2**63, None, 1]},
+        {"n": "int64", "c": "int64", "u": "uint64"},
     ),
     "frame": (
         lambda batch: pd.DataFrame({"text": batch["text"], "half": batch["n"] / 2}),

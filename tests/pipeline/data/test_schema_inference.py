@@ -1,6 +1,5 @@
 """Types without rows: the columns after a step without rows are those of the rows that it returns.
-For an expression that does not suit the types of the input, the message suggests another one.
-"""
+For an expression that does not suit the types of the input, the message suggests another one."""
 
 from __future__ import annotations
 
@@ -44,6 +43,7 @@ ROWS = pa.table(
         "png": [saved(Image.new("RGB", (5, 4)), "PNG")],
         "wav": [wav()],
         "path": ["in/cat/1.png"],
+        "ids": pa.ListArray.from_arrays([0, 1], pa.array([bytes(16)], pa.uuid())),
     }
 )
 STEPS: list[dict[str, Any]] = [
@@ -320,7 +320,7 @@ UNKNOWN = [
     *("n == '007'", "n in ['007']", "t in [12345678901234568]", "t > 12345678901234568"),
     *("flag == 'banana'", "flag == 2", "flag in ['true']"),
     *("contains(e, '1')", "e in ['a']", "o in ['P']", "lower(o) == 'p'", "not o"),
-    *("day == 5", "u == 5", "abs(u) > n", "flag + 1 > 1"),
+    *("day == 5", "u == 5", "abs(u) > n", "float(u) > 1", "flag + 1 > 1"),
     "t + 1 == 'x'",
     "matches(t, '[')",
     "day.year > 1",

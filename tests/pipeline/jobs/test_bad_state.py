@@ -1,8 +1,7 @@
 """Files of an output that are damaged, missing, of another job or of a later version.
 
 They never lead to wrong rows. The next run either processes the affected rows again, or is refused
-and changes nothing. The message then names the file and the fix.
-"""
+and changes nothing. The message then names the file and the fix."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """`batchinference run`: its exit codes, its output, and the files that it leaves.
 
-One successful job runs as a process with its own Ray.
-"""
+One successful job runs as a process with its own Ray."""
 
 from __future__ import annotations
 

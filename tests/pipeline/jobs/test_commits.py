@@ -48,13 +48,7 @@ from plugins.messages import Messages
 from support.documents.parsed_write import write_of
 from support.jobs.on_ray import data_files, write_lines
 from support.outputs.batches import end, failed, filtered, good
-from support.outputs.builders import (
-    begin_pass,
-    close_and_clean,
-    close_pass,
-    committing,
-    layout_of,
-)
+from support.outputs.builders import begin_pass, close_and_clean, close_pass, committing, layout_of
 from support.outputs.rows import rows_of
 
 

@@ -24,8 +24,7 @@ reads the manifests, removes files that no manifest names, and reads only the mi
 
 Steps are counted in a run without faults (see support/jobs/crash_points.py). `make landing`
 continues from the state before every step on a disk, and kills a job before one write of each kind
-on S3. The long tier kills jobs before every step.
-"""
+on S3. The long tier kills jobs before every step."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 correction of the code before the first commit.
 
 The next run finishes the output with each row exactly once. `make landing` tests only the rerun
-that retries and adds files, and the one with corrected code.
-"""
+that retries and adds files, and the one with corrected code."""
 
 from __future__ import annotations
 

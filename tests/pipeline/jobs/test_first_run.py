@@ -1,8 +1,7 @@
 """A first run: a shell runs the commands of the README, over pictures and a CSV file of the user.
 
 A small model stands in for that of the Hugging Face Hub, in its cache. The commands that follow the
-installation have no network.
-"""
+installation have no network."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Opening an output whose path holds anything. It never deletes files of others.
 
-`test_decisions` has all cases of the decision itself.
-"""
+`test_decisions` has all cases of the decision itself."""
 
 from __future__ import annotations
 

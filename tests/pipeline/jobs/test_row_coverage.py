@@ -1,7 +1,6 @@
 """Which committed entries count, and which rows are missing: each row counts exactly once.
 
-The rules are rules of sets. The tests compute with sets, the code with row ranges.
-"""
+The rules are rules of sets. The tests compute with sets, the code with row ranges."""
 
 from __future__ import annotations
 

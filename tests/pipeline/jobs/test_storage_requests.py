@@ -34,12 +34,7 @@ KINDS = {
     "delete_directory": "clear",
     "move": "move",
 }
-PHASES = {
-    "check_job": "check",
-    "plan_pass": "look",
-    "_open_input": "open",
-    "begin_pass": "begin",
-}
+PHASES = {"check_job": "check", "plan_pass": "look", "_open_input": "open", "begin_pass": "begin"}
 Requests = dict[str, dict[str, int]]
 
 

@@ -1,7 +1,6 @@
 """The runtime `vllm` with the real engine, in an environment of its own.
 
-docs/contributing/testing.md describes this environment.
-"""
+docs/contributing/testing.md describes this environment."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ def closed(**properties: Any) -> Document:
 
 
 @pytest.mark.parametrize(
-    ("field", "expected"),
-    [tuple(case.values()) for case in SCHEMAS["fields"]],
-    ids=short,
+    ("field", "expected"), [tuple(case.values()) for case in SCHEMAS["fields"]], ids=short
 )
 def test_fields_are_written_as_json_schema(field: Document, expected: Document) -> None:
     schema = AnswerSchema.model_validate({"fields": [{"name": "a", **field}]})
@@ -34,9 +32,7 @@ def test_fields_are_written_as_json_schema(field: Document, expected: Document) 
 
 
 @pytest.mark.parametrize(
-    ("schema", "expected"),
-    [tuple(case.values()) for case in SCHEMAS["column types"]],
-    ids=short,
+    ("schema", "expected"), [tuple(case.values()) for case in SCHEMAS["column types"]], ids=short
 )
 def test_json_schema_has_a_column_type(schema: Document, expected: Any) -> None:
     given = {"type": "object", "properties": {"a": schema}, "$defs": schema.get("$defs", {})}

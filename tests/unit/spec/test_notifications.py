@@ -121,18 +121,12 @@ URLS = read_yaml(Path(__file__).with_name("urls.yaml"))
 ALLOWED = ("https://hooks.example/services/", "http://alerts.monitoring:9093/")
 
 
-@pytest.mark.parametrize(
-    "url",
-    URLS["allowed"],
-)
+@pytest.mark.parametrize("url", URLS["allowed"])
 def test_urls_below_an_allowed_one_are_allowed(url: str) -> None:
     assert is_allowed(url, ALLOWED)
 
 
-@pytest.mark.parametrize(
-    "url",
-    URLS["not allowed"],
-)
+@pytest.mark.parametrize("url", URLS["not allowed"])
 def test_other_urls_are_not_allowed(url: str) -> None:
     assert not is_allowed(url, ALLOWED)
 

@@ -177,10 +177,7 @@ spec:
     assert first.constructor_args == second.constructor_args == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    "written",
-    TEXTS["names of another type"],
-)
+@pytest.mark.parametrize("written", TEXTS["names of another type"])
 def test_yaml_name_of_another_type_is_refused(written: str, messages: Messages) -> None:
     text = JOB.replace("name: job", f"name: {written}")
     messages.check(refused_text(text))

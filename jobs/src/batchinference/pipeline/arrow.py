@@ -18,6 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from types import NoneType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from batchinference.pipeline.type_widening import (
     is_tensor,
     is_text,
     nested_types,
+    plain_column,
     plain_type,
     with_equal_types,
 )
@@ -57,32 +59,46 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
 _BYTES_AT_ONCE = 1 << 20
 """Approximate bytes of the rows that are Python objects at the same time."""
 _CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
-"""They test whether Arrow may convert values of several types to a type, other than bools."""
+"""They test whether Arrow may convert values of several types to a type, other than numbers."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the rows of all tables as one table. Missing columns become null; types are widened.
     Raises JobFailure if no type can hold all values of a column."""
-    if all(table.schema == tables[0].schema for table in tables):
-        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-    names = dict.fromkeys(name for table in tables for name in table.column_names)
     inputs = joinable(tables)
+    if inputs is tables:
+        return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
     if not any(isinstance(kind, pa.BaseExtensionType) for t in inputs for kind in t.schema.types):
         return pa.concat_tables(inputs, promote_options="default")
     joined = ray_data_compat().concat(inputs, promote_types=True, preserve_order=True)
-    return joined.select([*names])
+    return joined.select([*dict.fromkeys(name for table in tables for name in table.column_names)])
 
 
-def joinable(tables: Sequence[pa.Table]) -> list[pa.Table]:
+def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
-        return with_equal_types(tables)
+        equal = with_equal_types(tables)
+        return tables if equal is tables else [*map(_with_tensors_of_ray, equal)]
     except TypeMismatch as error:
         raise JobFailure(
             f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
             "no type holds both. Give it one type in the step that makes it, or in a step after "
             "the read"
         ) from error
+
+
+def _with_tensors_of_ray(table: pa.Table) -> pa.Table:
+    """Return a table with Ray's tensors instead of Arrow's, of which Ray cannot join nulls."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if isinstance(column.type, pa.FixedShapeTensorType) and column.null_count < len(column):
+            table = with_column(table, name, to_column(values_of(column)))
+    return table
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """Return a table without rows. Arrow's own method fails for lists of UUIDs, and for tensors
+    with a permutation."""
+    return pa.Table.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def to_batch(table: pa.Table) -> Batch:
@@ -98,17 +114,19 @@ def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     if kinds.is_null(kind):
         return np.full(len(column), np.nan, dtype=np.float32)
     if not isinstance(kind, pa.BaseExtensionType):
-        values = chunks[0] if len(chunks) == 1 else column
-        return np.asarray(values.to_numpy(zero_copy_only=False))
-    if is_tensor(kind) and column.null_count:  # Ray Data cannot convert the nulls
-        values = np.empty(len(column), dtype=object)
-        for index, value in enumerate(values_of(column)):
-            values[index] = value
-        return values
-    if is_tensor(kind):
-        column = pa.chunked_array(map(at_assumed_offsets, chunks), kind)
-    block = ray_data_compat().BlockAccessor.for_block(pa.table({"column": column}))
-    return np.asarray(block.to_numpy("column"))
+        with suppress(pa.ArrowNotImplementedError):  # for unions, and for lists of UUIDs
+            values = chunks[0] if len(chunks) == 1 else column
+            return np.asarray(values.to_numpy(zero_copy_only=False))
+    elif not is_tensor(kind) or not column.null_count:  # Ray Data cannot convert null tensors
+        chunks = map(at_assumed_offsets, chunks) if is_tensor(kind) else chunks
+        table = pa.table({"column": pa.chunked_array(chunks, kind)})
+        return np.asarray(ray_data_compat().BlockAccessor.for_block(table).to_numpy("column"))
+    return np.fromiter(values_of(column), object, len(column))
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values of a column as one array. A column with one chunk is not copied."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -152,26 +170,48 @@ def to_column(values: Any) -> pa.ChunkedArray:
     TypeError for objects that Ray Data could only pickle, for masked values in several dimensions,
     and if the common type would change a value, such as a datetime among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
-    if isinstance(values, np.ndarray) and values.dtype.kind in "SU":
-        return _texts(values)
-    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.char in _NUMBERS:
-        native = values.astype(values.dtype.newbyteorder("="), copy=False)
-        return pa.chunked_array([pa.array(native)])
+        return plain_column(pa.chunked_array(getattr(values, "chunks", [values]), values.type))
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in "SU":
+            return _texts(values)
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        if values.ndim == 1 and values.dtype.char in _NUMBERS:
+            return pa.chunked_array([pa.array(values)])
     if np.ma.is_masked(values):
         raise TypeError("only arrays of one dimension may have masked values")
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
-    first = next((value for value in values if value is not None), None)
-    is_time = isinstance(first, date | timedelta)
-    column = pa.chunked_array([_by_arrow(values)]) if is_time else _by_ray(values)
+    values = _with_alike_arrays(values)
+    rows = [row for row, value in enumerate(values) if value is not None]
+    first = values[rows[0]] if rows else None
+    if len(rows) < len(values) and isinstance(first, np.ndarray) and first.dtype.kind not in "SUO":
+        tensors = to_column([values[row] for row in rows])  # Ray would make lists, or fail
+        return with_nulls(tensors, np.array(rows), len(values))
+    has_texts = any(isinstance(v, np.ndarray) and v.dtype.kind in "SU" for v in values)
+    by_arrow = has_texts or isinstance(first, date | timedelta)
+    column = pa.chunked_array([_by_arrow(values)]) if by_arrow else _by_ray(values)
     return unchanged(column, values)
+
+
+def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
+    """Return values with arrays in the byte order of this machine, and numbers instead of arrays
+    without dimensions. Empty arrays, float64 by default, get the type of others if it is one."""
+    arrays = (value for value in values if isinstance(value, np.ndarray) and value.size)
+    dtypes = {array.dtype.newbyteorder("=") for array in arrays}
+    common = dtypes.pop() if len(dtypes) == 1 else None
+
+    def alike(array: np.ndarray) -> Any:
+        dtype = common or array.dtype.newbyteorder("=")
+        dtype = np.dtype("M8[s]") if dtype == "M8[D]" else dtype  # Ray would read days as ms
+        return array.astype(dtype, copy=False)[()]
+
+    return [alike(value) if isinstance(value, np.ndarray) else value for value in values]
 
 
 def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
     """Return a column that was made of values. Raises TypeError if one of them has changed."""
     if _may_change(column.type, values):
-        for read, value in zip(column.to_pylist(), values, strict=True):
+        for read, value in zip(values_of(column), values, strict=True):
             if not is_unchanged(read, value):
                 raise TypeError(f"{value!r:.99} would become {read!r:.99}")
     return column
@@ -227,19 +267,30 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         lists = [*filter(None, values)]
         is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
         return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
-    if types == {np.ndarray} and {v.dtype.kind for v in values if v is not None} <= {*"iuf"}:
-        return False  # without a comparison of each number
+    if is_tensor(kind):
+        forms = {(getattr(v, "dtype", None), np.ndim(v)) for v in values if v is not None}
+        return len(forms) > 1  # else without a comparison of each number
     if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
     is_number = (kinds.is_integer, kinds.is_floating)
-    suspect = _CONVERTED + is_number * bool(types & {bool, np.bool_} or kind.num_fields)
-    return any(is_kind(part) for part in nested_types(kind) for is_kind in suspect)
+    exact = (int, float, np.integer, np.float32)  # Arrow cuts float16 next to int
+    has_others = bool in types or not all(issubclass(each, exact) for each in types)
+    suspect = _CONVERTED + is_number * bool(has_others or kind.num_fields)
+    parts = [*nested_types(kind)]
+    return pa.uuid() in parts or any(is_kind(part) for part in parts for is_kind in suspect)
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
     stored, also inside lists and structs, and a number is no time and no other kind of number."""
+    if isinstance(read, np.ndarray) and read.dtype.kind in "mM":
+        return bool(getattr(value, "dtype", None) == read.dtype)  # numbers may have become times
+    if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
+        return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8: with nanoseconds
+    read = read.tolist() if isinstance(read, np.ndarray) else read
+    is_plain = isinstance(value, np.ndarray) and value.dtype.kind not in "mM"
+    value = value.tolist() if is_plain else value
     if isinstance(value, Mapping) and isinstance(read, dict):
         return all(is_unchanged(read.get(key), child) for key, child in value.items())
     if isinstance(value, list | tuple | np.ndarray) and isinstance(read, list):
@@ -250,7 +301,8 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return read is None if value != value else bool(read == value)  # noqa: PLR0124 - NaT
     if isinstance(value, bool | np.bool_):
         return isinstance(read, bool)
-    return not (isinstance(value, int | float) and isinstance(read, date | time | timedelta))
+    is_number = isinstance(value, int | float | np.number) or isinstance(read, int | float | UUID)
+    return not is_number or bool(read == value or value != value)  # noqa: PLR0124 - NaN
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
@@ -275,7 +327,8 @@ def _parts(tensors: pa.ExtensionArray, max_bytes: int) -> Iterator[pa.ExtensionA
 
 
 def _list_type(tensor: pa.ExtensionType) -> pa.DataType:
-    kind = _value_type(tensor)
+    kind = tensor.value_type
+    kind = pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # texts of NumPy
     for _ in range(len(tensor.shape) if hasattr(tensor, "shape") else tensor.ndim):
         kind = pa.list_(kind)
     return kind
@@ -294,8 +347,9 @@ def _as_lists(tensors: pa.ExtensionArray) -> pa.Array:
     if values.dtype == object:  # rows of different shapes
         values = np.concatenate([value.reshape(-1) for value in values])
     values = values.reshape(-1)
-    elements = values.tolist() if values.dtype.kind == "U" else values  # see _texts
-    return _nested(pa.array(elements, _value_type(tensors.type)), shapes)
+    if values.dtype.kind == "U":  # see _texts
+        return _nested(pa.array(values.tolist(), pa.string()), shapes)
+    return _nested(pa.array(values, tensors.type.value_type), shapes)
 
 
 def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
@@ -339,11 +393,6 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
         tensors = iter(_values(present) if valid.any() else ())
         values += [next(tensors) if is_valid else None for is_valid in valid]
     return values
-
-
-def _value_type(tensor: pa.ExtensionType) -> pa.DataType:
-    kind = tensor.value_type
-    return pa.string() if pa.types.is_fixed_size_binary(kind) else kind  # NumPy strings
 
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:

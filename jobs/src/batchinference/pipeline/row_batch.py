@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, empty_table
 from batchinference.pipeline.errors import describe
 from batchinference.pipeline.row_warnings import NO_WARNINGS
-from batchinference.pipeline.type_widening import empty_table
 
 ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)

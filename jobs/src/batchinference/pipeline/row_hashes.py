@@ -19,19 +19,16 @@ import pyarrow as pa
 from pyarrow import types as kinds
 
 from batchinference.pipeline.arrow import decoded, values_of
-from batchinference.pipeline.type_widening import is_list, is_tensor, map_types
+from batchinference.pipeline.type_widening import is_list, is_tensor, map_types, plain_column
 
 HASH_BYTES = 32
-_NAMES = {
-    **dict.fromkeys(("large_string", "string_view"), "string"),
-    **dict.fromkeys(("large_binary", "binary_view"), "binary"),
-}
+_NAMES = {"large_string": "string", "large_binary": "binary"}
 """The common name of types that Arrow can store in several ways."""
 
 
 def row_hashes(table: pa.Table) -> list[bytes]:
     """Return the hash of each row of a table (HASH_BYTES bytes each)."""
-    columns = {name: decoded(table.column(name)) for name in table.column_names}
+    columns = {name: plain_column(decoded(table.column(name))) for name in table.column_names}
     names = [(name, _name_of(column.type)) for name, column in columns.items()]
     head = hashlib.blake2b(json.dumps(names).encode(), digest_size=HASH_BYTES)
     hashes = []

@@ -49,6 +49,8 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if kinds.is_null(one):
         return other
     if is_tensor(one) and is_tensor(other):
+        if len({len(k.shape) if hasattr(k, "shape") else k.ndim for k in (one, other)}) > 1:
+            return None  # Ray would add axes
         return _by_schema(ray_data_compat().unify_schemas, one, other, promote_types=True)
     if is_tensor(one) or is_tensor(other):
         return None
@@ -59,11 +61,6 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     except pa.ArrowException:
         return None
     return wider
-
-
-def empty_table(schema: pa.Schema) -> pa.Table:
-    """Return a table without rows. Arrow's own method fails for tensors with a permutation."""
-    return pa.table([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def is_tensor(kind: pa.DataType) -> bool:
@@ -107,11 +104,11 @@ def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Sc
     return pa.schema(list(columns.values()))
 
 
-def with_equal_types(tables: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return tables whose columns of one name have one type, so that Ray joins them unchanged. Null
-    columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
+def with_equal_types(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
+    """Return tables whose columns of one name have one type; `tables` itself if it has one schema.
+    Null columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
     if all(table.schema == tables[0].schema for table in tables):
-        return [*tables]
+        return tables
     schema = unify_schemas((table.schema for table in tables), widen=True)
     while True:
         try:
@@ -160,9 +157,20 @@ PLAIN_TYPES = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type without a dictionary or view encoding."""
-    values = kind.value_type if kinds.is_dictionary(kind) else kind
-    return PLAIN_TYPES.get(values, values)
+    """Return the type without a dictionary, run-end or view encoding."""
+    return without_views(kind.value_type if kinds.is_dictionary(kind) else kind)
+
+
+def without_views(kind: pa.DataType) -> pa.DataType:
+    """Return the type without the encodings, at any depth, whose rows Arrow cannot select."""
+
+    def plain(leaf: pa.DataType) -> pa.DataType:
+        if kinds.is_list_view(leaf) or kinds.is_large_list_view(leaf):
+            make = pa.list_ if kinds.is_list_view(leaf) else pa.large_list
+            return make(leaf.value_field.with_type(without_views(leaf.value_type)))
+        return leaf.value_type if kinds.is_run_end_encoded(leaf) else PLAIN_TYPES.get(leaf, leaf)
+
+    return map_types(kind, plain)
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -178,6 +186,8 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         key = unify_types(one.key_type, other.key_type)
         item = unify_field([one.item_field, other.item_field])
         return None if key is None or item is None else pa.map_(key, item)
+    if is_text(one) != is_text(other):
+        return None  # Arrow would make bytes of texts
     return _by_schema(pa.unify_schemas, one, other, promote_options="permissive")
 
 
@@ -362,8 +372,15 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
     Raises ArrowInvalid for a value that would change, a struct field that the type lacks, and a
     time zone that would be added or removed; ArrowNotImplementedError if there is no such cast."""
-    arrays = column.chunks or [column.combine_chunks()]
+    arrays = plain_column(column).chunks or [pa.nulls(0, without_views(column.type))]
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
+
+
+def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column without views. Arrow would cast views of lists to invalid arrays."""
+    if (kind := without_views(column.type)) == column.type:
+        return column
+    return pa.chunked_array([pa.array(chunk.to_pylist(), kind) for chunk in column.chunks], kind)
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -158,10 +158,7 @@ def _deleted_on_error() -> Iterator[list[Location]]:
 
 
 def _write_files(
-    directory: Location,
-    files: Iterable[tuple[str, Content]],
-    written: list[Location],
-    threads: int,
+    directory: Location, files: Iterable[tuple[str, Content]], written: list[Location], threads: int
 ) -> Iterator[DataFile]:
     """Write files in threads, and yield them in order. At most `threads` files are in memory."""
     waiting: deque[Future[DataFile]] = deque()

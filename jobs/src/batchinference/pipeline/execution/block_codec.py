@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.arrow import concat, empty_table
 from batchinference.pipeline.row_batch import (
     ERRORS,
     FULL_SHARE,
@@ -37,7 +37,6 @@ from batchinference.pipeline.row_batch import (
 )
 from batchinference.pipeline.row_warnings import NO_WARNINGS
 from batchinference.pipeline.storage.arrow_files import read_stream, schema_of
-from batchinference.pipeline.type_widening import empty_table
 from batchinference.spec.reserved import OWN_PREFIX
 
 ID = OWN_PREFIX + "id"

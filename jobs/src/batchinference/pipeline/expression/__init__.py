@@ -15,7 +15,8 @@ import datetime as dt
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache, partial, reduce
 from typing import Any
@@ -25,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from batchinference.pipeline.arrow import tensors_to_lists, with_column
+from batchinference.pipeline.arrow import empty_table, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
 from batchinference.pipeline.type_widening import is_list, is_text, may_be_hexadecimal, unify_types
@@ -86,24 +87,21 @@ class Operand:
     kind: pa.DataType
     literal: Any = None
     """The value of a constant; None if the operand is not a constant."""
+    is_uuid: bool = False
+    """Whether the part is the text of a column or part of UUIDs."""
 
     @property
     def is_null(self) -> bool:
         """Whether the part is null in every row."""
         return bool(pa.types.is_null(self.kind))
 
-    def cast(self, kind: pa.DataType) -> Operand:
-        """Return the operand cast to another type. Numbers may be rounded."""
-        return Operand(self._before_cast(kind).cast(kind, safe=False), kind)
-
-    def exactly_cast(self, kind: pa.DataType) -> Operand:
-        """Return the operand cast to a type. Computing it raises ArrowInvalid for unfit values."""
-        return Operand(self._before_cast(kind).cast(kind), kind)
-
-    def _before_cast(self, kind: pa.DataType) -> pc.Expression:
-        """Return the expression; decimals as text before float casts: Arrow casts 99.99 wrongly."""
-        exact = pa.types.is_decimal(self.kind) and pa.types.is_floating(kind)
-        return self.expression.cast(pa.string()) if exact else self.expression
+    def cast(self, kind: pa.DataType, *, exactly: bool = False) -> Operand:
+        """Return the operand cast to another type. Numbers may be rounded, except with `exactly`:
+        then computing the operand raises ArrowInvalid for unfit values."""
+        # decimals as texts first, because Arrow casts the decimal 99.99 to another float
+        is_wrong = pa.types.is_decimal(self.kind) and pa.types.is_floating(kind)
+        value = self.expression.cast(pa.string()) if is_wrong else self.expression
+        return Operand(value.cast(kind, safe=exactly), kind)
 
     def as_condition(self) -> Operand:
         """Return the operand with the boolean type if it has the null type, else unchanged."""
@@ -200,8 +198,6 @@ class ColumnExpression:
                 raise UnsuitableTypes(f"{message}. Correct it") from None
             types = ", ".join(f"{field.name} is {_shown(field.type)}" for field in schema)
             fix = fix_for_types(self._text, lambda part: checked(part).kind)
-            if any(f"float({f.name})" in fix and f.type == pa.uuid() for f in schema):
-                fix = "Compare UUIDs with texts"
             raise UnsuitableTypes(f"{message}. Here {types}. {fix}") from None
 
 
@@ -210,7 +206,7 @@ class _Translation:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._empty = pa.Table.from_batches([], schema)
+        self._empty = empty_table(schema)
 
     def of(self, node: ast.expr) -> Operand:
         match node:
@@ -320,8 +316,9 @@ class _Translation:
         orelse = constant(pa.scalar(None, body.kind)) if orelse.is_null else orelse
         if body.kind != orelse.kind:  # a value that is not chosen need not fit the type
             body, orelse = _constant_as(body, orelse.kind), _constant_as(orelse, body.kind)
-            body = _if(condition, body, constant(pa.scalar(None, body.kind)))
-            orelse = _if(condition, constant(pa.scalar(None, orelse.kind)), orelse)
+            nulls = [pc.scalar(pa.scalar(None, each.kind)) for each in (body, orelse)]
+            body = replace(body, expression=pc.if_else(condition, body.expression, nulls[0]))
+            orelse = replace(orelse, expression=pc.if_else(condition, nulls[1], orelse.expression))
             body, orelse = _with_common_type(body, orelse)
         return self._apply(lambda *both: pc.if_else(condition, *both), body, orelse)
 
@@ -346,6 +343,8 @@ class _Translation:
             return self._length(value)
         if name == "round":
             return self._rounded(value, *constants)
+        if name in ("int", "float") and value.is_uuid:
+            raise TypeError("a UUID is no number")
         if name in _CASTS:
             return value if value.is_null else _CASTS[name](value)
         value = _without_decimal(value)
@@ -381,9 +380,9 @@ def _computable(operand: Operand) -> Operand:
     and UUIDs as texts. Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
     kind = operand.kind
     if kind == pa.uuid():
-        return _by_python(str, operand)
+        return replace(_by_python(str, operand), is_uuid=True)
     if pa.types.is_integer(kind):
-        return operand.exactly_cast(pa.int64())
+        return operand.cast(pa.int64(), exactly=True)
     values = kind.value_type if pa.types.is_dictionary(kind) else kind
     plain = {pa.float16(): pa.float32(), pa.json_(): pa.string()}.get(values, values)
     return operand if plain == kind else operand.cast(plain)
@@ -429,13 +428,13 @@ def _item_of(value: Operand, index: int) -> Operand:
 def _to_integer(value: Operand) -> Operand:
     """Return a number without its fraction, or a text with an integer, as an integer."""
     if is_text(value.kind):
-        return _without_hexadecimal(value).exactly_cast(pa.int64())
+        return _without_hexadecimal(value).cast(pa.int64(), exactly=True)
     if pa.types.is_temporal(value.kind):  # the number would depend on the unit of the column
         raise TypeError(f"{value.kind} is no number")
     value = _wide_decimal(value)
     if pa.types.is_floating(value.kind) or pa.types.is_decimal(value.kind):
         value = Operand(pc.trunc(value.expression), value.kind)
-    return value.exactly_cast(pa.int64())
+    return value.cast(pa.int64(), exactly=True)
 
 
 def _without_hexadecimal(value: Operand) -> Operand:
@@ -508,7 +507,7 @@ def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     kind = unify_types(left.kind, right.kind)
     if kind is None:
         raise TypeError(f"{left.kind} and {right.kind} have no common type")
-    return left.exactly_cast(kind), right.exactly_cast(kind)
+    return left.cast(kind, exactly=True), right.cast(kind, exactly=True)
 
 
 @cache
@@ -574,12 +573,8 @@ def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
     """Return integers as float64 for a comparison with floats, and other operands unchanged.
     Computing the result raises ArrowInvalid for an integer that float64 cannot hold."""
     if pa.types.is_integer(operand.kind) and pa.types.is_floating(other):
-        return operand.exactly_cast(pa.float64())
+        return operand.cast(pa.float64(), exactly=True)
     return operand
-
-
-def _if(condition: pc.Expression, chosen: Operand, other: Operand) -> Operand:
-    return Operand(pc.if_else(condition, chosen.expression, other.expression), chosen.kind)
 
 
 def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
@@ -631,20 +626,14 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
     try:
         if pa.types.is_time(kind):
             return pa.scalar(dt.time.fromisoformat(text), kind)
-        if pa.types.is_timestamp(kind) and kind.tz:
-            return _in_zone(text, kind)
-        return pa.scalar(text).cast(kind)
+        if not getattr(kind, "tz", None):
+            return pa.scalar(text).cast(kind)
+        with suppress(pa.ArrowInvalid):
+            return pa.scalar(text).cast(kind)
+        return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
     except ValueError:  # including Arrow's errors
         raise InvalidTime(f"'{text}' is no {kind}") from None
 
 
-def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:
-    try:
-        return pa.scalar(text).cast(kind)
-    except pa.ArrowInvalid:
-        return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
-
-
 def _is_temporal(kind: pa.DataType) -> bool:
-    kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_time)
-    return any(is_kind(kind) for is_kind in kinds)
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_time(kind))

@@ -55,6 +55,8 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         needs_code = isinstance(bad, ast.Call) or any(map(pa.types.is_duration, types.values()))
         compare = "Compare it with a text such as '2026-01-31'"
         return "Compute it in a python step" if needs_code else compare
+    if isinstance(bad, ast.Call) and ast.unparse(bad).startswith("float("):  # only UUIDs fail
+        return "Compare UUIDs with texts"
     is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
     return "Compare a number with a number" if is_number else CONVERT
 

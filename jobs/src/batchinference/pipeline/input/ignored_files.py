@@ -1,7 +1,6 @@
 """Counts the files in input directories that a job does not read, by extension and reason.
 
-The counts are stored with the input snapshot, so that a resumed job and `verify` know them.
-"""
+The counts are stored with the input snapshot, so that a resumed job and `verify` know them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The input snapshot of an output: the ordered list of its input files.
 
 The position of a file in this list is part of the ids of its rows. Therefore the list is created
-once, stored with the output, and reused when the job resumes.
-"""
+once, stored with the output, and reused when the job resumes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 silently.
 
 pyarrow parses the rows. Without the checks here, it would round integers in columns of floats, drop
-time zones of timestamps, and convert texts that look like timestamps.
-"""
+time zones of timestamps, and convert texts that look like timestamps."""
 
 from __future__ import annotations
 

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.column_names import unique_names
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, row_group_tables
-from batchinference.pipeline.type_widening import PLAIN_TYPES, is_list, map_types, register_tensors
+from batchinference.pipeline.type_widening import is_list, register_tensors, without_views
 from batchinference.spec.reserved import OWN_PREFIX
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class OpenParquet:
         """The columns with their names in rows, without views, which Arrow cannot compare. An
         unwanted column, whose type may be unsafe, has the type null."""
         stored = self._rows.schema_arrow.types
-        types = (map_types(kind, lambda leaf: PLAIN_TYPES.get(leaf, leaf)) for kind in stored)
+        types = map(without_views, stored)
         pairs = zip(self._names, types, strict=True)
         typed = [(name, kind if name in self._wanted else pa.null()) for name, kind in pairs]
         return pa.schema(typed)
@@ -138,7 +139,7 @@ class OpenParquet:
 
     def empty(self) -> pa.Table:
         """Return the wanted columns without rows."""
-        return _renamed(self._rows.read_row_groups([]), self._stored, self._wanted)
+        return _renamed(empty_table(self._rows.schema_arrow), self._stored, self._wanted)
 
     def exact(self, table: pa.Table) -> pa.Table:
         """Return rows from `tables` without the columns that `tables` has added. Raises ValueError

@@ -1,8 +1,7 @@
 """Groups the members of untrusted tar archives into samples.
 
 The members of a sample may be anywhere in an archive. So in `samples_of`, one pass over the headers
-finds all members, and another reads the samples. In between, memory has two integers per member.
-"""
+finds all members, and another reads the samples. In between, memory has two integers per member."""
 
 from __future__ import annotations
 

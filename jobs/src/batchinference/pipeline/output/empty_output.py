@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.commit.job_pass import JobPass, is_work_file
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
@@ -18,7 +19,7 @@ from batchinference.pipeline.output.file_rewrites import put_rewritten
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import writer_for
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
-from batchinference.pipeline.type_widening import agreed_types, empty_table, is_complete, map_nulls
+from batchinference.pipeline.type_widening import agreed_types, is_complete, map_nulls
 from batchinference.spec.progress import Counts
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
@@ -35,8 +36,8 @@ def with_columns(
     if isinstance(write, WriteTable) or not _may_have_file(job_pass, end, write, schema):
         return end
     # Spark and other readers do not support the type null
-    typed = pa.schema([field.with_type(map_nulls(field.type)) for field in schema])
-    table = empty_table(typed)
+    fields = [field.with_type(map_nulls(field.type)) for field in schema]
+    table = empty_table(pa.schema(fields))
     name = job_pass.layout.file_prefix(job_pass.number, 0, uuid.uuid4().hex[:8])
     data = [
         put_rewritten(job_pass, job_pass.layout.data, f"{name}-{number:04d}{ending}", content)

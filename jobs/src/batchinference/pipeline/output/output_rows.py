@@ -13,7 +13,7 @@ import pyarrow.dataset as pads
 import pyarrow.fs as pafs
 
 from batchinference.json_text import to_json
-from batchinference.pipeline.arrow import NO_VALUES, tensors_to_lists, unchanged
+from batchinference.pipeline.arrow import NO_VALUES, empty_table, tensors_to_lists, unchanged
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.declared_types import INT64_TEXT
@@ -25,7 +25,7 @@ from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
-from batchinference.pipeline.type_widening import TypeMismatch, empty_table, with_equal_types
+from batchinference.pipeline.type_widening import TypeMismatch, with_equal_types
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 

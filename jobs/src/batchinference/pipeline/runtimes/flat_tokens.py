@@ -1,8 +1,7 @@
 """Tokenizes texts into flat arrays: one array has the tokens of all texts, and another one the
 offsets at which the texts begin. Only fast tokenizers can do so.
 
-Such arrays pass between processes without a conversion, because no row is a Python object.
-"""
+Such arrays pass between processes without a conversion, because no row is a Python object."""
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
+from batchinference.pipeline.arrow import one_array
 from batchinference.pipeline.ray_on_first_use import ray_compat
 from batchinference.pipeline.runtimes.model_files import files_without_weights, library_tokenizer
 from batchinference.spec.models import SentenceTransformersModel, TransformersModel
@@ -55,10 +55,7 @@ class FlatTokens:
     @classmethod
     def from_columns(cls, columns: Mapping[str, pa.ChunkedArray]) -> FlatTokens:
         """Return the tokens in columns of lists. Columns with one chunk are not copied."""
-        lists = {
-            name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            for name, column in columns.items()
-        }
+        lists = {name: one_array(column) for name, column in columns.items()}
         offsets = lists[IDS].offsets.to_numpy().astype(np.int64)
         features = {name: array.flatten().to_numpy() for name, array in lists.items()}
         return cls(features, offsets - offsets[0])

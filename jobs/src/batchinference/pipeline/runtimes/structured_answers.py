@@ -1,8 +1,7 @@
 """Checks answers against the schema of their step, converts them, and asks again for invalid ones.
 
 Reports group failed rows by the first line of their error. So the first line names the rule that an
-answer violates, without values of the row.
-"""
+answer violates, without values of the row."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,8 +3,7 @@ fail, or are divided into windows, and the results of the windows are combined. 
 rows, the longest first, so that prompts fit into the context of a language model. The text of
 templates remains, because the model needs the instructions.
 
-Limits include special tokens, such as those at the beginning and the end of a text.
-"""
+Limits include special tokens, such as those at the beginning and the end of a text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """The chunk step: divides long texts into chunks, with a row for each chunk."""
 
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -21,7 +22,6 @@ from batchinference.pipeline.steps.transform import (
     TransformResult,
     all_failed,
     bytes_of_copy,
-    partial_result,
 )
 from batchinference.pipeline.text_chunks import Span, Splitter, Units, characters, tokens_of, words
 from batchinference.pipeline.type_widening import is_text
@@ -65,7 +65,7 @@ class ChunkText(Transform):
         others = batch.drop_columns([self._column])
         spans, texts = self._first_chunks(column, others)
         result = _rows_of_chunks(batch, self._column, spans, pa.array(texts, column.type))
-        return result if len(spans) == batch.num_rows else partial_result(result, len(spans))
+        return result if len(spans) == batch.num_rows else replace(result, rows=len(spans))
 
     def _first_chunks(
         self, column: pa.ChunkedArray, others: pa.Table

@@ -2,8 +2,7 @@
 
 The spec contains only the names of modules and models, so their hashes are stored with the output
 when a pass over the input begins. Models of the Hugging Face Hub are identified by the name and
-revision in the spec, and installed packages by their version.
-"""
+revision in the spec, and installed packages by their version."""
 
 import ast
 import hashlib

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.expression.type_fixes import CONVERT
@@ -18,7 +19,7 @@ from batchinference.pipeline.steps.code_checks.function_signatures import (
 from batchinference.pipeline.steps.code_checks.imports import check_callable
 from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.pipeline.steps.schema_inference import result_without_rows
-from batchinference.pipeline.type_widening import empty_table, unify_types
+from batchinference.pipeline.type_widening import unify_types
 from batchinference.spec.problems import Problem, did_you_mean
 from batchinference.spec.steps import Step, to_alias
 

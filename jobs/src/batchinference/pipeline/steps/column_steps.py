@@ -73,12 +73,7 @@ class SelectColumns(Transform):
         return batch.select(self.columns)
 
 
-@dataclass(frozen=True)
-class DropColumns(Transform):
-    LOADS_NOTHING = True
-    step: str
-    columns: list[str]
-
+class DropColumns(SelectColumns):
     def __call__(self, batch: pa.Table) -> pa.Table:
         require_columns(self.step, self.columns, batch)
         return batch.drop_columns(self.columns)

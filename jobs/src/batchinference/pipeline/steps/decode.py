@@ -1,6 +1,7 @@
 """The decode step: decodes a column as images, audio, text or JSON."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
     Transform,
     TransformResult,
-    partial_result,
+    as_result,
 )
 from batchinference.pipeline.type_widening import is_list, is_text
 from batchinference.spec.column_types import ColumnType, parse_types
@@ -97,7 +98,7 @@ class DecodeColumn(Transform):
             if size >= RESULT_BYTES:
                 break
         result = self.result_columns.added(batch.slice(0, rows), self._columns(decoded), failed)
-        return result if rows == batch.num_rows else partial_result(result, rows)
+        return result if rows == batch.num_rows else replace(as_result(result), rows=rows)
 
     def _content(self, value: Any) -> Any:
         """Return the content to decode: the value, or the field `bytes` of a struct."""

@@ -2,8 +2,7 @@
 
 The key of a row is the hash of the inputs of the model. Results are kept in memory for rows of
 later batches, and with `cache` also in files for other jobs. Errors are not shared: if a row fails,
-all rows with the same key are computed, because the error may have been transient.
-"""
+all rows with the same key are computed, because the error may have been transient."""
 
 import json
 from collections import Counter, defaultdict

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from batchinference.pipeline.arrow import require_columns, to_column, values_of
+from batchinference.pipeline.arrow import one_array, require_columns, to_column, values_of
 from batchinference.pipeline.expression import UnsuitableTypes
 from batchinference.pipeline.steps.transform import (
     RESULT_BYTES,
@@ -12,9 +12,8 @@ from batchinference.pipeline.steps.transform import (
     TransformResult,
     all_failed,
     bytes_of_copy,
-    partial_result,
 )
-from batchinference.pipeline.type_widening import is_list, is_tensor
+from batchinference.pipeline.type_widening import is_list, is_tensor, plain_column
 from batchinference.spec.steps import Explode
 
 
@@ -45,11 +44,12 @@ class ExplodeList(Transform):
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        result = TransformResult(pa.table(columns), parents)
-        return result if rows == batch.num_rows else partial_result(result, rows)
+        done = rows if rows < batch.num_rows else None
+        return TransformResult(pa.table(columns), parents, rows=done)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index (int64) of each. Raises UnsuitableTypes."""
+        column = plain_column(column)
         if is_tensor(column.type):
             return _of_tensors(column)
         if pa.types.is_null(column.type):  # only nulls in this block; other blocks may have lists
@@ -59,7 +59,7 @@ class ExplodeList(Transform):
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
                 "needs lists"
             )
-        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        array = one_array(column)
         # a null list may refer to elements, but flattening skips them: its length counts as 0
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
         return pc.list_flatten(array), np.repeat(np.arange(len(array)), lengths)

@@ -4,8 +4,7 @@ The key of a row is the hash of the inputs of the model. A cache has one directo
 named by the hash of the model's files and settings (`model_digest`). A cache file is never changed.
 It holds the keys of some rows, and then their results as an Arrow IPC stream. Its name contains a
 hash of the digest and the content, so that a damaged file or a file of another model is not used.
-Jobs that write the same results at the same time write two valid files.
-"""
+Jobs that write the same results at the same time write two valid files."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from batchinference.pipeline.arrow import concat, to_column, with_column, with_n
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.returned_values import InputColumn, chunks_of
 from batchinference.pipeline.steps.transform import TransformResult
-from batchinference.pipeline.type_widening import exact_cast, is_text, nested_types, unify_types
+from batchinference.pipeline.type_widening import exact_cast, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
@@ -22,7 +22,7 @@ Misfits = dict[int, Exception]
 """By row index, the error of each row whose value does not fit its column."""
 _NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
 """Types that have a length, but count as one value: a text, for example, is no list of letters."""
-_NO_COLUMN = (TypeError, ValueError)
+_NO_COLUMN = (TypeError, ValueError, OverflowError)
 """The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
 
@@ -50,8 +50,7 @@ class ResultColumns:
     row does not fit if Arrow does not know the type of its value, if no type suits both this value
     and the column, or if the conversion would change the value:
 
-        batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double
-    """
+        batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double"""
 
     def __init__(self, step: str) -> None:
         self._step = step
@@ -123,7 +122,7 @@ class ResultColumns:
             if not _is_sequence(values):
                 raise no_column_error(self._step, name, values, error) from error
             return self._row_by_row(name, values, {})
-        kind = _wider(self._types.get(name, pa.null()), column.type)
+        kind = unify_types(self._types.get(name, pa.null()), column.type)
         cast = None if kind is None else _cast(column, kind)
         if cast is None:
             return self._row_by_row(name, values, {})
@@ -142,7 +141,7 @@ class ResultColumns:
                 misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
         kind = self._types.get(name) or _most_common(column.type for column in columns.values())
         for row, column in list(columns.items()):
-            wider = _wider(kind, column.type)
+            wider = unify_types(kind, column.type)
             if wider is None:
                 message = f"column '{name}' is {kind}, and this row has {columns.pop(row).type}"
                 misfits[row] = TypeError(message)
@@ -153,7 +152,7 @@ class ResultColumns:
         for row in casts.keys() - fitting:
             message = f"column '{name}' is {kind}, which cannot hold {values[row]!r:.99}"
             misfits[row] = ValueError(message)
-        return _Column(_concatenated(values, fitting, kind), misfits)
+        return _Column(_concatenated(fitting.values(), kind), misfits)
 
 
 def _with_columns(batch: pa.Table, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
@@ -216,17 +215,6 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
 
 
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type for values of both types; None if no such type keeps texts as texts."""
-    wider = unify_types(one, other)
-    fits = wider is not None and _text_count(wider) >= max(_text_count(one), _text_count(other))
-    return wider if fits else None
-
-
-def _text_count(kind: pa.DataType) -> int:
-    return sum(map(is_text, nested_types(kind)))
-
-
 def _cast(
     column: pa.Array | pa.ChunkedArray, kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray | None:
@@ -235,18 +223,14 @@ def _cast(
         return column
     try:
         return exact_cast(column, kind)
-    except pa.ArrowInvalid:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
 def _concatenated(
-    values: Any, columns: Mapping[int, pa.Array | pa.ChunkedArray], kind: pa.DataType
+    columns: Iterable[pa.Array | pa.ChunkedArray], kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray:
-    """Return one column of the type `kind`. `columns` has, by row index, columns of one row.
-    `values` are the values of all rows."""
+    """Return one column of the type `kind` that has the rows of all columns."""
     if not isinstance(kind, pa.BaseExtensionType):
-        return pa.chunked_array(chain.from_iterable(map(chunks_of, columns.values())), kind)
-    try:
-        return to_column([values[row] for row in columns])
-    except _NO_COLUMN:  # None mixed with tensors, which only concat supports
-        return concat([pa.table({"column": column}) for column in columns.values()]).column(0)
+        return pa.chunked_array(chain.from_iterable(map(chunks_of, columns)), kind)
+    return concat([pa.table({"column": column}) for column in columns]).column(0)

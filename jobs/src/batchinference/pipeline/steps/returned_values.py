@@ -1,8 +1,7 @@
 """Copies the values that user code returns, and recognizes input values that it returns unchanged.
 
 A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So if a value
-equals the value in the input column of the same name, the value of that column is used.
-"""
+equals the value in the input column of the same name, the value of that column is used."""
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.row_batch import without_rows
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import class_of, load_step
 from batchinference.pipeline.steps.transform import Transform, TransformResult, split_prepared
-from batchinference.pipeline.type_widening import empty_table
 
 if TYPE_CHECKING:
     from batchinference.spec.steps import Step

@@ -64,18 +64,12 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result in which the batch rows in `errors` have failed. Rows made from failed batch
-    rows are left out."""
+    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
     failed = {**errors, **result.failed}
     return replace(result, table=table, parents=result.parents[good], failed=failed)
-
-
-def partial_result(result: pa.Table | TransformResult, rows: int) -> TransformResult:
-    """Return a result that covers only the first `rows` rows of a batch."""
-    return replace(as_result(result), rows=rows)
 
 
 def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:

@@ -3,8 +3,7 @@
 The code takes a batch (a dict of NumPy arrays), a row (a dict of Python values, and of NumPy arrays
 for tensors), or with `predictBatch`, for existing classes, a list of values. If code that takes a
 row raises an error, only that row fails, and no other row is computed again. A row also fails if
-the returned value does not fit the type of its column (see result_columns).
-"""
+the returned value does not fit the type of its column (see result_columns)."""
 
 from __future__ import annotations
 
@@ -126,8 +125,7 @@ class MapBatches(UserCode):
     def _result(
         self, batch: pa.Table, inputs: Batch, returned: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        """Return the result of the step. Columns that the code has returned as the same arrays as
-        in `inputs` are not converted."""
+        """Return the result of the step. Arrays of `inputs` that are returned are not converted."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: copied(returned[name]) for name in returned if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
@@ -336,6 +334,8 @@ def _series(series: pd.Series, decode: bool = False) -> Any:
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)
+    if decode and categories is not None and categories.dtype.kind in "iu":  # next to None, int64
+        return pa.Array.from_pandas(series).dictionary_decode()
     if categories is not None and (decode or categories.inferred_type in _UNENCODED):
         series = series.astype(object if series.hasnans else categories.dtype)
     listed = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype

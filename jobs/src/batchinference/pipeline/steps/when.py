@@ -41,7 +41,10 @@ class Conditional(Transform):
         self._reads = None if step.facts.user_code else set(step.facts.reads)
         self.result_columns = getattr(transform, "result_columns", None)
         self._adds = set(adds)
-        self._added = {name: _type_of(kind) for name, kind in adds.items()}
+        self._added = {
+            name: pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)
+            for name, kind in adds.items()  # a list may be a list or a tensor
+        }
         """The types of the columns that the step adds or replaces: null until a type is known. For
         user code, these are all columns of the results, because the code may replace any column."""
 
@@ -149,8 +152,3 @@ class Conditional(Transform):
             else:
                 columns[name] = pa.nulls(len(order), self._added[name])
         return pa.table(columns)
-
-
-def _type_of(kind: ColumnType | None) -> pa.DataType:
-    """Return the Arrow type of a declared type; null if it is unknown, or a list or tensor."""
-    return pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batchinference.pipeline.type_widening import EXTENSION_NAME, empty_table
+from batchinference.pipeline.arrow import empty_table
+from batchinference.pipeline.type_widening import EXTENSION_NAME
 
 if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location

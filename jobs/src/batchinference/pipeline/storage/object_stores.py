@@ -248,11 +248,7 @@ _ENDPOINTS = {
 
 
 def obstore_bucket(
-    scheme: str,
-    bucket: str,
-    storage: Storage,
-    prefix: str = "",
-    retries: int = CONDITIONAL_RETRIES,
+    scheme: str, bucket: str, storage: Storage, prefix: str = "", retries: int = CONDITIONAL_RETRIES
 ) -> S3Store | GCSStore | AzureStore | None:
     """Return a client of obstore for a bucket, or for a prefix in it, with the settings of pyarrow.
     Return None if only pyarrow finds the credentials, or if obstore would use another endpoint."""

@@ -1,7 +1,6 @@
 """Opens untrusted documents, and divides them into pages and elements; one module per kind.
 
-Nothing that a document refers to is fetched: no picture, no style sheet, no external entity.
-"""
+Nothing that a document refers to is fetched: no picture, no style sheet, no external entity."""
 
 from __future__ import annotations
 

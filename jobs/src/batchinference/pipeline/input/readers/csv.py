@@ -1,8 +1,7 @@
 """Reads CSV files: header, delimiter, column types of all files, and order of failed rows.
 
 `csv_records` divides text into records, `csv_dialect` translates escapes, and `csv_column_types`
-infers types. Fields are read as bytes and then converted, so a wrong value fails only its row.
-"""
+infers types. Fields are read as bytes and then converted, so a wrong value fails only its row."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.column_names import RENAME, check_known, check_names
 from batchinference.pipeline.declared_types import cast_column, name_of
 from batchinference.pipeline.errors import BadInput
@@ -38,7 +39,7 @@ from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.storage.arrow_files import check_footer, footer_in, parquet_footer
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import empty_table, map_types, shared_types, with_types
+from batchinference.pipeline.type_widening import map_types, shared_types, with_types
 from batchinference.spec.column_types import ColumnType, parse_types
 
 if TYPE_CHECKING:

@@ -1,7 +1,6 @@
 """Reads text files in chunks of complete lines, reads samples, and opens and decompresses files.
 
-A text file is decompressed while it is read if its extension names a compression, such as .gz.
-"""
+A text file is decompressed while it is read if its extension names a compression, such as .gz."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Reads WebDataset tar archives, one row per sample.
 
 The types of JSON members are inferred from the first samples of a few archives and apply to all
-archives.
-"""
+archives."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 There is one module per format. The modules for Hugging Face and Lance use datasources of Ray.
 
 An input consists of parts, and each read task of Ray reads one part. If a source has a version, a
-job resumes unless the version has changed. Without a version, each attempt starts over.
-"""
+job resumes unless the version has changed. Without a version, each attempt starts over."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Reads datasets of the Hugging Face Hub, or folders that `datasets` saved, with Ray's datasource.
 
 `state.json` in a saved folder lists the data files, and `datasets` would open any path in the list.
-The folder is untrusted, so this module refuses files outside of the folder.
-"""
+The folder is untrusted, so this module refuses files outside of the folder."""
 
 from __future__ import annotations
 

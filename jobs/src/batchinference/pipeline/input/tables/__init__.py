@@ -2,8 +2,7 @@
 
 An input snapshot lists data files with their deleted rows, so a resumed job reads the same rows
 although the table has changed. Deleted rows have no row ids. With `write.mode: append`, a
-later run reads the changes after the last version that the job has read.
-"""
+later run reads the changes after the last version that the job has read."""
 
 from __future__ import annotations
 

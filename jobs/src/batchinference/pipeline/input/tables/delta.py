@@ -2,8 +2,7 @@
 
 The library lists the files of a version. This module reads changes from the commits of the log. A
 commit that rewrites files has change files if the change data feed is enabled. In a commit without
-change files, the rows of added files are inserted, and the rows of removed files are deleted.
-"""
+change files, the rows of added files are inserted, and the rows of removed files are deleted."""
 
 from __future__ import annotations
 

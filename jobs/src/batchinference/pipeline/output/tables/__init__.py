@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import tensors_to_lists
+from batchinference.pipeline.arrow import empty_table, tensors_to_lists
 from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
@@ -42,7 +42,6 @@ from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import (
     TypeMismatch,
     cast_to,
-    empty_table,
     is_complete,
     is_list,
     map_nulls,

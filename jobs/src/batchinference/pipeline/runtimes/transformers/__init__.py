@@ -1,8 +1,7 @@
 """Runs models of the transformers library.
 
 The tasks in `encoders.MODELS` call the model itself. Generation tasks call its `generate`. Other
-tasks use the library's pipeline for the task.
-"""
+tasks use the library's pipeline for the task."""
 
 from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device

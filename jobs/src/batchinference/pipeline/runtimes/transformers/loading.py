@@ -2,8 +2,7 @@
 names of their options against the signatures of the library.
 
 The library silently ignores most unknown options. A few parts, such as custom tokenizers, accept
-names that are in no signature. The options of these parts are not checked.
-"""
+names that are in no signature. The options of these parts are not checked."""
 
 import inspect
 import json

@@ -1,8 +1,7 @@
 """Converts images, audio and video to the tensors that the model requires.
 
 Images of small batches are resized and normalized on the GPU of the model. The functions here
-refuse texts, because the library would treat a text as an address, and fetch a file from it.
-"""
+refuse texts, because the library would treat a text as an address, and fetch a file from it."""
 
 import inspect
 import math

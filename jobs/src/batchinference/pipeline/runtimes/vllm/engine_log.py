@@ -1,8 +1,7 @@
 """Finds out from the standard error why vLLM's engine died.
 
 The error of a dead engine does not say why. The processes of the engine write the reason to the
-standard error, which they share with this process. In Ray's processes, standard error is a file.
-"""
+standard error, which they share with this process. In Ray's processes, standard error is a file."""
 
 import os
 import stat

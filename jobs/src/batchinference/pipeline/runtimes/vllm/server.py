@@ -1,8 +1,7 @@
 """Calls vLLM's server for the OpenAI API within the process, without a port.
 
 Parameters and responses are those of `vllm serve` and `vllm run-batch`. Only this module imports
-modules of the server, because they move between versions of vLLM.
-"""
+modules of the server, because they move between versions of vLLM."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

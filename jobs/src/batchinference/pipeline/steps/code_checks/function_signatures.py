@@ -1,8 +1,7 @@
 """Checks whether the callable of a step takes the step's arguments, by reading its source code.
 
 Only reports code that always fails. Conditional definitions, definitions with a decorator other
-than dataclass, and classes with a base class of another module are not checked.
-"""
+than dataclass, and classes with a base class of another module are not checked."""
 
 import ast
 import builtins

@@ -183,7 +183,7 @@ class TestSql:
         nulls = database(tmp_path / "b.db", [*ROWS, {"id": None, "text": "lost", "score": 0}])
         options = {"shardKeys": ["id"], "overrideNumBlocks": 2}
         for source, more, reason in (
-            (nulls, {"shardHashFn": "ABS"}, r"shardKeys: 1 row\(s\) have no value there"),
+            (nulls, {"shardHashFn": "ABS"}, r"shardKeys: .*\(1\)"),
             (url, {}, r"shardHashFn: the database cannot compute MOD"),
         ):
             with pytest.raises(BadInput, match=reason):

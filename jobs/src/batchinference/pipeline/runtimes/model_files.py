@@ -25,7 +25,6 @@ from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import expanded, is_local, local_path
 from batchinference.spec.models import (
     Model,
-    OnnxModel,
     SentenceTransformersModel,
     TransformersModel,
     VllmModel,
@@ -332,7 +331,7 @@ def onnx_file(path: str) -> str:
 def check_folder(model: Model) -> None:
     """Raise ModelLoad if a local source has no model of transformers or sentence-transformers, or
     a model that is not for the task, or not one ONNX file. Other models are not checked."""
-    if isinstance(model, OnnxModel) and is_path(model.source):
+    if model.runtime == "onnx" and is_path(model.source):
         onnx_file(str(expanded(model.source)))
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
         return

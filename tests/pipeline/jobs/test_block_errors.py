@@ -94,13 +94,15 @@ def test_overlapping_executions_leave_the_real_ray_behind() -> None:
 
 
 def test_error_of_a_step_ends_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    control = ExecutionControl(stop=Mock(side_effect=ConnectionError))
+    control = ExecutionControl(stop=Mock(side_effect=[ConnectionError, None]))
     control.record_later(WorkerCrashedError())
     control.check()
     control.record_later(JobFailure("first"))
     control.record_later(JobFailure("second"))
-    control.on_step([])
+    for _ in range(3):
+        control.on_step([])
     assert control.draining, "running tasks commit the rows that they have"
+    assert control.stop.call_count == 2, "Ray did not answer the first time"
     with pytest.raises(JobFailure, match="first"):
         control.check()
     later = time.monotonic() + control_module.ABORT_SECONDS

@@ -196,18 +196,37 @@ def test_second_request_ends_at_once(long: Long) -> None:
     assert long.given_up
 
 
+def twice(stop: StopSignal) -> None:
+    for _ in range(2):
+        stop.ask(signal.SIGINT)
+
+
+def test_second_request_before_work_ends_it_at_once() -> None:
+    stop = StopSignal()
+    twice(stop)
+    with pytest.raises(Interrupted), stop.interrupting():
+        pytest.fail("the work begins")
+
+
 @pytest.mark.parametrize(
     "work",
-    ["job.prepare_pass", "execution.executor.Executor.rewrite_files", "job.swap_in_replacement"],
+    [
+        "input.file_input._list_now",
+        "job.prepare_pass",
+        "execution.prepared_pass.PreparedPass.close",
+        "execution.executor.Executor.rewrite_files",
+        "job.swap_in_replacement",
+    ],
 )
 def test_second_request_ends_work_before_and_after_the_rows(tmp_path: Path, work: str) -> None:
-    job = small_job(write_input(tmp_path / "in"), tmp_path / "out", mode="overwrite")
+    mode = "append" if "list" in work else "overwrite"
+    job = small_job(write_input(tmp_path / "in"), tmp_path / "out", mode=mode)
+    job["spec"]["read"] |= {"onChange": "recompute"} if "list" in work else {}
     assert run_without_ray(job).state == JobState.SUCCEEDED
     stop = StopSignal()
 
     def long(*_: object, **__: object) -> None:
-        for _ in range(2):
-            stop.ask(signal.SIGINT)
+        twice(stop)
 
     with patch(f"batchinference.pipeline.{work}", long):
         report = run_without_ray(job, stop=stop)

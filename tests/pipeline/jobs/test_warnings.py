@@ -16,7 +16,7 @@ from batchinference.api.output_status import stored_jobs
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.prepared_pass import PreparedPass
 from batchinference.pipeline.output.tables.sql import SqlTable
-from batchinference.spec.report import Report
+from batchinference.spec.report import JobState, Report
 from batchinference.spec.warnings import WarningCount, WarningName
 from batchinference.spec.write import WriteSql
 from support.documents.minimal import Document, document
@@ -49,7 +49,11 @@ def test_storage_error_while_a_job_runs_is_no_failure(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PreparedPass, "warnings", Mock(side_effect=OSError("busy")))
-    assert quantities(run_without_ray(job(source)).warnings) == [("TextCut", "cut", 4, 17)]
+    published: list[Report] = []
+    report = run_without_ray(job(source), published.append)
+    assert quantities(report.warnings) == [("TextCut", "cut", 4, 17)]
+    states = [each.state for each in published if each.counts is not None]
+    assert JobState.RUNNING in states, "the progress is published nevertheless"
 
 
 def quantities(warnings: list[WarningCount]) -> list[tuple[str, str | None, int, int | None]]:

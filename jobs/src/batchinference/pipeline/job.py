@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -103,10 +103,19 @@ class JobRun:
         try:
             self._publish_first()
             targets = output_targets(self.job.spec, layout, has_changes(self.job.spec))
-            reports = [self._run_output(target) for target in targets]
+            reports = [self._run_output(target) for target in self._interruptible(targets)]
             return self._publish(self._finished.pop() if self._finished else reports[-1])
         except Exception as error:  # noqa: BLE001 - every error becomes a report
             return self._fail(self._with_crash_location(root_cause(error)))
+
+    def _interruptible(self, targets: Iterator[OutputTarget]) -> Iterator[OutputTarget]:
+        """Yield the outputs. A second signal also ends the listing of the input in between."""
+        while True:
+            with self.stop.interrupting():
+                target = next(targets, None)
+            if target is None:
+                return
+            yield target
 
     def _run_output(self, target: OutputTarget) -> Report:
         """Run the job for one output, and return the final report without publishing it."""
@@ -169,7 +178,8 @@ class JobRun:
             except JobFailure as failure:
                 if not (failed := search.retries_with_fewer(failure)):
                     raise
-        self._end = end = run.close()
+        with self.stop.interrupting():
+            self._end = end = run.close()
         if executor.control.measured and not failed:
             search.record(end.notes)
         retries = {"retries": len(executor.control.losses), "task": run.job_pass.number}
@@ -187,9 +197,10 @@ class JobRun:
         try:
             run.job_pass.check_lease()
             counts = run.counts()
-            self._reports.warnings = run.warnings(counts)
         except OSError:
             return  # a storage error may be transient; the next update tries again
+        with suppress(OSError):
+            self._reports.warnings = run.warnings(counts)
         self._reports.read(counts, executor.control.stage)
         self._reports.add_capacity(executor.capacity)
         self._publish(self._reports.build())

@@ -54,6 +54,7 @@ class ExecutionControl:
     """Whether no further tasks start. Running tasks commit the results that they have."""
     given_up: bool = False
     """Whether the execution must raise an error and end."""
+    _stop_requested: bool = False
     losses: list[JobFailure] = field(default_factory=list)
     """The causes of lost tasks and actor calls in this pass."""
     failure: Failure | None = None
@@ -63,10 +64,11 @@ class ExecutionControl:
 
     def drain(self) -> None:
         """Start no further tasks, and request the processes of this pass to stop."""
-        if not self.draining:
-            self.draining = True
-            with suppress(Exception):  # Ray may not answer, and the cause of a failure remains
+        self.draining = True
+        if not self._stop_requested:
+            with suppress(Exception):  # Ray may not answer; `on_step` asks again
                 self.stop()
+                self._stop_requested = True
 
     def give_up(self) -> None:
         """Make the execution raise an error soon. Shutting down Ray during an execution would end
@@ -116,9 +118,9 @@ class ExecutionControl:
         the failure after ABORT_SECONDS. Raises JobFailure if the execution was given up."""
         if self.given_up:
             raise JobFailure("given up")
-        if self.failure is not None:
-            if time.monotonic() - self.failure.at >= ABORT_SECONDS:
-                self.check()
+        if self.failure is not None and time.monotonic() - self.failure.at >= ABORT_SECONDS:
+            self.check()
+        if self.draining or self.failure is not None:
             self.drain()
         self.stage = busy[-1] if busy else self.stage
         since = self.measured_since

@@ -72,16 +72,19 @@ class StopSignal:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """While the block runs, a second signal raises Interrupted. The block leaves its work as if
-        the process was killed."""
-        self._interrupts = True
+        """While the block runs, a second signal raises Interrupted, also if it came before. The
+        block leaves its work as if the process was killed."""
         try:
-            yield
-        except KeyboardInterrupt:
+            self._interrupts = True
+            try:
+                if self.forced.is_set():
+                    self.check()
+                yield
+            finally:
+                self._interrupts = False
+        except KeyboardInterrupt:  # a signal may also come in the last line
             self.check()
             raise
-        finally:
-            self._interrupts = False
 
     def check(self) -> None:
         """Raise Interrupted if a stop was requested."""

@@ -84,16 +84,6 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
 
 
 @in_virtual_time
-async def test_ray_job_of_a_job_that_was_deleted_without_it_is_deleted(harness: Harness) -> None:
-    async with harness.operator():
-        await harness.run_job()
-        harness.cluster.patch("RayJob", "job-1", {"metadata": {"ownerReferences": []}})
-        harness.cluster.delete("BatchInference", "job")
-        await asyncio.sleep(1)
-        assert harness.cluster.get("RayJob", "job-1") is None
-
-
-@in_virtual_time
 async def test_refused_deletion_of_a_cluster_is_repeated_less_and_less_often(
     harness: Harness,
 ) -> None:

@@ -172,9 +172,6 @@ class JobController:
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
         ray_jobs = self.cache.ray_jobs(key)  # with this label, which a user may have set
-        for ray_job in ray_jobs:
-            if ray_job.orphaned and not await self.api.has_job(*key):
-                await self.api.delete_ray_job(key[0], ray_job)
         orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
         for orphan in orphans:
             if seconds_since(orphan.deleted_at, self.now()) >= ORPHAN_SECONDS:

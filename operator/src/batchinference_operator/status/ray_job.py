@@ -230,13 +230,6 @@ class RayJobView:
         return bool(self.deleted_at)
 
     @property
-    def orphaned(self) -> bool:
-        """Whether it has lost its owner, as after `kubectl delete --cascade=orphan`, and runs on
-        without limits. Only RayJobs of the operator have a generation."""
-        lost = self.owner_uid is None and self.generation is not None
-        return lost and not (self.deleting or self.ended)
-
-    @property
     def suspended(self) -> bool:
         """Whether it is suspended and has not ended."""
         return self.suspend and not self.ended

@@ -108,12 +108,15 @@ def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
     """Return the last crash if the attempt must end because too many pods have crashed, else None.
 
     `pods` is the current number of pods, which raises the limit for workers. Workers are ignored if
-    a head has crashed, because all workers end with their head.
+    a head has crashed, because all workers end with their head. Rejected pods count separately.
     """
-    heads = [crash for crash in crashes if crash.of_head]
-    limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
-    counted = heads or crashes
-    return counted[-1] if len(counted) >= limit else None
+    for rejected in (False, True):
+        ended = [crash for crash in crashes if crash.rejected == rejected]
+        heads = [crash for crash in ended if crash.of_head]
+        limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
+        if len(counted := heads or ended) >= limit:
+            return counted[-1]
+    return None
 
 
 def describe_crashes(crashes: Sequence[Crash]) -> str:

@@ -26,8 +26,8 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_112,
     "jobs/src": 70_160,
-    "operator/src": 8_761,
-    "tests": 113_576,
+    "operator/src": 8_788,
+    "tests": 113_628,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

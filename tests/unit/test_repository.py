@@ -26,8 +26,12 @@ FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
     "jobs/src/batchinference/pipeline": 46_128,
     "jobs/src": 70_176,
-    "operator/src": 8_761,
-    "tests": 113_601,
+    "operator/src": 8_788,
+    "tests": 113_657,
+    "jobs/src/batchinference/pipeline": 46_128,
+    "jobs/src": 70_176,
+    "operator/src": 8_788,
+    "tests": 113_657,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -346,9 +346,6 @@ class FakeKubeApi:
         self.end("remove RayJob")
         await self._remove_cluster(seen)
 
-    async def has_job(self, namespace: str, name: str) -> bool:
-        return self.cluster.get("BatchInference", name) is not None
-
     async def delete_job(self, namespace: str, name: str, uid: str, **version: str) -> None:
         await self.begin("delete BatchInference")
         metadata = (self.cluster.get("BatchInference", name) or {}).get("metadata", {})

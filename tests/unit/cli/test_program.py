@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -125,6 +126,7 @@ def test_the_driver_runs_the_plan_of_the_operator(
     given, changed = (document(cluster={"workers": {"cpu": cpus}}) for cpus in (1, 2))
     job, other = parse(given), parse(changed)
     text, plans = serialize_plan(plan_for_cluster(other.spec)), []
+    assert json.loads(text)["single_segment"] is True, "images of earlier versions require it"
     files = {JOB_PATH: yaml.safe_dump(given), PLAN_PATH: text}
     monkeypatch.setattr(run, "read_file_or_stdin", files.__getitem__)
     monkeypatch.setattr(run, "pipeline_is_installed", lambda: True)

@@ -15,7 +15,7 @@ from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.status.ray_job import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import CONFIG, NAMESPACE, job_body, ray_job_body
+from support.operator.objects import CONFIG, FAILED, NAMESPACE, job_body, ray_job_body
 from support.operator.virtual_time import in_virtual_time, until
 from support.tiers import examples
 
@@ -115,6 +115,23 @@ async def test_next_job_starts_when_one_is_suspended(harness: Harness) -> None:
         assert live(harness) == ["job-b-1"]
         harness.cluster.patch("BatchInference", "job-a", {"spec": {"suspend": False}})
         await until(lambda: harness.reason("job-a") == "AdmissionPending")
+
+
+@in_virtual_time
+async def test_deleted_job_that_a_finalizer_keeps_counts_until_its_ray_job_ends(
+    harness: Harness,
+) -> None:
+    harness.cluster.finalizers_hold = True
+    async with harness.operator(config=at_most(1)):
+        await start_a_and_queue_b(harness)
+        harness.cluster.patch("BatchInference", "job-a", {"metadata": {"finalizers": ["other"]}})
+        harness.cluster.delete("BatchInference", "job-a")
+        await asyncio.sleep(1)
+        harness.cluster.patch("RayJob", "job-a-1", {"metadata": {"ownerReferences": []}})
+        await asyncio.sleep(3600)
+        assert harness.reason("job-b") == "AdmissionPending"
+        harness.cluster.patch("RayJob", "job-a-1", {"status": FAILED})
+        await until(lambda: harness.phase("job-b") == "Starting", 10)
 
 
 @pytest.mark.parametrize("at_creation", [False, True], ids=["before", "at-creation"])

@@ -7,14 +7,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_poller import Answer
-from batchinference_operator.controller.job_controller import ORPHAN_SECONDS, JobController
+from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import NAMESPACE, UID, owner, ray_job_body, report
@@ -83,14 +85,17 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         assert harness.calls == []
 
 
+@pytest.mark.parametrize("owners", [[], [owner("w", kind="Workflow")]], ids=["orphan", "adopted"])
 @in_virtual_time
-async def test_ray_job_of_a_job_that_was_deleted_without_it_is_deleted(harness: Harness) -> None:
+async def test_ray_job_of_a_job_that_was_deleted_without_it_is_kept(
+    harness: Harness, owners: list[dict[str, Any]]
+) -> None:
     async with harness.operator():
         await harness.run_job()
-        harness.cluster.patch("RayJob", "job-1", {"metadata": {"ownerReferences": []}})
+        harness.cluster.patch("RayJob", "job-1", {"metadata": {"ownerReferences": owners}})
         harness.cluster.delete("BatchInference", "job")
-        await asyncio.sleep(1)
-        assert harness.cluster.get("RayJob", "job-1") is None
+        await asyncio.sleep(3 * ORPHAN_SECONDS)
+        assert harness.count("remove RayJob") == 0
 
 
 @in_virtual_time

@@ -233,7 +233,7 @@ async def test_unreadable_events_do_not_block_a_job(
         for name in pods:
             harness.cluster.put(pod_body(name, **placed(), **waiting("ContainerCreating")))
         await asyncio.sleep(95)
-        assert 1 <= harness.count("get Events") - before <= 4, "it is not repeated per pod"
+        assert harness.count("get Events") - before == 1, "it is not repeated per pod"
         await asyncio.sleep(505)
         harness.cluster.patch("BatchInference", "job", {"spec": {"suspend": True}})
         await until(lambda: harness.cluster.get("RayJob", "job-1") is None, 30)

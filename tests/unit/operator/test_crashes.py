@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.status.failure_cause import MAX_HEAD_CRASHES, MAX_WORKER_CRASHES
-from batchinference_operator.status.pods import MAX_MESSAGE, Crash, crash_of
+from batchinference_operator.status.pods import MAX_MESSAGE, Crash, PodView, crash_of
 from batchinference_operator.status.ray_job import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness
@@ -111,10 +112,11 @@ def test_each_pod_counts_once_for_any_name() -> None:
     assert [crash.pod for crash in observed.crashes] == ["a", "b", "c"]
 
 
-def crashes(count: int, *, of_head: bool = True) -> tuple[Crash, ...]:
+def crashes(
+    count: int, *, of_head: bool = True, cause: Cause = Cause.CRASH_LOOP
+) -> tuple[Crash, ...]:
     return tuple(
-        Crash(str(number), Cause.CRASH_LOOP, f"exit code {number}", of_head)
-        for number in range(count)
+        Crash(str(number), cause, f"exit code {number}", of_head) for number in range(count)
     )
 
 
@@ -130,20 +132,39 @@ def test_crash_before_the_driver_starts_is_reported() -> None:
     assert (loop.phase, loop.reason) == ("Starting", "Starting")
 
 
+@pytest.mark.parametrize("cause", [Cause.CRASH_LOOP, Cause.NODE_LOST])
 @pytest.mark.parametrize(
     ("limit", "of_head"), [(MAX_HEAD_CRASHES, True), (MAX_WORKER_CRASHES, False)]
 )
-def test_attempt_fails_after_too_many_crashes(limit: int, of_head: bool) -> None:
-    loop = ReconcileLoop()
+def test_attempt_fails_after_too_many_crashes(limit: int, of_head: bool, cause: Cause) -> None:
+    loop = ReconcileLoop(retry={"onCause": {"NodeLost": "Fail"}})
     loop.start()
-    loop.crashes = crashes(limit - 1, of_head=of_head)
+    loop.pods = (PodView.of(pod_body("job-1-head" if of_head else "job-1-worker")),)
+    loop.crashes = crashes(limit - 1, of_head=of_head, cause=cause)
     loop.reconcile()
     assert loop.phase == "Pending"
-    loop.crashes = crashes(limit, of_head=of_head)
+    loop.crashes = crashes(limit, of_head=of_head, cause=cause)
     loop.reconcile()
-    assert (loop.phase, loop.attempt["cause"]) == ("Failed", "CrashLoop")
+    assert (loop.phase, loop.attempt["cause"]) == ("Failed", cause)
     assert f"exit code {limit - 1}" in loop.attempt["message"]
-    assert loop.reconcile().delete_ray_jobs, "the RayJob does not go on"
+    assert loop.reconcile(30).delete_ray_jobs, "the RayJob does not go on"
+
+
+@pytest.mark.parametrize(
+    ("times", "cause"),
+    [([None], "NodeLost"), ([1.0], "DeadlineExceeded"), ([], "DeadlineExceeded")],
+    ids=["waits", "started", "no-pod"],
+)
+def test_rejected_head_is_the_cause_at_a_deadline_unless_another_head_has_started(
+    times: list[float | None], cause: str
+) -> None:
+    loop = ReconcileLoop(deadlines={"pending": "10m"})
+    loop.start()
+    loop.pods = tuple(replace(PodView.of(pod_body()), scheduled_at=at) for at in times)
+    loop.crashes = crashes(1, cause=Cause.NODE_LOST)
+    loop.reconcile(1)
+    loop.reconcile(700)
+    assert loop.attempt["cause"] == cause
 
 
 def test_head_that_ends_with_all_its_workers_is_not_a_crash_loop() -> None:
@@ -153,6 +174,9 @@ def test_head_that_ends_with_all_its_workers_is_not_a_crash_loop() -> None:
     loop.crashes = (*crashes(1), *workers)
     loop.reconcile()
     assert loop.phase == "Pending"
+    loop.crashes = (*crashes(1, cause=Cause.NODE_LOST), *workers)
+    loop.reconcile()
+    assert (loop.phase, loop.attempt["cause"]) == ("Failed", "CrashLoop"), "a rejection hides it"
 
 
 def test_crash_loop_is_retried_if_the_policy_allows_it() -> None:

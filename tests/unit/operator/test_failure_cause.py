@@ -9,6 +9,7 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState, Report, failure_line
+from batchinference_operator.status.conditions import MAX_MESSAGE
 from batchinference_operator.status.failure_cause import (
     DISRUPTION_SECONDS,
     failure_cause,
@@ -18,7 +19,7 @@ from batchinference_operator.status.pods import Disruption
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 from plugins.messages import Messages
-from support.operator.objects import FAILED, ray_job_body, report
+from support.operator.objects import FAILED, RUNNING, ray_job_body, report
 
 KILLED = Disruption(Cause.OUT_OF_MEMORY, "pod job-1-worker: killed", of_head=False)
 EVICTED = Disruption(Cause.NODE_LOST, "pod job-1-head: evicted", of_head=True)
@@ -176,12 +177,23 @@ def test_specific_cause_of_the_driver_wins_over_any_loss() -> None:
 def test_credentials_in_the_end_of_a_log_are_masked() -> None:
     _, message = failure_cause(seen(message="log:\nPASSWORD=hunter2\n"), None, ())
     assert message == "log: PASSWORD=***"
+    log = (
+        f"{'x' * (MAX_MESSAGE - 35)} postgresql://admin:hunter2-hunter2-hunter2@db/x {'x' * 20_000}"
+    )
+    _, message = failure_cause(seen(message=log), None, ())
+    assert (len(message), "hunter" in message) == (MAX_MESSAGE, False)
 
 
-def test_deletion_of_the_ray_job_explains_a_stopped_driver() -> None:
-    deleted = replace(seen(), deleted_at="2026-03-01T12:09:00Z")
+def test_deletion_of_a_running_ray_job_explains_a_stopped_driver() -> None:
+    deleted = replace(RayJobView.of(ray_job_body(**RUNNING)), deleted_at="2026-03-01T12:09:00Z")
     cause, _ = failure_cause(deleted, failure_report("Interrupted"), (EVICTED,))
     assert cause == Cause.RAY_JOB_DELETED
+
+
+@pytest.mark.parametrize("reason", ["Application", "WorkerCrashed"])
+def test_deletion_of_an_ended_ray_job_is_not_the_cause(reason: str) -> None:
+    deleted = replace(seen(), deleted_at="2026-03-01T12:11:00Z")
+    assert failure_cause(deleted, failure_report(reason), ()) == (reason, "boom")
 
 
 def test_lost_pod_explains_a_crashed_worker() -> None:

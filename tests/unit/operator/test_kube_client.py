@@ -386,13 +386,6 @@ async def test_few_pages_are_read_at_the_same_time(
     assert len(asked) == 10
 
 
-@pytest.mark.parametrize("items", [[], [body("BatchInference")]], ids=["gone", "there"])
-async def test_existence_of_a_job_is_read_by_its_name(connect: Connect, items: list[Any]) -> None:
-    client, server = await connect(answering(200, {"items": items, "metadata": {}}))
-    assert await client.has_job(NAMESPACE, "job") is bool(items)
-    assert [one.query["fieldSelector"] for one in server.requests] == ["metadata.name=job"]
-
-
 async def test_runs_of_a_schedule_are_listed_by_label_up_to_a_limit(connect: Connect) -> None:
     page = [body("BatchInference")] * PAGE
     client, server = await connect(

@@ -25,7 +25,7 @@ from batchinference_operator.reconcile.driver_report import (
     must_poll_driver,
 )
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS, reconcile
 from batchinference_operator.reconcile.requeue import (
     IDLE_SECONDS,
     NO_PODS_SECONDS,
@@ -440,13 +440,19 @@ def test_deleting_job_gets_no_actions() -> None:
 
 
 def test_ray_job_of_a_deleted_job_that_a_finalizer_keeps_is_deleted() -> None:
-    going = job(deletionTimestamp=to_rfc3339(NOW))
-    assert not queue_entry(going.with_status(planned_job().status), CONFIG.defaults).running
-    observed = Observed(going, {"job-1": view(**RUNNING)})
-    assert act(observed, NOW + timedelta(seconds=59)) == Actions(requeue_after=1)
-    actions = act(observed, NOW + timedelta(seconds=60))
+    observed = Observed(job(deletionTimestamp=to_rfc3339(NOW)), {"job-1": view(**RUNNING)})
+    assert act(observed, NOW + timedelta(seconds=299)) == Actions(requeue_after=1)
+    actions = act(observed, NOW + timedelta(seconds=ORPHAN_SECONDS))
     assert [one.name for one in actions.delete_ray_jobs] == ["job-1"]
-    assert (actions.status, actions.requeue_after) == (None, 60)
+    assert (actions.status, actions.requeue_after) == (None, ORPHAN_SECONDS)
+
+
+def test_ray_job_that_is_being_deleted_late_is_left_to_kuberay() -> None:
+    deleted = replace(view(**RUNNING), deleted_at=to_rfc3339(NOW + timedelta(seconds=290)))
+    pods = (PodView.of(pod_body()),)
+    observed = Observed(job(deletionTimestamp=to_rfc3339(NOW)), {"job-1": deleted}, pods)
+    deletions = [act(observed, NOW + timedelta(seconds=n)).delete_ray_jobs for n in (400, 590)]
+    assert deletions == [(), (deleted,)]
 
 
 @pytest.mark.parametrize(

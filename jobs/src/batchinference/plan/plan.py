@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from pydantic import computed_field
+
 from batchinference.plan.column_checks import check_columns
 from batchinference.plan.groups import CPU_GROUP, WorkerGroup, group_of, groups_of
 from batchinference.plan.machine import fit_to_machine, fit_to_memory
@@ -43,11 +45,11 @@ class Plan:
     measured_seconds: float = 20.0
     """Seconds for which each number of replicas per device is measured (`Stage.searches`)."""
 
+    @computed_field  # type: ignore[prop-decorator]  # earlier images require it in the plan file
     @property
     def single_segment(self) -> bool:
         """Whether no step needs a pool, so that each task reads a part of the input, runs all steps
-        and writes the results. For some inputs and outputs, rows move between tasks nevertheless:
-        see `Executor`."""
+        and writes the results. Rows of some inputs and outputs move anyway: see `Executor`."""
         return not any(stage.needs_pool for stage in self.stages)
 
     @property

@@ -25,8 +25,6 @@ def parse_plan(text: str) -> Plan:
     try:
         return _PLAN.validate_json(text)
     except ValidationError as error:
-        message = (
-            f"the plan of the operator is not valid for this image ({error.errors()[0]['msg']}). "
-            "Use an image of the operator's version"
-        )
-        raise SpecError([Problem("", message)]) from None
+        why = f"the plan of the operator is not valid for this image ({error.errors()[0]['msg']})"
+        fix = "Use an image of the operator's version"
+        raise SpecError([Problem("", f"{why}. {fix}")]) from None

@@ -147,6 +147,7 @@ class CompactJob:
     """The number of the last attempt; 0 if there is none, or if the job is settled."""
     settled: bool
     """Whether nothing is left to do for the job except to delete it later (`_is_settled`)."""
+    deleting: bool
     fields: str
     """The fields of the JobView as JSON. A settled job has only the fields that are still read."""
 
@@ -157,7 +158,7 @@ class CompactJob:
         job = _without_unused_fields(job) if settled else job
         attempt = attempt_number(job.status)
         first = job.uid, job.created_at, job.resource_version, JobSummary.of(job), attempt
-        return cls(*first, settled, json.dumps(vars(job), separators=(",", ":")))
+        return cls(*first, settled, job.deleting, json.dumps(vars(job), separators=(",", ":")))
 
     def job(self) -> JobView:
         """Return the job. A settled job has only the fields that are still read."""
@@ -213,12 +214,17 @@ class Cache:
         cached = self._jobs.get(key)
         if _is_known(job, cached) or _is_replaced(job, cached):
             return None
-        self.admission_queue.update(key, queue_entry(job, self._platform))
         self._jobs[key] = CompactJob.of(job)
+        self._update_entry(job)
         same = cached is not None and cached.uid == job.uid
         if cached is not None and same and not cached.settled and job.managed:
             self.changed(cached.job(), job)
         return key
+
+    def _update_entry(self, job: JobView) -> None:
+        ray_job = self._ray_jobs.get(job.key, {}).get(job.last_attempt_names.ray_job)
+        gone = ray_job is None or ray_job.ended
+        self.admission_queue.update(job.key, queue_entry(job, self._platform, gone=gone))
 
     def set_written_job(self, body: Object) -> None:
         """Store a job as returned by a status write, unless the cache no longer has the job."""
@@ -288,6 +294,8 @@ class Cache:
         ray_jobs = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
         self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))
+        if (job := self._jobs.get(key)) is not None and job.deleting:
+            self._update_entry(job.job())
         active = any(ray_job.driver_started for ray_job in live)
         (self._active_drivers.add if active else self._active_drivers.discard)(key)
 

@@ -25,15 +25,13 @@ from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.attempt_start import status_after_create_error
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, JobView
-from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS, reconcile
 from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object
 from batchinference_operator.status.timestamps import Clock, seconds_since, to_rfc3339, utc_now
 
-ORPHAN_SECONDS = 300.0
-"""Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
 LARGE_WRITE_SECONDS = 5.0
 """Seconds by which the status write of a job with a very large spec is deferred while another such
 write is in progress. Each such write takes seconds of CPU time in the API server. Several at once
@@ -172,9 +170,6 @@ class JobController:
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
         ray_jobs = self.cache.ray_jobs(key)  # with this label, which a user may have set
-        for ray_job in ray_jobs:
-            if ray_job.orphaned and not await self.api.has_job(*key):
-                await self.api.delete_ray_job(key[0], ray_job)
         orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
         for orphan in orphans:
             if seconds_since(orphan.deleted_at, self.now()) >= ORPHAN_SECONDS:
@@ -282,8 +277,10 @@ class JobController:
         try:
             await self.api.set_deadlines(job.namespace, ray_job, deadlines)
         except (Conflict, Refused) as error:
-            logger.warning("the deadlines of RayJob %s are not changed: %s", ray_job.name, error)
-            if isinstance(error, Conflict | Unreachable):
+            yet = " yet" if isinstance(error, Conflict | Unreachable) else ""
+            what = f"the deadlines of RayJob {ray_job.name} are not changed{yet}"
+            logger.warning("%s: %s", what, error)
+            if yet:
                 return
         self.deadline_requests[job.key] = change
 

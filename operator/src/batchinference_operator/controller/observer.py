@@ -1,8 +1,9 @@
 """Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -31,6 +32,7 @@ POD_START_SECONDS = 60.0
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 160.0
 """First and maximum seconds before Events about the same object are read again."""
+Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -62,11 +64,11 @@ class EventReader:
         waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
             waiting.append((RAY_CLUSTER, ray_job.cluster))
-        reads = [(name, "Events", self._warning(namespace, kind, name)) for kind, name in waiting]
+        events = {name: partial(self._warning, namespace, kind, name) for kind, name in waiting}
+        queues: dict[str, Read] = {}
         if ray_job is not None and (ray_job.suspended or is_gated(observed)):
-            reads.append((ray_job.name, "Workloads", self.api.queued_reason(namespace, ray_job)))
-        messages = {name: await self._read(kind, read) for name, kind, read in reads}
-        return {name: message for name, message in messages.items() if message}
+            queues[ray_job.name] = partial(self.api.queued_reason, namespace, ray_job)
+        return await self._read("Events", events) | await self._read("Workloads", queues)
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
         """Return the last warning about an object. The result of a recent read is used again. Reads
@@ -89,17 +91,18 @@ class EventReader:
                 return
             del self.last_reads[key]
 
-    async def _read(self, kind: str, read: Coroutine[Any, Any, str]) -> str:
-        """Return the message that a coroutine reads; empty if this fails."""
+    async def _read(self, kind: str, reads: Mapping[str, Read]) -> dict[str, str]:
+        """Return the messages that are not empty. Stop at the first read that fails."""
+        messages: dict[str, str] = {}
         try:
-            message = await read
+            for name, read in reads.items():
+                messages[name] = await read()
+                self.failed.discard(kind)
         except (Refused, Conflict) as problem:
             if kind not in self.failed:
                 logger.warning("%s cannot be read: %s", kind, problem)
             self.failed.add(kind)
-            return ""
-        self.failed.discard(kind)
-        return message
+        return {name: message for name, message in messages.items() if message}
 
 
 class Observer:

@@ -64,11 +64,6 @@ class KubeClient(ObjectClient):
         names = ", ".join(body["metadata"]["name"] for body in answer["items"])
         return f". LocalQueues of the namespace: {names or 'none'}"
 
-    async def has_job(self, namespace: str, name: str) -> bool:
-        """Return whether a BatchInference exists, for which the operator needs no right to get."""
-        selector = f"fieldSelector={quote(f'metadata.name={name}')}"
-        return bool([body async for body in self._list(path_of(KIND, namespace), selector, 1)])
-
     async def delete_job(self, namespace: str, name: str, uid: str, **version: str) -> None:
         """Delete a BatchInference with this uid, and with this `resourceVersion` if one is given.
         If there is no such BatchInference, this is not an error. Raises Refused."""

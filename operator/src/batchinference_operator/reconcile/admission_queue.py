@@ -43,13 +43,14 @@ class QueueEntry:
     this queue. The label of a RayJob says whether Kueue manages the running attempt."""
 
 
-def queue_entry(job: JobView, platform: Cluster) -> QueueEntry:
-    """Return the entry of a job in the admission queue."""
+def queue_entry(job: JobView, platform: Cluster, *, gone: bool = False) -> QueueEntry:
+    """Return the entry of a job in the admission queue. `gone` is whether its RayJob has ended or
+    is gone. A job that is being deleted counts as running until then, whoever owns the RayJob."""
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True
     active = is_running(job.status) or job.status.get("phase") == Phase.SUSPENDING
-    running = active and not job.deleting  # its RayJob counts for itself (`update_usage`)
+    running = active and not (job.deleting and gone)
     queue = (job.spec.get("cluster") or {}).get("queueName")
     queued = isinstance(queue, str) or platform.queue_name is not None
     waiting = not (running or stopping or queued)

@@ -170,9 +170,9 @@ def _with_details(
     the driver is silent, or nodes are excluded."""
     if phase == Phase.STARTING and (missing := _missing_from_kuberay(observed, ray_job, now)):
         return phase, not_responding(missing, ray_job)
-    if phase == Phase.STARTING and observed.crashes and not ray_job.driver_started:
-        crashed = observed.crashes[-1].cause.value
-        return Phase.PENDING, Summary(crashed, describe_crashes(observed.crashes))
+    crashes = observed.current_crashes
+    if phase == Phase.STARTING and crashes and not ray_job.driver_started:
+        return Phase.PENDING, Summary(crashes[-1].cause.value, describe_crashes(crashes))
     return phase, _with_excluded_nodes(observed.job, with_cause_of_silence(observed, summary))
 
 

@@ -25,8 +25,8 @@ from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.status.attempts import attempt_number, is_running
 from batchinference_operator.status.timestamps import seconds_since
 
-DELETION_SECONDS = 60.0
-"""Seconds after the deletion of a job until its RayJobs are deleted, even if the job is kept."""
+ORPHAN_SECONDS = 300.0
+"""Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
@@ -56,12 +56,13 @@ def _end_deleted(observed: Observed, now: datetime) -> Actions:
     RayJobs. If finalizers of others keep it, they must not run on without its limits."""
     if all(one.ended for one in observed.owned_ray_jobs):
         return Actions()
-    left = DELETION_SECONDS - seconds_since(observed.job.deleted_at, now)
+    left = ORPHAN_SECONDS - seconds_since(observed.job.deleted_at, now)
     if left > 0:
         return Actions(requeue_after=left)
     live = (one for one in observed.live_ray_jobs if not one.ended)
-    delete = (*live, *observed.stuck_in_deletion)
-    return Actions(delete_ray_jobs=delete, requeue_after=DELETION_SECONDS)
+    stuck = observed.stuck_in_deletion
+    late = (one for one in stuck if seconds_since(one.deleted_at, now) >= ORPHAN_SECONDS)
+    return Actions(delete_ray_jobs=(*live, *late), requeue_after=ORPHAN_SECONDS)
 
 
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:

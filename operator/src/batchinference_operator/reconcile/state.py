@@ -1,6 +1,6 @@
 """The input and the output of reconcile."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batchinference.rendering import KubeRayDeadlines
@@ -47,6 +47,17 @@ class Observed:
     None until all notifications were sent or given up."""
     driver_count: int = 0
     """The number of drivers of all jobs that the operator polls."""
+
+    @property
+    def current_crashes(self) -> Sequence[Crash]:
+        """The crashes. If the last one is a pod that its node has rejected, they include rejected
+        pods only while the newest pod of this kind has not started: a rejection may be harmless."""
+        if not (self.crashes and self.crashes[-1].rejected):
+            return self.crashes
+        pods = [pod for pod in self.pods_of_attempt if pod.is_head == self.crashes[-1].of_head]
+        newest = max(pods, key=lambda pod: pod.created_at, default=None)
+        harmless = newest is None or newest.started
+        return [one for one in self.crashes if not one.rejected] if harmless else self.crashes
 
     @property
     def ray_job(self) -> RayJobView | None:

@@ -7,6 +7,7 @@ from math import inf
 from batchinference.credentials import without_credentials
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
+from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.job_status import ended_at
 from batchinference_operator.status.pods import Crash, Disruption
 from batchinference_operator.status.ray_job import RayJobView
@@ -46,7 +47,7 @@ def failure_cause(
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
         return reported
-    if ray_job.deleting:
+    if ray_job.deleting and not ray_job.ended:
         return ray_job_deleted(ray_job.name)
     if _KUBERAY_CAUSES.get(ray_job.reason) == Cause.DEADLINE_EXCEEDED:
         return _kuberay_cause(ray_job)
@@ -80,7 +81,7 @@ def _cause_of_driver(name: str | None) -> Cause | None:
 
 def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
     # the message may be the end of the driver's log, to which user code writes
-    message = without_credentials(ray_job.message)
+    message = truncate_message(without_credentials(ray_job.message))
     message = message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
     if cause := _cause_of_driver(ray_job.cause):
         return cause, message
@@ -107,12 +108,15 @@ def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
     """Return the last crash if the attempt must end because too many pods have crashed, else None.
 
     `pods` is the current number of pods, which raises the limit for workers. Workers are ignored if
-    a head has crashed, because all workers end with their head.
+    a head has crashed, because all workers end with their head. Rejected pods count separately.
     """
-    heads = [crash for crash in crashes if crash.of_head]
-    limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
-    counted = heads or crashes
-    return counted[-1] if len(counted) >= limit else None
+    for rejected in (False, True):
+        ended = [crash for crash in crashes if crash.rejected == rejected]
+        heads = [crash for crash in ended if crash.of_head]
+        limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
+        if len(counted := heads or ended) >= limit:
+            return counted[-1]
+    return None
 
 
 def describe_crashes(crashes: Sequence[Crash]) -> str:

@@ -188,6 +188,11 @@ class Crash:
     message: str
     of_head: bool
 
+    @property
+    def rejected(self) -> bool:
+        """Whether its node has rejected the pod."""
+        return self.cause == Cause.NODE_LOST
+
 
 def crash_of(pod: Object) -> Crash | None:
     """Return the crash of a pod, with the exit code and the termination message of its container.
@@ -215,7 +220,8 @@ def crash_of(pod: Object) -> Crash | None:
 
 
 def _rejection(status: Object) -> str:
-    """Return why the kubelet has rejected a pod before it started any container; else empty."""
+    """Return why a pod has failed without the status of any container, as after its rejection by
+    the kubelet; empty for other pods, and for those that were evicted or preempted."""
     reason, started = status.get("reason", ""), status.get("containerStatuses")
     if status.get("phase") != "Failed" or not reason or reason in _POD_REASON_CAUSES or started:
         return ""
@@ -280,6 +286,11 @@ class PodView:
     """Whether it has a node, but a container has not started. Often only Events explain why."""
     problem: PodProblem | None
     disruption: Disruption | None
+
+    @property
+    def started(self) -> bool:
+        """Whether it has a node, no container waits to start, and one of them has not ended."""
+        return self.scheduled_at is not None and self.ended_at is None and not self.waiting
 
     @classmethod
     def of(cls, body: Object) -> Self:

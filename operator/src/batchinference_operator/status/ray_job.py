@@ -23,7 +23,8 @@ from batchinference.spec.base import MEMORY
 from batchinference.spec.durations import time_of
 from batchinference.spec.report import parse_failure_line
 from batchinference.spec.status import Choice
-from batchinference_operator.status.conditions import find_condition, truncate_message
+from batchinference.text import in_one_line
+from batchinference_operator.status.conditions import MAX_MESSAGE, find_condition, truncate_message
 
 Object = dict[str, Any]
 """A Kubernetes object in the JSON form of the API server."""
@@ -40,7 +41,9 @@ MAX_CHOICE = 4096
 MAX_GROUPS = 64
 MAX_GROUP_NAME = 63
 MAX_MEMORY = 16
-"""Maximum sizes of the fields of RayJobs, which are untrusted. A job has at most 33 groups."""
+MAX_LOG = MAX_MESSAGE + 1024
+"""Maximum sizes of the fields of RayJobs, which are untrusted. A job has at most 33 groups. The end
+of a log is cut to MAX_MESSAGE when its credentials are masked, so that no part of them remains."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:
@@ -203,7 +206,7 @@ class RayJobView:
             job_status=bounded(status.get("jobStatus")),
             deployment_status=deployment,
             reason=bounded(status.get("reason")),
-            message=truncate_message(reported[1]),
+            message=in_one_line(reported[1])[:MAX_LOG],
             cause=bounded(reported[0]),
             cluster=_name_or_empty(status.get("rayClusterName")),
             head_ip=bounded((cluster.get("head") or {}).get("podIP")),
@@ -228,13 +231,6 @@ class RayJobView:
     def deleting(self) -> bool:
         """Whether it is being deleted."""
         return bool(self.deleted_at)
-
-    @property
-    def orphaned(self) -> bool:
-        """Whether it has lost its owner, as after `kubectl delete --cascade=orphan`, and runs on
-        without limits. Only RayJobs of the operator have a generation."""
-        lost = self.owner_uid is None and self.generation is not None
-        return lost and not (self.deleting or self.ended)
 
     @property
     def suspended(self) -> bool:

@@ -132,9 +132,9 @@ class CachedReader:
 
     def is_completed_by_lease(self, layout: Layout) -> bool:
         """Return whether the run that has the lease of an output has completed the output."""
-        lease = self.lease(layout)
-        marker = self._read(layout.success, Location.read_if_exists)
-        return lease is not None and lease.is_success_marker(marker)
+        if (lease := self.lease(layout)) is None:
+            return False
+        return lease.is_success_marker(self._read(layout.success, Location.read_if_exists))
 
     def is_of_work(self, layout: Layout) -> bool:
         """Return whether the lease of an output has the key of its layout."""

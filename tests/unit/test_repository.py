@@ -24,14 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_128,
-    "jobs/src": 70_176,
+    "jobs/src/batchinference/pipeline": 46_159,
+    "jobs/src": 70_207,
     "operator/src": 8_788,
-    "tests": 113_657,
-    "jobs/src/batchinference/pipeline": 46_128,
-    "jobs/src": 70_176,
-    "operator/src": 8_788,
-    "tests": 113_657,
+    "tests": 113_653,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -37,12 +37,14 @@ class WarningTracker:
         return warnings
 
 
-def with_paths(warnings: Iterable[WarningCount], path: Callable[[int], str]) -> list[WarningCount]:
-    """Return warnings with paths instead of file numbers in their examples, for reports. `path`
+def with_paths(
+    warnings: Iterable[WarningCount], path_of: Callable[[int], str]
+) -> list[WarningCount]:
+    """Return warnings with paths instead of file numbers in their examples, for reports. `path_of`
     returns the path of the input file with a number."""
     changed = []
     for warning in warnings:
         file, row = (warning.example or "").split(":")
-        example = f"row {row} of {path(int(file))}"[-1024:]
+        example = f"row {row} of {path_of(int(file))}"[-1024:]
         changed.append(warning.model_copy(update={"example": example}))
     return changed

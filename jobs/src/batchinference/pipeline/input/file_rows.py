@@ -169,9 +169,11 @@ class FileRows:
             for decoded in self._grouped(files_read, _decoded_bytes):
                 yield self._whole_file_batch(reader, decoded)
 
-    def _grouped(self, items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
+    def _grouped(
+        self, items: Iterable[Item], size_of: Callable[[Item], int]
+    ) -> Iterator[list[Item]]:
         """Yield groups of items. A group ends when it has GROUP_FILES items or `group_bytes`."""
-        groups = grouped(items, size, self.group_bytes, GROUP_FILES)
+        groups = grouped(items, size_of, self.group_bytes, GROUP_FILES)
         return cast("Iterator[list[Item]]", groups)  # because no item is a BadRow
 
     def _decoded(

@@ -137,11 +137,13 @@ class IgnoredFiles:
     def check(self, policies: Sequence[WarningPolicy]) -> None:
         """Raise BadInput if one of these policies (`errors.warnings`) does not allow a warning."""
         counts = {warning.name: warning for warning in self.warnings()}
-        for at, policy in enumerate(policies):
+        for index, policy in enumerate(policies):
             limit = 0 if policy.action == "fail" else policy.max_rows
             warning = counts.get(policy.name.value)
             if warning is not None and limit is not None and warning.count > limit:
-                raise BadInput(f"errors.warnings[{at}] allows {counted(limit, 'file')}. {warning}")
+                raise BadInput(
+                    f"errors.warnings[{index}] allows {counted(limit, 'file')}. {warning}"
+                )
 
     def serialized(self) -> bytes:
         """Return the stored form, which is JSON."""

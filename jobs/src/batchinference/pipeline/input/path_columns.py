@@ -100,7 +100,9 @@ def _check_keys(keys: list[str], partitions: list[dict[str, str | None]], paths:
         raise BadInput(f"read.options.partitioning: {paths[0]} has no part such as 'class=cat/'")
     for values, path in zip(partitions, paths, strict=True):
         if len(values) != partition_parts(path):
-            raise BadInput(f"read.options.partitioning: {path} has a part twice. Rename one")
+            raise BadInput(
+                f"read.options.partitioning: {path} has a part twice. Rename one of them"
+            )
         if list(values) != keys:
             raise BadInput(
                 f"read.options.partitioning: {path} does not have the parts {', '.join(keys)}, as "

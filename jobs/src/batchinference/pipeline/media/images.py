@@ -27,7 +27,11 @@ from batchinference.pipeline.errors import HEIC_EXTRA, missing_package
 from batchinference.pipeline.media.bit_depth import RawMode, with_16_bit_planes
 from batchinference.pipeline.media.orientation import TURNED_BY_DECODER, orientation_of
 from batchinference.pipeline.media.pixels import Page, in_mode, pixels_of
-from batchinference.pipeline.media.truncated_files import ACCEPT, is_cut_animation, with_added_end
+from batchinference.pipeline.media.truncated_files import (
+    ACCEPT,
+    is_truncated_animation,
+    with_added_end,
+)
 from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warn
 from batchinference.spec.media import MAX_PIXELS, ImageFields, Mode
@@ -333,7 +337,7 @@ def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Except
     pages = ImagePages(content, options)
     for index, number in enumerate(pages.numbers):
         yield decoded(index, partial(pages.pixels, number))
-    if is_cut_animation(content):
+    if is_truncated_animation(content):
         yield EOFError(f"the end of the file is missing. {ACCEPT}")
 
 

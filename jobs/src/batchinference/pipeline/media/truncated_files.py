@@ -139,7 +139,7 @@ def _caf_chunk_size(head: bytes) -> int | None:
     return size + 12 if size >= 0 and head[:4].isalnum() else None
 
 
-def is_cut_animation(content: bytes) -> bool:
+def is_truncated_animation(content: bytes) -> bool:
     """Return whether the end of a GIF file is missing, and with it possibly some frames."""
     return content.startswith(b"GIF8") and not content.rstrip(b"\0").endswith(b";")
 

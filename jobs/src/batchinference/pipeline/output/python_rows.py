@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 Row = dict[str, Any]
-AT_ONCE = 16
+ROWS_AT_ONCE = 16
 """Rows that are converted at a time: Python values may need eight times the memory of Arrow."""
 DAMAGE = (
     *(ValueError, TypeError, RuntimeError, EOFError, IndexError),
@@ -40,8 +40,8 @@ def unreadable(part: Location, problem: object) -> BadOutput:
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
     """Yield the rows of a table. Tensors and number lists with several axes are NumPy arrays."""
-    for start in range(0, table.num_rows, AT_ONCE):
-        part = table.slice(start, AT_ONCE)
+    for start in range(0, table.num_rows, ROWS_AT_ONCE):
+        part = table.slice(start, ROWS_AT_ONCE)
         columns = [_with_arrays(column) for column in part.columns]
         for row in zip(*columns, strict=True):
             yield dict(zip(table.column_names, row, strict=True))

@@ -133,7 +133,7 @@ def _parquet_file(source: Any) -> pq.ParquetFile:
     return pq.ParquetFile(source, pre_buffer=not without_threads)
 
 
-def footer_in(source: Any) -> pq.FileMetaData:
+def parquet_metadata(source: Any) -> pq.FileMetaData:
     """Return the footer of a Parquet file. This is safe, because a footer has no rows."""
     return pq.read_metadata(source)
 

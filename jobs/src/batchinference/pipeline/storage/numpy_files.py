@@ -43,7 +43,7 @@ class ArrayHeader:
         return self.shape[0] if self.shape else 1
 
 
-def headers_in(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
+def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
     """Return the headers of the arrays in a file by column name. Warns if members are no arrays.
 
     Raises one of DAMAGE if arrays are unreadable, or larger than `max_bytes` together."""
@@ -112,7 +112,7 @@ def _is_readable(dtype: np.dtype[Any]) -> bool:
 
 
 def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return the arrays of a file (rows x any shape and type). Call `headers_in` first."""
+    """Return the arrays of a file (rows x any shape and type). Call `array_headers` first."""
     source.seek(0)
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):

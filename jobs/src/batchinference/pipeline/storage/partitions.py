@@ -43,7 +43,9 @@ def value_text(value: object) -> str:
 def partition_values(path: str) -> dict[str, str | None]:
     """Return the values of the `key=value` directories in a path, by key; None for null."""
     pairs = (part.split("=", 1) for part in _parts(path))
-    return {_plain(key): None if text == NULL_DIRECTORY else _plain(text) for key, text in pairs}
+    return {
+        _unquoted(key): None if text == NULL_DIRECTORY else _unquoted(text) for key, text in pairs
+    }
 
 
 def partition_parts(path: str) -> int:
@@ -55,7 +57,7 @@ def _parts(path: str) -> list[str]:
     return [part for part in path.split("/")[:-1] if "=" in part]
 
 
-def _plain(text: str) -> str:
+def _unquoted(text: str) -> str:
     """Return a text without percent-encoding; unchanged if the decoded bytes are not UTF-8."""
     try:
         return unquote(text, errors="strict")

@@ -19,7 +19,7 @@ import pyarrow as pa
 from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.error_classification import raise_storage_error
-from batchinference.pipeline.storage.arrow_files import footer_in
+from batchinference.pipeline.storage.arrow_files import parquet_metadata
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.pipeline.verify.findings import Defect, Kind, Position
@@ -160,7 +160,7 @@ def counters_for(write: Write) -> tuple[FileCounter | None, StreamCounter | None
 def footer_rows(file: Location) -> int:
     """Return the number of rows in the footer of a Parquet file."""
     with file.open_input_file() as source:
-        return int(footer_in(source).num_rows)
+        return int(parquet_metadata(source).num_rows)
 
 
 def _decompressed(count: StreamCounter, compression: str, source: BinaryIO) -> int:

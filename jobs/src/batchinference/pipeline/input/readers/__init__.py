@@ -378,7 +378,9 @@ def check_end(file: str, end: int, known: int, last: Chunk | None) -> None:
     if isinstance(last, BadRow) and last.error is not NOT_NEEDED:
         problem = describe(last.error)
         raise Incomplete(f"{begin}: {problem}. Run the job again to compute the missing rows")
-    raise Incomplete(f"{begin}, so the file has changed meanwhile. Start over with resume: false")
+    raise Incomplete(
+        f"{begin}, so the file changed while it was read. Start over with resume: false"
+    )
 
 
 def take_rows(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:

@@ -15,7 +15,12 @@ from batchinference.pipeline.input.readers.text_lines import BUFFER_BYTES, open_
 from batchinference.pipeline.input.signatures import is_numpy
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, with_warnings
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.storage.numpy_files import DAMAGE, ArrayHeader, headers_in, load_arrays
+from batchinference.pipeline.storage.numpy_files import (
+    DAMAGE,
+    ArrayHeader,
+    array_headers,
+    load_arrays,
+)
 from batchinference.pipeline.type_widening import shared_types, with_types
 
 if TYPE_CHECKING:
@@ -45,7 +50,7 @@ class NumpyReader(StatsReader):
     def read(self, file: Location) -> Iterator[Chunk]:
         try:
             with open_raw(file, BUFFER_BYTES) as source, collect_warnings() as warnings:
-                headers = headers_in(source, self._row_bytes)
+                headers = array_headers(source, self._row_bytes)
                 with_types(_schema_of(headers).empty_table(), self._types)
                 arrays = load_arrays(source, headers)
         except DAMAGE as error:
@@ -64,7 +69,7 @@ class NumpyReader(StatsReader):
 
     def _headers(self, file: Location) -> dict[str, ArrayHeader]:
         with open_raw(file, HEADER_BYTES) as source:
-            return headers_in(source, self._row_bytes)
+            return array_headers(source, self._row_bytes)
 
 
 def _schema_of(headers: Mapping[str, ArrayHeader]) -> pa.Schema:

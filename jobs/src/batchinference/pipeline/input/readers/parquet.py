@@ -37,7 +37,11 @@ from batchinference.pipeline.input.readers import (
 )
 from batchinference.pipeline.input.signatures import is_parquet, no_parquet
 from batchinference.pipeline.row_batch import RowRange
-from batchinference.pipeline.storage.arrow_files import check_footer, footer_in, parquet_footer
+from batchinference.pipeline.storage.arrow_files import (
+    check_footer,
+    parquet_footer,
+    parquet_metadata,
+)
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import map_types, shared_types, with_types
 from batchinference.spec.column_types import ColumnType, parse_types
@@ -226,6 +230,6 @@ def read_footer(source: pa.NativeFile) -> pq.FileMetaData:
     length = int.from_bytes(end[-8:-4], "little") + 8
     if len(end) < length <= size:
         end = source.read_at(length, size - length)
-    footer = footer_in(pa.BufferReader(end[-length:] if length <= len(end) else end))
+    footer = parquet_metadata(pa.BufferReader(end[-length:] if length <= len(end) else end))
     check_footer(footer)
     return footer

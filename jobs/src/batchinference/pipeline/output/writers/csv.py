@@ -15,7 +15,13 @@ import pyarrow.csv as pac
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.non_finite import non_finite_values
-from batchinference.pipeline.output.python_rows import AT_ONCE, DAMAGE, Row, unpacked, unreadable
+from batchinference.pipeline.output.python_rows import (
+    DAMAGE,
+    ROWS_AT_ONCE,
+    Row,
+    unpacked,
+    unreadable,
+)
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.output.writers.json import (
     TEXT,
@@ -47,7 +53,7 @@ class CsvWriter(RewritingWriter):
         yield ending(".csv", self.compression), packed([content], self.compression)
 
     def rows(self, part: Location) -> Iterator[Row]:
-        for batch in with_types(self.fields(part)).to_batches(AT_ONCE):
+        for batch in with_types(self.fields(part)).to_batches(ROWS_AT_ONCE):
             yield from batch.to_pylist()
 
     def fields(self, part: Location) -> pa.Table:

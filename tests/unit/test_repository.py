@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_111,
-    "jobs/src": 70_159,
+    "jobs/src/batchinference/pipeline": 46_131,
+    "jobs/src": 70_179,
     "operator/src": 8_761,
-    "tests": 113_576,
+    "tests": 113_616,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

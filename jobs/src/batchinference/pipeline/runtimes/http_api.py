@@ -282,7 +282,7 @@ def _numbers(value: Any) -> np.ndarray:
     with np.errstate(over="ignore"):
         numbers = items.astype(np.float32)
     pairs = zip(given, numbers.ravel().tolist(), strict=True)
-    changed = any(a != b if type(a) is int else type(a) is float and isinf(b) for a, b in pairs)
+    changed = any((type(a) is float or a != b) and (type(a) is int or isinf(b)) for a, b in pairs)
     _require(not changed, "would be rounded as float32", value)
     return numbers
 

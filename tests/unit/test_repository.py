@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_159,
-    "jobs/src": 70_207,
+    "jobs/src/batchinference/pipeline": 46_179,
+    "jobs/src": 70_227,
     "operator/src": 8_788,
-    "tests": 113_653,
+    "tests": 113_697,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -231,15 +231,16 @@ async def test_answer_without_one_result_fails_the_row(messages: Messages) -> No
         ({**refused, "finish_reason": "stop"}, 1),
         ({**half, "finish_reason": "error"}, 2),
         ({**half, "finish_reason": "abort"}, 2),
-        (half, refused, 2),
+        (half, refused, 1),
         *(({"embedding": value}, 1) for value in ([], [[1.0]])),
-        ({"embedding": [1.0]}, {"embedding": [2.0]}, 2),
+        ({"embedding": [1.0]}, {"embedding": [2.0]}, 1),
     ):
         async with served(answering(200, {"choices": results, "data": results})) as server:
             api = "embeddings" if "embedding" in results[0] else "chat"
-            (error,) = await ask(chat(url=server.url, api=api, retries=1), question=["a"])
-        messages.check(error)
-        assert len(server.requests) == requests
+            errors = await ask(chat(url=server.url, api=api, retries=1), question=["a"] * 11)
+        messages.check(errors[0])
+        assert {*map(type, errors)} == {RequestFailed}
+        assert len(server.requests) == requests * 11
 
 
 if TYPE_CHECKING:

@@ -262,6 +262,18 @@ async def test_result_path_and_type_select_the_answer() -> None:
     assert (numbers.tolist(), numbers.dtype) == ([[1, 2], [3, 4]], np.float32)
 
 
+async def test_empty_answer_has_no_dimensions_and_infinity_stays() -> None:
+    replies = iter(["[]", "[[1, -Infinity]]", "[]", "[[1, -Infinity]]"])
+
+    async def reply(_: web.Request) -> web.Response:
+        return web.Response(text=f'{{"v": {next(replies)}}}')
+
+    async with served(reply) as server:
+        model = json_endpoint(url=server.url, resultPath="v", resultType="numbers", concurrency=1)
+        answers = await ask(model, value=[*"abcd"])
+    assert [(*one.shape, one.sum()) for one in answers] == [(0, 0, 0), (1, 2, -np.inf)] * 2
+
+
 async def test_json_of_an_answer_has_its_numbers() -> None:
     text = '{"é": [1.50, 12345678901234567.89, -1E+400, true, null], "b": {"c": "1.50"}}'
     async with served(answering(200, f'{{"v": {text}}}')) as server:
@@ -355,6 +367,7 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("numbers", f"[{10**400}]", "cannot be read: OverflowError"),
     ("numbers", f"[[1.5, {2**24 + 1}]]", "would be rounded as float32"),
     ("numbers", "[1e39]", "would be rounded as float32"),
+    ("numbers", "[1e400]", "would be rounded as float32"),
     ("numbers", "[[1]]", "has 2 dimensions, the first had 1"),
     ("numbers", "[true, 2]", "is not a list of numbers"),
     ("numbers", '["1.5", "2"]', "is not a list of numbers"),

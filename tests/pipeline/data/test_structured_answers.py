@@ -124,8 +124,22 @@ def test_cut_answer_names_the_parameter_of_the_runtime(messages: Messages) -> No
         with pytest.raises(InvalidAnswer) as caught:
             AnswerCheck(spec, spec.answer_schema)('{"label', "length")
         messages.check(caught.value.problem)
-    with pytest.raises(InvalidAnswer, match="cut before"):  # of 123
-        check(of({"type": "integer"}))("12", "length")
+
+
+def test_number_at_the_limit_of_tokens_is_complete_if_no_longer_one_is_valid() -> None:
+    unit = {"type": "number", "minimum": 0, "maximum": 1}
+    for schema, complete, cut in (
+        ({"type": "integer"}, [], ["12", "-1"]),
+        ({"type": "integer", "minimum": -20, "maximum": 20}, ["0", "3", "-3"], ["1", "-1", "2"]),
+        ({"enum": [1, 2, 12, 20000, 2.5]}, ["12", "2.5", "20000"], ["1", "2", "200"]),
+        ({"const": 7}, ["7"], []),
+        (unit, [], ["0", "1", "0.73"]),
+        ({**unit, "multipleOf": 0.01}, ["0.73", "1.0"], ["0", "0.7"]),
+    ):
+        assert [str(check(of(schema))(text, "length")) for text in complete] == complete
+        for text in cut:
+            with pytest.raises(InvalidAnswer, match="cut before"):
+                check(of(schema))(text, "length")
 
 
 class Model:

@@ -22,6 +22,7 @@ from batchinference.pipeline.runtimes.transformers.loading import ModelLoader
 from batchinference.pipeline.runtimes.transformers.media_inputs import (
     ImageInput,
     audio_samples,
+    check_range,
     pillow_images,
     preparing_device,
 )
@@ -120,8 +121,8 @@ def test_sampling_rate_comes_from_a_column(tiny: Tiny) -> None:
     assert alike(run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [RATE]}), plain)
     other = run(rated, {"audio": [tone(0.2, 2 * RATE)], "sampling_rate": [2 * RATE]})
     assert alike(other, plain, tolerance=0.05)
-    with pytest.raises(TypeError, match="16000 Hz, got 44"):
-        run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [44.1]})
+    with pytest.raises(TypeError, match="16000 Hz, got 96"):
+        run(rated, {"audio": [tone(0.2, RATE)], "sampling_rate": [96]})
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,17 @@ def test_transparent_image_of_a_prompt_warns_about_its_row(tiny: Tiny) -> None:
     images = objects([np.full((32, 32, 4), alpha, np.uint8) for alpha in (255, 0)])
     _, warnings = run_with_warnings(runtime, {"image": images})
     assert [one for one in warnings if one[1] != "AnswerCut"] == [(1, "Composited", 0)]
+
+
+def test_dark_pixels_are_of_another_scale_only_with_fractions() -> None:
+    processor = SimpleNamespace(do_rescale=True, rescale_factor=1 / 255)
+    dark = np.float32([[[0, 1, 9]]])
+    for pixels in (dark > 9, dark % 2, dark * 28, dark * 20 - 0.5, dark.astype(np.int64)):
+        check_range([pixels], processor, {})
+    integers = (dark.astype(np.int64) - 1, dark.astype(np.uint16) * 50)
+    for pixels in (dark / 9, dark / 9 - 1, -dark / 4 - 0.1, dark - 0.001, dark > 0, *integers):
+        with pytest.raises(TypeError, match="round a dark"):
+            check_range([pixels], processor, {})
 
 
 def test_pixels_that_would_be_divided_twice_are_refused(vit: str) -> None:

@@ -1,10 +1,10 @@
 """Creates request bodies, and reads responses, for each API of HTTP endpoints."""
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from math import isinf
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from batchinference.pipeline.runtimes.answers import (
     result_of,
     usage_of,
 )
-from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, RequestFailed
+from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, Incomplete, RequestFailed
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
@@ -61,8 +61,7 @@ class OpenAiApi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULT_PATHS[model.api]
-        self._width = 0
-        """The length of each embedding; 0 until an embedding is read."""
+        self._width = 0  # until an embedding is read
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -79,15 +78,15 @@ class OpenAiApi:
         """Return the answer in a response. If the response has no valid answer, raises BadAnswer if
         a retry may get one, else RequestFailed."""
         results = response.get(self._path[0]) if isinstance(response, dict) else None
-        if not isinstance(results, list) or len(results) != 1:
-            problem = f"the answer has {'several' if results else 'no'} '{self._path[0]}'"
-            raise BadAnswer(f"{problem}: {_excerpt(response)}")
+        if not isinstance(results, list) or not results:
+            raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
+        _require(len(results) == 1, f"has several '{self._path[0]}'", response)
         value, (tokens, cached, made) = _value_at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         given = results[0].get("finish_reason")
         if given in NO_ANSWER:
-            raise BadAnswer(f"the endpoint did not complete the answer: {_excerpt(results)}")
+            raise Incomplete(f"the endpoint did not complete the answer: {_excerpt(results)}")
         if value is None:
             raise RequestFailed(f"the answer has no text: {_excerpt(results)}")
         reason = cut(_encodable(given), 64) if isinstance(given, str) else None
@@ -151,15 +150,17 @@ class JsonApi:
     def answer(self, response: Any) -> Any:
         """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails."""
         value = self._convert(_value_at(response, self._path))
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and (value.size or value.ndim > self._dimensions > 0):
             self._dimensions = self._dimensions or value.ndim
             problem = f"has {value.ndim} dimensions, the first had {self._dimensions}"
             _require(value.ndim == self._dimensions, problem, value.tolist())
         return value
 
     def result(self, row: int, answer: Any) -> Any:
-        """Return the answer itself: this API reports no tokens and no warnings."""
-        return answer
+        """Return the answer; an empty list with the dimensions of the other answers."""
+        if not isinstance(answer, np.ndarray) or answer.size:
+            return answer
+        return answer.reshape(answer.shape + (0,) * (self._dimensions - answer.ndim))
 
 
 class OpenAiRequests:
@@ -281,7 +282,7 @@ def _numbers(value: Any) -> np.ndarray:
     with np.errstate(over="ignore"):
         numbers = items.astype(np.float32)
     pairs = zip(given, numbers.ravel().tolist(), strict=True)
-    changed = any((type(one) is int or math.isinf(other)) and one != other for one, other in pairs)
+    changed = any((type(a) is float or a != b) and (type(a) is int or isinf(b)) for a, b in pairs)
     _require(not changed, "would be rounded as float32", value)
     return numbers
 

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from decimal import Decimal
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ import numpy as np
 from batchinference.credentials import MASK, add_secrets, without_credentials
 from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.exact_json import as_text, load_exact
+from batchinference.pipeline.exact_json import as_text, load_exact, load_unique
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import MAX_MASKED, ApiAdapter, adapter_for, url_of
@@ -52,6 +53,7 @@ _OVERLOADED = {503, 504}
 _FATAL = {401, 404, 405, 407, 410}
 """Status codes that every row would get, for example because the key or the path is wrong."""
 _INVALID = {400, 422}
+_EXACT = ("text", "number")
 _FORMAT = "response_format"
 Result = TypeVar("Result")
 
@@ -141,8 +143,10 @@ class Endpoint:
 
     def _answer(self, content: bytes) -> Any:
         try:
-            parse = load_exact if self._model.api == "json" else load_json
-            answer = self._adapter.answer(parse(content))
+            kind = self._model.result_type if self._model.api == "json" else ""
+            # as a Decimal, Infinity differs from 1e400, which is an infinite float
+            fast = partial(load_unique if kind else load_json, parse_constant=Decimal)
+            answer = self._adapter.answer((load_exact if kind in _EXACT else fast)(content))
             return answer if self._model.request is None else (as_text(content), answer)
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None

@@ -44,6 +44,10 @@ class BadAnswer(TransientError):
     """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
 
 
+class Incomplete(BadAnswer):
+    """The endpoint answered, but says that it did not complete the answer."""
+
+
 class RateLimited(TransientError):
     """The endpoint asked for fewer requests. `wait` is 0 if it named no time to wait."""
 
@@ -125,7 +129,7 @@ class Retries:
         """Return the result of the request, and record the time if the endpoint has answered."""
         try:
             answer = await request()
-        except RequestFailed:
+        except (RequestFailed, Incomplete):
             self._last_answer, self._failed_rows = _now(), 0
             raise
         self._last_answer, self._failed_rows = _now(), 0

@@ -4,7 +4,9 @@ Reports group failed rows by the first line of their error. So the first line na
 answer violates, without values of the row."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -34,6 +36,7 @@ _RULES = {
     "additionalProperties": "a field that is not declared",
 }
 """What is wrong with a value, by the rule of JSON Schema that it violates."""
+_ENDS = (*"0123456789", *(f".{digit}" for digit in range(1, 10)), ".000001", "e-9")
 
 
 class InvalidAnswer(ValueError):
@@ -64,7 +67,7 @@ class AnswerCheck:
         except ValueError as error:
             problem = self._cut if finish_reason == "length" else "not JSON"
             raise InvalidAnswer(text, f"{self._output}: {problem}", str(error)) from None
-        if finish_reason == "length" and text[-1].isdigit():  # 12 may be the start of 123
+        if finish_reason == "length" and text[-1].isdigit() and self._may_go_on(document, value):
             raise InvalidAnswer(text, f"{self._output}: {self._cut}")
         if problem := self._violation(value):
             raise InvalidAnswer(text, self._output + problem)
@@ -74,6 +77,15 @@ class AnswerCheck:
             return _converted(value, self._kind, self._output)
         except ValueError as error:
             raise InvalidAnswer(text, str(error)) from None
+
+    def _may_go_on(self, document: str, value: Any) -> bool:
+        """Return whether a longer number that starts with `document`, as 123 with 12, is valid."""
+        listed = re.findall(rf"{re.escape(document)}[\d.e+-]+", self.document)
+        for text in (*listed, *(document + end for end in _ENDS)):
+            with suppress(ValueError, ArithmeticError, RecursionError):  # such as 01
+                if (longer := load_exact(text)) != value and self._validator.is_valid(longer):
+                    return True
+        return False
 
     def _violation(self, value: Any) -> str:
         """Return the field and rule that a value violates, such as `.age: less than 0 (minimum)`;

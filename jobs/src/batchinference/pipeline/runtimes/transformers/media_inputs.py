@@ -36,8 +36,8 @@ from batchinference.spec.warnings import WarningName
 MAX_GPU_BYTES = 256 << 20
 """If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
 several copies, some of them as float32, in memory that the model needs."""
-MAX_UPSAMPLING = 200
-"""A rate that is this many times lower than that of the model is no rate in Hz, but in kHz."""
+MIN_RATE = 1000
+"""A lower rate is no rate in Hz, but in kHz, unless it is that of the model."""
 _FRAME_STEP, _FRAME_OVERLAP = 0.010, 0.015
 """Seconds from one frame of a spectrogram to the next, and seconds that two such frames share."""
 
@@ -60,12 +60,13 @@ def check_range(values: Iterable[np.ndarray], processor: Any, options: Mapping[s
     others = (one for one in values if one.dtype != np.uint8 and rescales and factor == 1 / 255)
     for value in others:
         low, high = value.min(initial=0), value.max(initial=0)
-        small = 10 if low < 0 else 1  # of normalized pixels, or of those from 0 to 1
-        is_scaled = value.dtype.kind in "bf" and 0 < high <= small
-        if is_scaled or not -255 <= low <= high <= 510:  # resizing may exceed the range
+        is_float = value.dtype.kind == "f"  # its range may be exceeded by a resize
+        is_scaled = is_float and -10 <= low <= high <= 10 and (value % 1).any()
+        lowest, highest = (-255, 510) if is_float else (0, 0 if value.dtype == bool else 255)
+        if is_scaled or not lowest <= low <= high <= highest:
             raise TypeError(
                 f"expected pixels from 0 to 255, got {value.dtype} from {low} to {high}. Set the "
-                "model's options.do_rescale to false, or options.rescale_factor"
+                "model's options.do_rescale to false or rescale_factor, or round a dark image"
             )
 
 
@@ -114,10 +115,8 @@ def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> 
         samples = _floats(value)
         samples = samples.mean(axis=0) if samples.ndim == 2 else samples
         rate = wanted if rates is None else int(rates[row])
-        if rate * MAX_UPSAMPLING < wanted:
-            raise TypeError(
-                f"expected a sampling rate in Hz for a model of {wanted} Hz, got {rate}"
-            )
+        if rate < MIN_RATE and rate != wanted:
+            raise TypeError(f"expected a rate in Hz for a model of {wanted} Hz, got {rate}")
         result.append(samples if rate == wanted else _resampled(samples, rate, wanted))
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import product
 from uuid import UUID
 
 import numpy as np
@@ -226,6 +227,23 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
     assert [v is not None and v.tolist() for v in to_batch(joined)["t"]] == [[1, 2], False, [1, 1]]
     joined = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})])
     assert to_batch(joined.slice(1))["t"].tolist() == [None]
+
+
+def test_concat_keeps_tensors_of_all_shapes_next_to_null_tensors() -> None:
+    two, three, of_arrow = np.ones(2), np.full(3, 5.0), pa.fixed_shape_tensor(pa.float64(), [2])
+    columns = [
+        *map(to_column, ([two, None], [None, three], [three], [two, three, None])),
+        *(pa.array([[1, 1]], of_arrow), pa.nulls(2, of_arrow)),
+    ]
+    columns += [columns[0].slice(1), columns[2].slice(1)]  # only null, and empty
+    blocks = [(pa.table({"t": c}), arrow.values_of(pa.table({"t": c})["t"])) for c in columns]
+    blocks.append((pa.table({"n": [7]}), [None]))
+    for joined in (*product(blocks, repeat=2), *product(blocks[::-1], repeat=3)):
+        table = concat([block for block, _ in joined])
+        if "t" in table.column_names:
+            expected = [value for _, values in joined for value in values]
+            assert [*map(np.array_equal, arrow.values_of(table["t"]), expected)].count(False) == 0
+            assert [v is None for v in arrow.values_of(table["t"])] == [v is None for v in expected]
 
 
 def test_null_of_a_dictionary_is_none_in_a_batch() -> None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -78,7 +78,7 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
         equal = with_equal_types(tables)
-        return tables if equal is tables else [*map(_with_tensors_of_ray, equal)]
+        return tables if equal is tables else _with_equal_tensors(equal)
     except TypeMismatch as error:
         raise JobFailure(
             f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
@@ -87,12 +87,28 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
         ) from error
 
 
-def _with_tensors_of_ray(table: pa.Table) -> pa.Table:
-    """Return a table with Ray's tensors instead of Arrow's, of which Ray cannot join nulls."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if isinstance(column.type, pa.FixedShapeTensorType) and column.null_count < len(column):
-            table = with_column(table, name, to_column(values_of(column)))
-    return table
+def _with_equal_tensors(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
+    """Return tables whose tensors Ray can join. Null tensors of fixed shape would get the values of
+    other rows if Ray changed their type."""
+    fields = (field for table in tables for field in table.schema if is_tensor(field.type))
+    for name in dict.fromkeys(field.name for field in fields):
+        having = [table for table in tables if name in table.column_names]
+        same = iter(_equal_tensors([table.column(name) for table in having]))
+        tables = [with_column(t, name, next(same)) if name in t.column_names else t for t in tables]
+    return tables
+
+
+def _equal_tensors(columns: list[pa.ChunkedArray]) -> list[pa.Array | pa.ChunkedArray]:
+    """Return columns with the same tensors, of one type if one of them is null or Arrow's own."""
+    types = dict.fromkeys(c.type for c in columns if c.null_count < len(c))
+    if len(types) < 2:
+        kind = next(iter(types), columns[0].type)
+        return [c if c.type == kind else pa.nulls(len(c), kind) for c in columns]
+    if not any(c.null_count or isinstance(c.type, pa.FixedShapeTensorType) for c in columns):
+        return [*columns]
+    joined = to_column([*chain.from_iterable(map(values_of, columns))])
+    ends = accumulate(map(len, columns))
+    return [joined[end - len(column) : end] for end, column in zip(ends, columns, strict=True)]
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from itertools import product
@@ -163,6 +164,8 @@ NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 def test_to_column_keeps_texts_and_times_exactly() -> None:
     assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
     days = np.array([0, 5], "M8[D]")
+    units = [np.array([5, "NaT"], f"M8[{unit}]") for unit in ("s", "ns", "us")]
+    assert [*map(str, to_column(units)[1].as_py())] == ["1970-01-01T00:00:00.000000005", "NaT"]
     assert to_batch(pa.table({"c": to_column([days, days[1:]])}))["c"][1] == days[1]
     assert to_column([[days.astype("M8[ns]")[:1]]]).to_pylist() == [[[pd.Timestamp(0)]]]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
@@ -196,10 +199,34 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         *([large, half], [large, [0.5]], [np.array(True), half[0]], [[2**53 + 1, 0], half]),
         *([large.view("m8[s]"), large], [large.view("M8[ns]"), [0, 5]]),
         *([-large, large.astype(np.uint64) << 10], [half, np.array([True, False])]),
+        *([half.view("M8[s]"), half.view("M8[ns]")], [half.view("m8[s]"), half.view("M8[s]")]),
         *([half, half[None]], [[np.array([5], "M8[D]")]]),
     ):
         with pytest.raises((TypeError, ValueError)):
             to_column(values)
+
+
+def test_to_column_compares_no_single_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, passes, is_unchanged = [], [], arrow.is_unchanged
+    monkeypatch.setattr(
+        arrow, "is_unchanged", lambda *both: compared.append(1) or is_unchanged(*both)
+    )
+    image, wide = np.full((9, 9), 7, np.uint8), np.full((9, 9), 0.1, np.float32)
+    for values, most in (
+        *(([image, wide], 0), ([{"a": image[0]}, {"a": wide[0]}], 0), ([[wide], [wide]], 0)),
+        *(([image.astype(int), wide], 2), ([image.astype("M8[s]"), image.astype("M8[us]")], 2)),
+    ):
+        compared.clear()
+        assert len(to_column(values)) == 2
+        assert len(compared) <= most
+
+    class Texts(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            passes.append(1)
+            return super().__iter__()
+
+    assert to_column(Texts("ab")).to_pylist() == [*"ab"]
+    assert len(passes) == 1
 
 
 def test_to_column_rejects_values_without_a_type() -> None:

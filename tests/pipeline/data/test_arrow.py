@@ -213,7 +213,7 @@ def test_to_column_compares_no_single_numbers(monkeypatch: pytest.MonkeyPatch) -
     )
     image, wide = np.full((9, 9), 7, np.uint8), np.full((9, 9), 0.1, np.float32)
     for values, most in (
-        *(([image, wide], 0), ([{"a": image[0]}, {"a": wide[0]}], 0), ([[wide], [wide]], 0)),
+        *(([image, wide], 0), ([{"a": image[0]}, {"a": wide[0]}], 0), ([[wide[0]], [wide[0]]], 0)),
         *(([image.astype(int), wide], 2), ([image.astype("M8[s]"), image.astype("M8[us]")], 2)),
     ):
         compared.clear()

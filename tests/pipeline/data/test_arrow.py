@@ -156,6 +156,21 @@ def test_to_column_replaces_views_whose_rows_arrow_cannot_select() -> None:
         (pa.RunEndEncodedArray.from_arrays([1, 2], pa.array(["b", None])), ["b", None]),
     ):
         assert to_column(column).take(pa.array([1, 0])).to_pylist() == values[::-1]
+    ends, starts, sizes = (pa.array(n, pa.int32()) for n in ([0, 2, 3, 3], [1, 0, 0], [2, 1, 0]))
+    mask, order = pa.array([False, False, True]), pa.array([1, 2, 0])
+    times = pa.array([1, None, 3]).cast(pa.time64("ns"))
+    uuids = pa.uuid().wrap_array(pa.array([bytes(16)] * 3, pa.binary(16)))
+    for values in (times, uuids, pa.array(["a", None, "c"], pa.string_view()), pa.nulls(3)):
+        views = pa.ListViewArray.from_arrays(starts, sizes, values, mask=mask)
+        plain = values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
+        plain = pa.ListArray.from_arrays(ends, plain.take(order), mask=mask)
+        of_views, of_lists = (
+            pa.StructArray.from_arrays([*parts, lists[:2]], [*"abc"])
+            for lists in (views, plain)
+            for fixed in [pa.FixedSizeListArray.from_arrays(lists[1:], 1)]
+            for parts in [(pa.MapArray.from_arrays([0, 1, 3], [*"abc"], lists), fixed)]
+        )
+        assert to_column(of_views).equals(pa.chunked_array([of_lists]))
 
 
 NOON = datetime.fromisoformat("2024-01-01T12:00:00")
@@ -212,13 +227,13 @@ def test_to_column_compares_no_single_numbers(monkeypatch: pytest.MonkeyPatch) -
         arrow, "is_unchanged", lambda *both: compared.append(1) or is_unchanged(*both)
     )
     image, wide = np.full((9, 9), 7, np.uint8), np.full((9, 9), 0.1, np.float32)
-    for values, most in (
+    for values, limit in (
         *(([image, wide], 0), ([{"a": image[0]}, {"a": wide[0]}], 0), ([[wide[0]], [wide[0]]], 0)),
         *(([image.astype(int), wide], 2), ([image.astype("M8[s]"), image.astype("M8[us]")], 2)),
     ):
         compared.clear()
         assert len(to_column(values)) == 2
-        assert len(compared) <= most
+        assert len(compared) <= limit
 
     class Texts(list[str]):
         def __iter__(self) -> Iterator[str]:

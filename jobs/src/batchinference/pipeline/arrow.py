@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import chain
 from types import NoneType
 from typing import Any
 from uuid import UUID
@@ -47,8 +47,6 @@ NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """The exceptions that Arrow raises for values that a type cannot hold."""
 _NUMBERS = "?" + np.typecodes["AllInteger"] + "efd"
 """The NumPy types of numbers that Arrow knows."""
-_COMPARED = "biufmM"
-"""The kinds of NumPy types that are compared as arrays: bools, numbers and times."""
 _PLAIN: dict[frozenset[type], pa.DataType] = {
     frozenset(): pa.null(),
     frozenset({str}): pa.string(),
@@ -80,7 +78,7 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
         equal = with_equal_types(tables)
-        return tables if equal is tables else _with_equal_tensors(equal)
+        return tables if equal is tables else _with_equal_tensors([*equal])
     except TypeMismatch as error:
         raise JobFailure(
             f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
@@ -89,28 +87,20 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
         ) from error
 
 
-def _with_equal_tensors(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return tables whose tensors Ray can join. Null tensors of fixed shape would get the values of
-    other rows if Ray changed their type."""
-    fields = (field for table in tables for field in table.schema if is_tensor(field.type))
-    for name in dict.fromkeys(field.name for field in fields):
-        having = [table for table in tables if name in table.column_names]
-        same = iter(_equal_tensors([table.column(name) for table in having]))
-        tables = [with_column(t, name, next(same)) if name in t.column_names else t for t in tables]
+def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
+    """Return tables with tensors that Ray can join. It cannot join those of Arrow, and null tensors
+    of a fixed shape would get the values of other rows if it changed their type."""
+    for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
+        columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
+        of_arrow = (isinstance(c.type, pa.FixedShapeTensorType) for c in columns.values())
+        is_safe = not any(c.null_count for c in columns.values()) and not any(of_arrow)
+        if is_safe or len({column.type for column in columns.values()}) == 1:
+            continue
+        rest = to_column([*chain.from_iterable(map(values_of, columns.values()))])
+        for at, column in columns.items():
+            tables[at] = with_column(tables[at], name, rest[: len(column)])
+            rest = rest[len(column) :]
     return tables
-
-
-def _equal_tensors(columns: list[pa.ChunkedArray]) -> list[pa.Array | pa.ChunkedArray]:
-    """Return columns with the same tensors, of one type if one of them is null or Arrow's own."""
-    types = dict.fromkeys(c.type for c in columns if c.null_count < len(c))
-    if len(types) < 2:
-        kind = next(iter(types), columns[0].type)
-        return [c if c.type == kind else pa.nulls(len(c), kind) for c in columns]
-    if not any(c.null_count or isinstance(c.type, pa.FixedShapeTensorType) for c in columns):
-        return [*columns]
-    joined = to_column([*chain.from_iterable(map(values_of, columns))])
-    ends = accumulate(map(len, columns))
-    return [joined[end - len(column) : end] for end, column in zip(ends, columns, strict=True)]
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
@@ -288,10 +278,9 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         forms = {(getattr(v, "dtype", None), np.ndim(v)) for v in values if v is not None}
         number = kind.value_type if is_tensor(kind) else [*nested_types(kind)][-1]
         is_exact = all(_holds_exactly(number, dtype) for dtype, _ in forms)
-        if is_exact and len({axes for _, axes in forms}) == 1:
-            return False  # without a comparison of each number
-        if is_tensor(kind):
-            return len(forms) > 1
+        is_exact = is_exact and len({axes for _, axes in forms}) == 1
+        if is_exact or is_tensor(kind):  # without a comparison of each number
+            return not is_exact and len(forms) > 1
     if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
@@ -307,8 +296,7 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
     """Return whether a type certainly holds all numbers of arrays of a NumPy type."""
     if not isinstance(dtype, np.dtype) or not (kinds.is_integer(kind) or kinds.is_floating(kind)):
         return False
-    target = np.dtype(kind.to_pandas_dtype())
-    # of 64 bits: NumPy's rule lets integers become float64, which rounds them
+    target = np.dtype(kind.to_pandas_dtype())  # NumPy would cast int64 to float64, and round
     is_narrow = dtype.kind in "iuf" and dtype.itemsize < 8
     return dtype == target or (is_narrow and np.can_cast(dtype, target))
 
@@ -316,7 +304,7 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
     stored, also inside lists and structs, and a number is no time and no other kind of number."""
-    if isinstance(read, np.ndarray) and read.dtype.kind in _COMPARED:
+    if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
         return _is_same_array(read, value)
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
         return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8: with nanoseconds
@@ -340,15 +328,15 @@ def is_unchanged(read: Any, value: Any) -> bool:
 def _is_same_array(read: np.ndarray, value: Any) -> bool:
     """Return whether an array of numbers, bools or times has the values of `value`."""
     is_time = read.dtype.kind in "mM"
-    if not isinstance(value, np.ndarray) or value.dtype.kind not in _COMPARED:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufmM":
         return not is_time and is_unchanged(read.tolist(), value)
+    if read.dtype.kind != value.dtype.kind and {read.dtype.kind, value.dtype.kind} & {*"bmM"}:
+        return False  # numbers may have become times
     if is_time:  # perhaps with another unit
-        same_kind = read.dtype.kind == value.dtype.kind  # numbers may have become times
-        return same_kind and np.array_equal(read.astype(value.dtype), value, equal_nan=True)
-    same_kind = (read.dtype == bool) == (value.dtype == bool)
+        return np.array_equal(read.astype(value.dtype), value, equal_nan=True)
     large = np.abs(read.astype(float)) >= 2**53  # NumPy rounds these integers to compare floats
-    equal = same_kind and np.array_equal(read, value, equal_nan=True)
-    return equal and bool(read[large].tolist() == value[large].tolist())
+    is_same = np.array_equal(read, value, equal_nan=True)
+    return is_same and bool(read[large].tolist() == value[large].tolist())
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:

@@ -92,9 +92,9 @@ def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
     of a fixed shape would get the values of other rows if it changed their type."""
     for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
         columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
-        of_arrow = (isinstance(c.type, pa.FixedShapeTensorType) for c in columns.values())
-        is_safe = not any(c.null_count for c in columns.values()) and not any(of_arrow)
-        if is_safe or len({column.type for column in columns.values()}) == 1:
+        types = {column.type for column in columns.values()}
+        has_nulls = any(column.null_count for column in columns.values())
+        if len(types) == 1 or not (has_nulls or pa.FixedShapeTensorType in map(type, types)):
             continue
         rest = to_column([*chain.from_iterable(map(values_of, columns.values()))])
         for at, column in columns.items():

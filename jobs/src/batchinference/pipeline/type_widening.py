@@ -395,23 +395,23 @@ def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
         parts = map(_plain_array, array.flatten(), [field.type for field in kind])
         return pa.StructArray.from_arrays([*parts], fields=[*kind], mask=nulls)
     if kinds.is_map(kind):
-        parts = (_in_maps(array, "keys"), _in_maps(array, "items"))
-        parts = map(_plain_array, parts, (kind.key_type, kind.item_type))
+        keys = _plain_array(_in_maps(array, "keys"), kind.key_type)
+        items = _plain_array(_in_maps(array, "items"), kind.item_type)
         ends = pc.subtract(array.offsets, array.offsets[0])
-        return pa.MapArray.from_arrays(ends, *parts, kind, mask=nulls)
+        return pa.MapArray.from_arrays(ends, keys, items, kind, mask=nulls)
     if not is_list(kind):
         is_encoded = kinds.is_run_end_encoded(array.type)
         return pc.run_end_decode(array) if is_encoded else array.cast(kind)
     if kinds.is_null(kind.value_type):  # of which `flatten` returns too few
         return pa.array(array.to_pylist(), kind)
-    is_large, is_fixed = kinds.is_large_list(kind), kinds.is_fixed_size_list(kind)
+    is_large = kinds.is_large_list(kind)
     lists, offset = (pa.LargeListArray, pa.int64()) if is_large else (pa.ListArray, pa.int32())
     lengths = pc.list_value_length(array).fill_null(0).cast(offset)
     ends = pc.cumulative_sum_checked(pa.concat_arrays([pa.array([0], offset), lengths]))
     values = _plain_array(array.flatten(), kind.value_type)
-    variable = pa.list_(kind.value_field) if is_fixed else kind
-    plain = lists.from_arrays(ends, values, variable, mask=nulls)
-    return plain.cast(kind) if is_fixed else plain
+    if kinds.is_fixed_size_list(kind):
+        return lists.from_arrays(ends, values, mask=nulls).cast(kind)
+    return lists.from_arrays(ends, values, kind, mask=nulls)
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:

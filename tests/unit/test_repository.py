@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_128,
-    "jobs/src": 70_176,
+    "jobs/src/batchinference/pipeline": 46_194,
+    "jobs/src": 70_242,
     "operator/src": 8_761,
-    "tests": 113_601,
+    "tests": 113_650,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import product
 from uuid import UUID
 
 import numpy as np
@@ -147,13 +149,26 @@ def test_to_column_returns_arrow_data_unchanged() -> None:
 
 
 def test_to_column_replaces_views_whose_rows_arrow_cannot_select() -> None:
-    numbers = (pa.array(values, pa.int32()) for values in ([1, 0], [1, 2]))
     for column, values in (
         (pa.array([{"a": "b"}, None], pa.struct([("a", pa.string_view())])), [{"a": "b"}, None]),
-        (pa.ListViewArray.from_arrays(*numbers, pa.array(["a", "b"])), [["b"], ["a", "b"]]),
         (pa.RunEndEncodedArray.from_arrays([1, 2], pa.array(["b", None])), ["b", None]),
     ):
         assert to_column(column).take(pa.array([1, 0])).to_pylist() == values[::-1]
+    ends, starts, sizes = (pa.array(n, pa.int32()) for n in ([0, 2, 3, 3], [1, 0, 0], [2, 1, 0]))
+    mask, order = pa.array([False, False, True]), pa.array([1, 2, 0])
+    times = pa.array([1, None, 3]).cast(pa.time64("ns"))
+    uuids = pa.uuid().wrap_array(pa.array([bytes(16)] * 3, pa.binary(16)))
+    for values in (times, uuids, pa.array(["a", None, "c"], pa.string_view()), pa.nulls(3)):
+        views = pa.ListViewArray.from_arrays(starts, sizes, values, mask=mask)
+        plain = values.cast(pa.string()) if pa.types.is_string_view(values.type) else values
+        plain = pa.ListArray.from_arrays(ends, plain.take(order), mask=mask)
+        of_views, of_lists = (
+            pa.StructArray.from_arrays([*parts, lists[:2]], [*"abc"])
+            for lists in (views, plain)
+            for fixed in [pa.FixedSizeListArray.from_arrays(lists[1:], 1)]
+            for parts in [(pa.MapArray.from_arrays([0, 1, 3], [*"abc"], lists), fixed)]
+        )
+        assert to_column(of_views).equals(pa.chunked_array([of_lists]))
 
 
 NOON = datetime.fromisoformat("2024-01-01T12:00:00")
@@ -162,6 +177,8 @@ NOON = datetime.fromisoformat("2024-01-01T12:00:00")
 def test_to_column_keeps_texts_and_times_exactly() -> None:
     assert to_column([pd.NaT, NOON.date()]).to_pylist() == [None, NOON.date()]
     days = np.array([0, 5], "M8[D]")
+    units = [np.array([5, "NaT"], f"M8[{unit}]") for unit in ("s", "ns", "us")]
+    assert [*map(str, to_column(units)[1].as_py())] == ["1970-01-01T00:00:00.000000005", "NaT"]
     assert to_batch(pa.table({"c": to_column([days, days[1:]])}))["c"][1] == days[1]
     assert to_column([[days.astype("M8[ns]")[:1]]]).to_pylist() == [[[pd.Timestamp(0)]]]
     nano = pd.Timestamp(1_704_067_200_123_456_789)
@@ -195,10 +212,27 @@ def test_to_column_rejects_values_that_it_would_change() -> None:
         *([large, half], [large, [0.5]], [np.array(True), half[0]], [[2**53 + 1, 0], half]),
         *([large.view("m8[s]"), large], [large.view("M8[ns]"), [0, 5]]),
         *([-large, large.astype(np.uint64) << 10], [half, np.array([True, False])]),
+        *([half.view("M8[s]"), half.view("M8[ns]")], [half.view("m8[s]"), half.view("M8[s]")]),
         *([half, half[None]], [[np.array([5], "M8[D]")]]),
     ):
         with pytest.raises((TypeError, ValueError)):
             to_column(values)
+
+
+def test_to_column_compares_no_single_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, passes, compare = [], [], arrow.is_unchanged
+    monkeypatch.setattr(arrow, "is_unchanged", lambda *of: compared.append(1) or compare(*of))
+    image, wide = np.full((9, 9), 7, np.uint8), np.full((9, 9), 0.1, np.float32)
+    arrays = [image, wide], [{"a": image[0]}, {"a": wide[0]}], [image.astype(int), wide]
+    times = [image.astype("M8[s]"), image.astype("M8[us]")]
+    assert [len(to_column(values)) for values in (*arrays, times)] == [2] * 4
+    assert len(compared) <= 4
+
+    class Texts(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            return passes.append(1) or super().__iter__()
+
+    assert (to_column(Texts("ab")).to_pylist(), len(passes)) == ([*"ab"], 1)
 
 
 def test_to_column_rejects_values_without_a_type() -> None:
@@ -220,12 +254,26 @@ def test_missing_tensor_is_none_in_a_batch() -> None:
         first, none, last = batch["t"]
         assert all(map(np.array_equal, (first, last), tensors))
         assert (none, list(batch)) == (None, ["t", "n"])
-    of_arrow = pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
-    of_arrow = pa.fixed_shape_tensor(pa.int64(), [2]).wrap_array(of_arrow)
-    joined = concat([pa.table({"t": of_arrow}), to_table({"t": np.ones((1, 2), int)})])
-    assert [v is not None and v.tolist() for v in to_batch(joined)["t"]] == [[1, 2], False, [1, 1]]
     joined = concat([to_table({"t": np.zeros((1, 2, 2))}), pa.table({"n": [1]})])
     assert to_batch(joined.slice(1))["t"].tolist() == [None]
+
+
+def test_concat_keeps_tensors_of_all_shapes_next_to_null_tensors() -> None:
+    def tensors(table: pa.Table) -> list[object]:
+        return [value if value is None else value.tolist() for value in arrow.values_of(table["t"])]
+
+    two, three, of_arrow = np.ones(2), np.full(3, 5.0), pa.fixed_shape_tensor(pa.float64(), [2])
+    columns = [
+        *map(to_column, ([two, None], [None, three], [three], [two, three, None])),
+        *(pa.array([[1, 1]], of_arrow), pa.nulls(2, of_arrow)),
+    ]
+    columns += [columns[0].slice(1), columns[2].slice(1)]  # only null, and empty
+    tables = [*(pa.table({"t": column}) for column in columns), pa.table({"n": [7]})]
+    blocks = [(table, tensors(table) if "t" in table.column_names else [None]) for table in tables]
+    for joined in (*product(blocks, repeat=2), *product(blocks[::-1], repeat=3)):
+        table = concat([block for block, _ in joined])
+        if "t" in table.column_names:
+            assert tensors(table) == [value for _, values in joined for value in values]
 
 
 def test_null_of_a_dictionary_is_none_in_a_batch() -> None:

@@ -330,6 +330,7 @@ def test_types_of_frames_agree_over_batches(own: Callable[..., Transform]) -> No
         (pd.DataFrame({"a": pd.Categorical([*"xyz"])}), {"a": ["x", "y", "z"]}, set()),
         (pd.DataFrame({"a": [0.5, 1, 2]}), pd.DataFrame({"a": [1, 2, 3]}), set()),
         ({"a": [1, 2, 3]}, {"a": pd.cut([1, 2, 3], 3)}, {0, 1, 2}),
+        ({"a": np.ones((3, 2))}, {"a": [1, 2, 3]}, {0, 1, 2}),
         ({"a": [1, 2, 3]}, {"a": pd.Categorical(pd.period_range("2024", periods=3))}, {0, 1, 2}),
     ):
         batches = iter([first, second])

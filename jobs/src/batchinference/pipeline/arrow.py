@@ -55,7 +55,7 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
     frozenset({int}): pa.int64(),
     frozenset({float}): pa.float64(),
 }
-"""Ray's type for values that are all null or of one Python type."""
+"""Ray's type for values that are all null or of one Python type. They need no import of Ray."""
 _BYTES_AT_ONCE = 1 << 20
 """Approximate bytes of the rows that are Python objects at the same time."""
 _CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
@@ -78,7 +78,7 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
     """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
     try:
         equal = with_equal_types(tables)
-        return tables if equal is tables else [*map(_with_tensors_of_ray, equal)]
+        return tables if equal is tables else _with_equal_tensors([*equal])
     except TypeMismatch as error:
         raise JobFailure(
             f"column '{error.column}' is {error.one} in some rows and {error.other} in others, and "
@@ -87,12 +87,20 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
         ) from error
 
 
-def _with_tensors_of_ray(table: pa.Table) -> pa.Table:
-    """Return a table with Ray's tensors instead of Arrow's, of which Ray cannot join nulls."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if isinstance(column.type, pa.FixedShapeTensorType) and column.null_count < len(column):
-            table = with_column(table, name, to_column(values_of(column)))
-    return table
+def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
+    """Return tables with tensors that Ray can join. It cannot join those of Arrow, and null tensors
+    of a fixed shape would get the values of other rows if it changed their type."""
+    for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
+        columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
+        types = {column.type for column in columns.values()}
+        has_nulls = any(column.null_count for column in columns.values())
+        if len(types) == 1 or not (has_nulls or pa.FixedShapeTensorType in map(type, types)):
+            continue
+        rest = to_column([*chain.from_iterable(map(values_of, columns.values()))])
+        for at, column in columns.items():
+            tables[at] = with_column(tables[at], name, rest[: len(column)])
+            rest = rest[len(column) :]
+    return tables
 
 
 def empty_table(schema: pa.Schema) -> pa.Table:
@@ -181,6 +189,10 @@ def to_column(values: Any) -> pa.ChunkedArray:
         raise TypeError("only arrays of one dimension may have masked values")
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
+    kind = _PLAIN.get(frozenset(map(type, values)) - {NoneType})
+    if kind is not None:
+        with suppress(*NO_VALUES):
+            return pa.chunked_array([pa.array(values, kind)])
     values = _with_alike_arrays(values)
     rows = [row for row, value in enumerate(values) if value is not None]
     first = values[rows[0]] if rows else None
@@ -218,12 +230,7 @@ def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray
 
 
 def _by_ray(values: Any) -> pa.ChunkedArray:
-    """Return values with the type that Ray gives them. Plain values need no import of Ray Data."""
-    types = {*map(type, values)} if isinstance(values, list | np.ndarray) else {object}
-    plain = _PLAIN.get(frozenset(types - {NoneType}))
-    if plain is not None:
-        with suppress(*NO_VALUES):
-            return pa.chunked_array([pa.array(values, plain)])
+    """Return values with the type that Ray gives them."""
     column = to_table({"column": values}).column(0)
     if not isinstance(column.type, ray_data_compat().ArrowPythonObjectType):
         return column
@@ -267,9 +274,13 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
         lists = [*filter(None, values)]
         is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
         return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
-    if is_tensor(kind):
+    if is_tensor(kind) or types == {np.ndarray}:
         forms = {(getattr(v, "dtype", None), np.ndim(v)) for v in values if v is not None}
-        return len(forms) > 1  # else without a comparison of each number
+        number = kind.value_type if is_tensor(kind) else [*nested_types(kind)][-1]
+        is_exact = all(_holds_exactly(number, dtype) for dtype, _ in forms)
+        is_exact = is_exact and len({axes for _, axes in forms}) == 1
+        if is_exact or is_tensor(kind):  # without a comparison of each number
+            return not is_exact and len(forms) > 1
     if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [*filter(None, values)]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
@@ -281,11 +292,20 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
     return pa.uuid() in parts or any(is_kind(part) for part in parts for is_kind in suspect)
 
 
+def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
+    """Return whether a type certainly holds all numbers of arrays of a NumPy type."""
+    if not isinstance(dtype, np.dtype) or not (kinds.is_integer(kind) or kinds.is_floating(kind)):
+        return False
+    target = np.dtype(kind.to_pandas_dtype())  # NumPy would cast int64 to float64, and round
+    is_narrow = dtype.kind in "iuf" and dtype.itemsize < 8
+    return dtype == target or (is_narrow and np.can_cast(dtype, target))
+
+
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the text, bytes, time or decimal that was
     stored, also inside lists and structs, and a number is no time and no other kind of number."""
-    if isinstance(read, np.ndarray) and read.dtype.kind in "mM":
-        return bool(getattr(value, "dtype", None) == read.dtype)  # numbers may have become times
+    if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
+        return _is_same_array(read, value)
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
         return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8: with nanoseconds
     read = read.tolist() if isinstance(read, np.ndarray) else read
@@ -303,6 +323,20 @@ def is_unchanged(read: Any, value: Any) -> bool:
         return isinstance(read, bool)
     is_number = isinstance(value, int | float | np.number) or isinstance(read, int | float | UUID)
     return not is_number or bool(read == value or value != value)  # noqa: PLR0124 - NaN
+
+
+def _is_same_array(read: np.ndarray, value: Any) -> bool:
+    """Return whether an array of numbers, bools or times has the values of `value`."""
+    is_time = read.dtype.kind in "mM"
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufmM":
+        return not is_time and is_unchanged(read.tolist(), value)
+    if read.dtype.kind != value.dtype.kind and {read.dtype.kind, value.dtype.kind} & {*"bmM"}:
+        return False  # numbers may have become times
+    if is_time:  # perhaps with another unit
+        return np.array_equal(read.astype(value.dtype), value, equal_nan=True)
+    large = np.abs(read.astype(float)) >= 2**53  # NumPy rounds these integers to compare floats
+    is_same = np.array_equal(read, value, equal_nan=True)
+    return is_same and bool(read[large].tolist() == value[large].tolist())
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:

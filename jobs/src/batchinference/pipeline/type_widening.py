@@ -377,10 +377,41 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column without views. Arrow would cast views of lists to invalid arrays."""
+    """Return a column with the type that `without_views` returns. Its values are not changed."""
     if (kind := without_views(column.type)) == column.type:
         return column
-    return pa.chunked_array([pa.array(chunk.to_pylist(), kind) for chunk in column.chunks], kind)
+    return pa.chunked_array([_plain_array(chunk, kind) for chunk in column.chunks], kind)
+
+
+def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return an array in the type that `without_views` returns for its type. Arrow would cast views
+    of lists to invalid arrays, and time64[ns] in Python has no nanoseconds."""
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
+
+    if array.type == kind:
+        return array
+    nulls = array.is_null()
+    if kinds.is_struct(kind):
+        parts = map(_plain_array, array.flatten(), [field.type for field in kind])
+        return pa.StructArray.from_arrays([*parts], fields=[*kind], mask=nulls)
+    if kinds.is_map(kind):
+        keys = _plain_array(_in_maps(array, "keys"), kind.key_type)
+        items = _plain_array(_in_maps(array, "items"), kind.item_type)
+        ends = pc.subtract(array.offsets, array.offsets[0])
+        return pa.MapArray.from_arrays(ends, keys, items, kind, mask=nulls)
+    if not is_list(kind):
+        is_encoded = kinds.is_run_end_encoded(array.type)
+        return pc.run_end_decode(array) if is_encoded else array.cast(kind)
+    if kinds.is_null(kind.value_type):  # of which `flatten` returns too few
+        return pa.array(array.to_pylist(), kind)
+    is_large = kinds.is_large_list(kind)
+    lists, offset = (pa.LargeListArray, pa.int64()) if is_large else (pa.ListArray, pa.int32())
+    lengths = pc.list_value_length(array).fill_null(0).cast(offset)
+    ends = pc.cumulative_sum_checked(pa.concat_arrays([pa.array([0], offset), lengths]))
+    values = _plain_array(array.flatten(), kind.value_type)
+    if kinds.is_fixed_size_list(kind):
+        return lists.from_arrays(ends, values, mask=nulls).cast(kind)
+    return lists.from_arrays(ends, values, kind, mask=nulls)
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -233,4 +233,5 @@ def _concatenated(
     """Return one column of the type `kind` that has the rows of all columns."""
     if not isinstance(kind, pa.BaseExtensionType):
         return pa.chunked_array(chain.from_iterable(map(chunks_of, columns)), kind)
-    return concat([pa.table({"column": column}) for column in columns]).column(0)
+    tables = [pa.table({"column": column}) for column in columns]
+    return concat(tables).column(0) if tables else pa.nulls(0, kind)

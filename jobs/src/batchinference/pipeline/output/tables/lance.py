@@ -57,7 +57,7 @@ class LanceTable(Table):
         if self.types is not None:
             where = f"write.path: the dataset '{self._address.uri}'"
             check_columns(table.column_names, self.types.names, where)
-        table = without_empty_structs(_with_vectors(table))
+        table = without_empty_structs(_with_vectors(table), "Lance")
         # Lance stores dictionaries of any of its types, but converts the types of few of them
         stored = [field.with_type(map_types(field.type, _stored)) for field in table.schema]
         check_types(pa.schema(stored), LanceSchema.from_pyarrow, "Lance")

@@ -60,12 +60,11 @@ def check_schedule(schedule: str) -> None:
 def _with_two_ranges(schedule: str, name: str) -> str:
     """Return a schedule in which ranges over midnight, or over the full hour, become two ranges in
     the field with this name: 22-2 becomes 22-23,0-2."""
-    at, last, fields = [*_FIELDS].index(name), _LAST[name], schedule.split()
-    fields[at] = re.sub(
-        r"\b(\d+)-(\d+)\b(?!/)",
-        lambda it: f"{it[1]}-{last},0-{it[2]}" if int(it[2]) < int(it[1]) <= last else it[0],
-        fields[at],
-    )
+    at, fields = [*_FIELDS].index(name), schedule.split()
+    for first, last in re.findall(r"\b(\d+)-(\d+)\b(?!/)", fields[at]):
+        if int(last) < int(first):
+            both = f"{first}-{_LAST[name]},0-{last}"
+            fields[at] = re.sub(rf"\b{first}-{last}\b", both, fields[at])
     return " ".join(fields)
 
 

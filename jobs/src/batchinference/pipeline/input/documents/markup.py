@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import ClassVar
 
 from lxml import etree
@@ -171,8 +170,8 @@ def _left_out(root: etree._Element) -> int:
     fields = (each for each in root.iter("input") if each.get("value"))
     count = sum(each.get("type", "").lower() not in _NO_TEXT for each in fields)
     for svg in _outermost(root, "svg"):
-        texts = (node.itertext() for node in _outermost(svg, "text", "foreignobject"))
-        count += any(map(str.strip, chain.from_iterable(texts)))
+        texts = (t for node in _outermost(svg, "text", "foreignobject") for t in node.itertext())
+        count += any(map(str.strip, texts))
     return count
 
 

@@ -52,8 +52,7 @@ class DeltaLakeTable(MergingTable):
         # Delta has no UUIDs, and its readers refuse UUIDs in Parquet files
         texts = {field.name for field in self.types or () if is_text(field.type)}
         for at, name in ((at, f.name) for at, f in enumerate(table.schema) if f.type == pa.uuid()):
-            ids = table.column(at)
-            ids = exact_cast(ids, pa.string()) if name in texts else ids.cast(pa.binary())
+            ids = exact_cast(table.column(at), pa.string() if name in texts else pa.binary())
             table = table.set_column(at, name, ids)
         for name in self.partition_by:
             if name in table.column_names and "" in pc.unique(table.column(name)).to_pylist():

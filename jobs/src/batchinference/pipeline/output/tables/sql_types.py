@@ -29,11 +29,10 @@ def check_values(table: pa.Table, types: SqlTypes, dialect: str, *, new: bool) -
         try:
             _check_column(column.cast(plain_type(column.type)), stored, dialect)
         except pa.ArrowException as error:
-            where = f"{stored!r} in the table, and {column.type} in the rows ({error}). {_FIX}"
+            where, fix = f"{stored!r} in the table, and {column.type} in the rows", _FIX
             if new:
-                where = f"{column.type}, and the database has no type for its values ({error}). "
-                where += "Convert them in a step"
-            raise BadOutput(f"write: column '{name}' is {where}") from None
+                where, fix = f"{column.type}, which the database lacks", "Convert it in a step"
+            raise BadOutput(f"write: column '{name}' is {where} ({error}). {fix}") from None
 
 
 def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:

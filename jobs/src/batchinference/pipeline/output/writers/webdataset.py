@@ -66,7 +66,9 @@ class WebdatasetWriter(FileWriter):
         keys = _keys(table.column(self.key_column)) if self.key_column else numbers
         values = self._values(table)
         members = _members(values)
-        key_member = _key_member([member for member, _ in members.values()])
+        key_member = "__key__.txt"  # for values of the key column, which no other column may have
+        while key_member in {member.lower() for member, _ in members.values()}:
+            key_member = f"_{key_member}"
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for row, (key, original) in enumerate(keys):
@@ -156,15 +158,6 @@ def _extension(value: Any) -> str:
         case int() if not isinstance(value, bool):
             return "cls"
     return "json"
-
-
-def _key_member(members: list[str]) -> str:
-    """Return the suffix of members with values of the key column: none of those of other columns.
-    These values never fail a row, or the job: columns `jpg` and `ID` next to `id` can be keys."""
-    others, suffix = {member.lower() for member in members}, "__key__.txt"
-    while suffix in others:
-        suffix = f"_{suffix}"
-    return suffix
 
 
 def _keys(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:

@@ -188,7 +188,7 @@ def webdataset(path: Path) -> list[str]:
         with tarfile.open(file) as tar:
             result += tar.getnames()
     members = {name.split(".", 1)[1] for name in result}
-    assert members == {"class.txt", "image.png", "embedding.npy", "name.txt"}
+    assert members == {"class.txt", "image.png", "embedding.npy", "__key__.txt"}
     return [name.split(".")[0].replace("_png", ".png") for name in result if "image" in name]
 
 

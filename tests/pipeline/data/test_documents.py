@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -14,6 +15,7 @@ from lxml import etree
 
 from batchinference.pipeline.input import AFTER_CRASH
 from batchinference.pipeline.input.documents import pdf_subprocess
+from batchinference.pipeline.input.documents.markup import html_document
 from batchinference.spec import SpecError, parse
 from support.documents.minimal import document
 from support.inputs.document_files import (
@@ -353,11 +355,20 @@ class TestHtml:
 
     def test_title_is_a_column_and_texts_in_svg_and_forms_are_counted(self, tmp_path: Path) -> None:
         html = f"{HTML}<title> A\n b</title><p>text<svg><g><text>c</text></g></svg><svg></svg>"
-        html += "<input value=d><input value=e type=hidden><input>"
+        html += "<svg><g>d</g></svg><input value=e><input value=f type=Submit><input>"
         for content, title in ((html, "A b"), (mail_of(html=html), "Grüße")):
             outcome = read(tmp_path, "a", content)
             assert [(row["text"], row["title"]) for row in outcome.good] == [("text", title)]
             assert outcome.warnings == {(0, 0): {"PartsIgnored": 2}}
+
+    def test_nested_pictures_take_the_time_of_others(self) -> None:
+        seconds = []
+        for end in ("", "</svg>"):
+            html = f"<svg>{end}" * 1000 + "<text> </text>" * 20_000
+            start = time.process_time()
+            assert html_document(html).left_out == 0
+            seconds.append(time.process_time() - start)
+        assert seconds[0] < 10 * seconds[1]
 
 
 class TestMail:

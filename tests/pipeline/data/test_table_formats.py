@@ -171,6 +171,17 @@ class TestDelta:
         target.run(rows_of(id=[0, 1], key=pa.array([b"0" * 16, None], pa.uuid())))
         assert target.rows() == [{"id": 0, "key": b"0" * 16}, {"id": 1, "key": None}]
 
+    @pytest.mark.parametrize("fields", [{"mode": "append"}, {"mode": "merge", "key": ["id"]}])
+    def test_uuids_are_texts_in_columns_of_texts(
+        self, target: TableTarget, fields: dict[str, Any]
+    ) -> None:
+        """The bytes of a UUID can be a text."""
+        ids = pa.array([b"ABCDEFGHIJKLMNOP"], pa.uuid())
+        target.run(rows_of(id=[str(ids[0].as_py())], n=[1]))
+        target.run(rows_of(id=ids, n=[2]), name="more", **fields)
+        assert {row["id"] for row in target.rows()} == {str(ids[0].as_py())}
+        assert len(target.rows()) == (1 if "key" in fields else 2)
+
     def test_missing_library_error_has_the_install_command(
         self, target: TableTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -315,6 +326,13 @@ class TestLance:
         target.run(table, mode="append")
         result = lance.dataset(target.folder / "out").to_table()
         assert (result.schema, result.to_pylist()) == (table.schema, table.to_pylist() * 2)
+
+    def test_dictionaries_of_dates_are_written(self, target: TableTarget) -> None:
+        """Lance itself stores no such dictionaries."""
+        days = rows_of(id=[1], day=pa.array([dt.date(2026, 1, 2)]).dictionary_encode())
+        target.run(days)
+        target.run(days, name="more", mode="append")
+        assert target.rows() == days.to_pylist() * 2
 
     def test_values_that_python_would_round_are_read_back(self, target: TableTarget) -> None:
         rows = rows_of(time=pa.array([1], pa.timestamp("ns")))

@@ -427,9 +427,23 @@ def test_unicode_names_are_kept(tmp_path: Path) -> None:
     table = pa.table({"键": ["图片.jpg", "प्रति"], "类别": ["a", "b"], "标签": ["c", "d"],
                       "two words": [1, 2]})  # fmt: skip
     first, second = samples(tar_file(table, keyColumn="键"), tmp_path)
-    kept = {"键.txt": "图片.jpg", "类别.txt": "a", "标签.txt": "c", "two words.cls": 1}
+    kept = {"__key__.txt": "图片.jpg", "类别.txt": "a", "标签.txt": "c", "two words.cls": 1}
     assert first == {"__key__": "图片_jpg", **kept}
-    assert (second["__key__"], "键.txt" in second) == ("प्रति", False)
+    assert (second["__key__"], "__key__.txt" in second) == ("प्रति", False)
+
+
+def test_value_of_a_changed_key_is_a_member_beside_any_columns() -> None:
+    """A column of keys may have a name that no other column could have."""
+    for name in ("jpg", "name.jpg", "ID", "__key__"):
+        table = pa.table({name: ["a/b", "c"], "id": [1, 2]})
+        assert names(tar_file(table, keyColumn=name)) == [
+            "a_b.id.cls",
+            "a_b.__key__.txt",
+            "c.id.cls",
+        ]
+    table = pa.table({"id": ["a/b"], "__key__": ["x"], "___KEY__.txt": ["y"]})
+    written = names(tar_file(table, keyColumn="id"))
+    assert written == ["a_b.__key__.txt", "a_b.___KEY__.txt", "a_b.____key__.txt"]
 
 
 def test_member_names_are_safe_and_unique(messages: Messages) -> None:

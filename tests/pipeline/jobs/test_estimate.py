@@ -87,6 +87,22 @@ def test_tokens_of_rows_that_are_computed_together_are_shared(folder: Path) -> N
     assert shown.split()[-1] == "-"  # there are no prices
 
 
+@pytest.mark.parametrize("unknown", [0, 5])
+def test_range_is_as_wide_with_a_duplicate_or_an_unknown_number(folder: Path, unknown: int) -> None:
+    lines = [json.dumps({"text": "x" * (1 + row % (SAMPLE - 1))}) for row in range(SAMPLE)]
+    Path("in.jsonl").write_text("\n".join(lines))
+    count = count_tokens
+
+    def count_known(row: int, **tokens: int) -> None:
+        if tokens["read"] != unknown:
+            count(row, **tokens)
+
+    with patch(f"{__name__}.count_tokens", count_known):
+        (result,), _ = estimated(step_with("ask", model=chat(), dedupe=not unknown))
+    low, high = result["inputTokens"]
+    assert high - low > 100
+
+
 def test_what_is_unknown_is_said(folder: Path, messages: Messages) -> None:
     save_language_model(folder / "model")
     gpu = {"resources": {"gpu": 1}}

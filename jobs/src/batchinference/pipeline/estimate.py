@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -71,7 +72,9 @@ def _measured(
     amounts = preview.batch.warnings.filter(pc.equal(preview.batch.warnings["step"], step.name))
     sums = amounts.group_by(["name", "id"]).aggregate([("amount", "sum")])
     skipped = sum(each.count for each in outcome.warnings if each.name == WarningName.SKIPPED)
-    computed = len(pc.unique(pa.array(preview.batch.ids))) - skipped
+    notes_of_step = (json.loads(note) for name, note in preview.batch.notes if name == step.name)
+    reused = sum(note.get("reused", 0) for note in notes_of_step)
+    computed = len(pc.unique(pa.array(preview.batch.ids))) - skipped - reused
     input_tokens, output_tokens = (
         _range(sums.filter(pc.equal(sums["name"], kind))["amount_sum"], sample, scale, computed)
         for kind in (TokenKind.INPUT, TokenKind.OUTPUT)
@@ -109,7 +112,7 @@ def _range(counts: Iterable[int], sample: int, scale: float, computed: int = 0) 
     tokens = np.array(counts)
     if not len(tokens):
         return None
-    if len(tokens) < computed:
+    if 2 * len(tokens) <= computed:  # more are single rows whose tokens are not reported
         tokens = np.full(computed, tokens.sum() / computed)
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))
     total, error = tokens.sum(), 2 * tokens.std() * len(tokens) ** 0.5

@@ -7,6 +7,7 @@ follows the elapsed time.
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from zoneinfo import ZoneInfo, available_timezones
@@ -50,11 +51,21 @@ def check_schedule(schedule: str) -> None:
     except CronSimError as error:
         problem = str(error).removeprefix("Bad ")
         fix = _FIELDS.get(problem, "Correct it")
-        for first, last in re.findall(r"(\d+)-(\d+)", schedule) if problem in _LAST else ():
-            if int(last) < int(first) <= _LAST[problem]:
-                ranges = f"{first}-{_LAST[problem]},0-{last}"
-                fix = f'Write "{schedule.replace(f"{first}-{last}", ranges)}"'
+        fixed = _with_two_ranges(schedule, problem) if problem in _LAST else schedule
+        with suppress(CronSimError):  # the field may have another mistake
+            fix = f'Write "{fixed}"' if CronSim(fixed, datetime.now(UTC)) else fix
         raise ValueError(f"the {problem} is invalid. {fix}") from None
+
+
+def _with_two_ranges(schedule: str, name: str) -> str:
+    """Return a schedule in which ranges over midnight, or over the full hour, become two ranges in
+    the field with this name: 22-2 becomes 22-23,0-2."""
+    at, fields = [*_FIELDS].index(name), schedule.split()
+    for first, last in re.findall(r"\b(\d+)-(\d+)\b(?!/)", fields[at]):
+        if int(last) < int(first):
+            both = f"{first}-{_LAST[name]},0-{last}"
+            fields[at] = re.sub(rf"\b{first}-{last}\b", both, fields[at])
+    return " ".join(fields)
 
 
 class Cron:

@@ -84,7 +84,8 @@ def parse_expectation(text: str) -> Expectation:
         fixed = re.sub(r"\bcount\(\s*\*?\s*\)", "count(COLUMN is not None)", text)
         fixed = re.sub(r"\b(\w+)\(", lambda match: f"{_OTHERS.get(match[1], match[1])}(", fixed)
         fixed = re.sub(r"\b(?:AND|OR|NOT)\b", lambda match: match[0].lower(), fixed)
-        fixed = re.sub(r"(\d+) ?%(?! *\w)", lambda match: f"{int(match[1]) / 100:g}", fixed)
+        percent = r"(?<![\w.])(\d+(?:\.\d+)?) ?%(?! *\w)"
+        fixed = re.sub(percent, lambda match: f"{float(match[1]) / 100:.12g}", fixed)
         if fixed == text:
             raise
         parse_expectation(fixed)  # raises ValueError if the fix is not complete

@@ -68,9 +68,13 @@ class DecodeColumn(Transform):
     def check_types(cls, step: str, settings: Decode, known: pa.Table) -> None:
         column, is_json = settings.column, isinstance(settings, DecodeJson)
         kind = known.schema.field(column).type if column in known.column_names else pa.null()
-        if pa.types.is_primitive(kind) or is_list(kind) or (is_text(kind) and not is_json):
-            what = f"step '{step}': column '{column}' holds {kind}, and decode needs bytes"
-            raise UnsuitableTypes(f"{what}. To fetch files by paths, set read.format to manifest")
+        # columns with only nulls often have floats
+        is_other = pa.types.is_primitive(kind) and not pa.types.is_floating(kind)
+        if is_other or is_list(kind) or (is_text(kind) and not is_json):
+            needed = "bytes or texts" if is_json else "bytes"
+            what = f"step '{step}': column '{column}' holds {kind}, and decode needs {needed}"
+            to_fetch = "To fetch files by paths, set read.format to manifest"
+            raise UnsuitableTypes(f"{what}. {to_fetch if is_text(kind) else 'Name another column'}")
 
     def __init__(self, step: str, decode: Decode) -> None:
         self._step, self._spec = step, decode

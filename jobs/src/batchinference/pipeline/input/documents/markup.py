@@ -96,10 +96,8 @@ _PARAGRAPHS = frozenset(
      *("hgroup", "hr", "legend", "main", "nav", "ol", "option", "p", "section", "summary", "td"),
      *("th", "tr", "ul"))
 )  # fmt: skip
-_LEFT_OUT = etree.XPath(
-    "descendant-or-self::svg[(.//text | .//foreignobject)[normalize-space()]][not(ancestor::svg)]"
-    "| .//input[string(@value)][not(@type = 'hidden' or @type = 'checkbox' or @type = 'radio')]"
-)
+_NO_TEXT = ("hidden", "checkbox", "radio", "submit", "button", "reset", "image")
+"""The types of fields of a form whose value is not entered or not a text."""
 _SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.I)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
@@ -163,8 +161,26 @@ def html_document(text: str) -> Document:
             outer.tag = "div"
     title = " ".join(root.findtext("head/title", "").split())
     elements = [element for part in roots for element in Html().elements(part)]
-    left_out = sum(len(_LEFT_OUT(part)) for part in roots)
+    left_out = sum(map(_left_out, roots))
     return Document(iter([Page.of(elements)]), title or None, left_out=left_out)
+
+
+def _left_out(root: etree._Element) -> int:
+    """Return the number of pictures (SVG) with text, and of fields of forms with a text."""
+    fields = (each for each in root.iter("input") if each.get("value"))
+    count = sum(each.get("type", "").lower() not in _NO_TEXT for each in fields)
+    for svg in _outermost(root, "svg"):
+        texts = (t for node in _outermost(svg, "text", "foreignobject") for t in node.itertext())
+        count += any(map(str.strip, texts))
+    return count
+
+
+def _outermost(root: etree._Element, *tags: str) -> Iterator[etree._Element]:
+    """Yield the nodes with one of the tags that are not below another such node."""
+    walk = etree.iterwalk(root, ("start",), tags)
+    for _, node in walk:
+        walk.skip_subtree()
+        yield node
 
 
 def stated_encoding(content: bytes) -> str | None:

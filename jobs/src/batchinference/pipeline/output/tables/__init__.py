@@ -280,7 +280,7 @@ def lake_types(
     """Return rows with types that the format `name` supports. Raises BadOutput if `make`, which
     converts a schema to this format, fails for a column, or if names differ only in case."""
     check_case(table.column_names, existing.names if existing is not None else ())
-    table = common_types(storable(tensors_to_lists(table)))
+    table = common_types(storable(tensors_to_lists(table), name))
     check_types(typed_columns(table.schema), make, name)
     return table
 

@@ -23,7 +23,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, tables_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.partitions import value_text
-from batchinference.pipeline.type_widening import cast_to, unify_schemas
+from batchinference.pipeline.type_widening import cast_to, exact_cast, is_text, unify_schemas
 from batchinference.spec.write import WriteDelta
 
 MAX_ROWS = (1 << 31) - 1
@@ -50,8 +50,10 @@ class DeltaLakeTable(MergingTable):
     def convert(self, table: pa.Table) -> pa.Table:
         table = lake_types(table, self.types, Schema.from_arrow, "Delta")
         # Delta has no UUIDs, and its readers refuse UUIDs in Parquet files
-        as_bytes = [f.with_type(pa.binary()) if f.type == pa.uuid() else f for f in table.schema]
-        table = table.cast(pa.schema(as_bytes))
+        texts = {field.name for field in self.types or () if is_text(field.type)}
+        for at, name in ((at, f.name) for at, f in enumerate(table.schema) if f.type == pa.uuid()):
+            ids = exact_cast(table.column(at), pa.string() if name in texts else pa.binary())
+            table = table.set_column(at, name, ids)
         for name in self.partition_by:
             if name in table.column_names and "" in pc.unique(table.column(name)).to_pylist():
                 raise BadOutput(

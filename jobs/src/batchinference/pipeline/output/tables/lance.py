@@ -23,7 +23,7 @@ from batchinference.pipeline.output.writers.parquet import ParquetWriter, withou
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import is_tensor
+from batchinference.pipeline.type_widening import is_tensor, map_types
 from batchinference.spec.write import WriteLance
 from batchinference.text import counted
 
@@ -57,8 +57,10 @@ class LanceTable(Table):
         if self.types is not None:
             where = f"write.path: the dataset '{self._address.uri}'"
             check_columns(table.column_names, self.types.names, where)
-        table = without_empty_structs(_with_vectors(table))
-        check_types(table.schema, LanceSchema.from_pyarrow, "Lance")
+        table = without_empty_structs(_with_vectors(table), "Lance")
+        # Lance stores dictionaries of any of its types, but converts the types of few of them
+        stored = [field.with_type(map_types(field.type, _stored)) for field in table.schema]
+        check_types(pa.schema(stored), LanceSchema.from_pyarrow, "Lance")
         return table
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
@@ -181,6 +183,11 @@ class LanceTable(Table):
             return files
         self.load()
         return [cast(StagedFile, self.stage_content(file, file.read())) for *_, file in files]
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    is_stored = pa.types.is_dictionary(kind) and kind.value_type != pa.uuid()
+    return kind.value_type if is_stored else kind
 
 
 def _columns(dataset: lance.LanceDataset | None) -> list[Any]:

@@ -75,7 +75,7 @@ class SqlTable(MergingTable):
         types = self._types(table.schema)
         table = _portable(table, types)
         check_keys(table.schema, types, self.key, self._dialect)
-        check_values(table, types, self._dialect)
+        check_values(table, types, self._dialect, new=existing is None)
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:

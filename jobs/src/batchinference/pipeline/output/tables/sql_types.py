@@ -19,9 +19,9 @@ SqlTypes = Mapping[str, Any]
 _FIX = "Change the column of the table, or convert the values in a step"
 
 
-def check_values(table: pa.Table, types: SqlTypes, dialect: str) -> None:
+def check_values(table: pa.Table, types: SqlTypes, dialect: str, *, new: bool) -> None:
     """Raise BadOutput if a column of the database would change a value. Columns that `types` lacks
-    and columns of unknown types are not checked."""
+    and columns of unknown types are not checked. `new` is whether the table does not exist."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         stored = types.get(name)
         if stored is None or kinds.is_null(column.type):
@@ -29,10 +29,10 @@ def check_values(table: pa.Table, types: SqlTypes, dialect: str) -> None:
         try:
             _check_column(column.cast(plain_type(column.type)), stored, dialect)
         except pa.ArrowException as error:
-            raise BadOutput(
-                f"write: column '{name}' is {stored!r} in the table, and {column.type} in the rows "
-                f"({error}). {_FIX}"
-            ) from None
+            where, fix = f"{stored!r} in the table, and {column.type} in the rows", _FIX
+            if new:
+                where, fix = f"{column.type}, which the database lacks", "Convert it in a step"
+            raise BadOutput(f"write: column '{name}' is {where} ({error}). {fix}") from None
 
 
 def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:

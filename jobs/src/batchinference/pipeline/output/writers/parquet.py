@@ -78,10 +78,10 @@ def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table
         yield pa.concat_tables(group)
 
 
-def storable(table: pa.Table) -> pa.Table:
+def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
     """Return the table with types that Parquet and Spark support: float32 in place of float16, and
     the text {} in place of structs without fields."""
-    table = without_empty_structs(table)
+    table = without_empty_structs(table, name)
     for index, field in enumerate(table.schema):
         wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
         if wide != field.type:
@@ -89,12 +89,12 @@ def storable(table: pa.Table) -> pa.Table:
     return table
 
 
-def without_empty_structs(table: pa.Table) -> pa.Table:
+def without_empty_structs(table: pa.Table, name: str) -> pa.Table:
     """Return the table with the text {} in place of structs without fields. Raises BadOutput for a
-    type that Parquet lacks."""
+    type that Parquet, and with it the format `name`, lacks."""
     for index, field in enumerate(table.schema):
         if any(is_one(kind) for kind in nested_types(field.type) for is_one in _NOT_IN_PARQUET):
-            raise missing_type(field, "Parquet")
+            raise missing_type(field, name)
         if _has_empty_struct(field.type):
             chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()

@@ -62,19 +62,24 @@ class WebdatasetWriter(FileWriter):
     key_column: str | None
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        numbers = [f"{row:08d}" for row in range(table.num_rows)]
+        numbers = [(f"{row:08d}", None) for row in range(table.num_rows)]
         keys = _keys(table.column(self.key_column)) if self.key_column else numbers
         values = self._values(table)
         members = _members(values)
+        key_member = "__key__.txt"  # for values of the key column, which no other column may have
+        while key_member in {member.lower() for member, _ in members.values()}:
+            key_member = f"_{key_member}"
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
-            for row, key in enumerate(keys):
-                present = [name for name in members if values[name][row] is not None]
-                for name in present:
-                    member, encoded = members[name]
-                    _add(tar, f"{key}.{member}", _content(name, encoded, values[name][row]))
-                if not present:
-                    _add(tar, f"{key}.{_EMPTY_MEMBER[0]}", _EMPTY_MEMBER[1])
+            for row, (key, original) in enumerate(keys):
+                contents = [
+                    (member, _content(name, encoded, values[name][row]))
+                    for name, (member, encoded) in members.items()
+                    if values[name][row] is not None
+                ]
+                contents += [] if original is None else [(key_member, original)]
+                for member, content in contents or [_EMPTY_MEMBER]:
+                    _add(tar, f"{key}.{member}", content)
         yield ".tar", buffer.getvalue()
 
     def rows(self, part: Location) -> Iterator[Row]:
@@ -99,12 +104,8 @@ class WebdatasetWriter(FileWriter):
         return non_finite_values(table.select(json))
 
     def _values(self, table: pa.Table) -> dict[str, list[Any]]:
-        """Return the values to encode, by column; of the key column, those that are no keys."""
-        values = {name: values_of(table.column(name)) for name in table.column_names}
-        if (name := self.key_column) is not None:
-            pairs = zip(values[name], _keys(table.column(name)), strict=True)
-            values[name] = [None if str(value) == key else value for value, key in pairs]
-        return values
+        columns = [name for name in table.column_names if name != self.key_column]
+        return {name: values_of(table.column(name)) for name in columns}
 
 
 def _content(column: str, encode_value: Encode, value: Any) -> bytes:
@@ -159,12 +160,13 @@ def _extension(value: Any) -> str:
     return "json"
 
 
-def _keys(column: pa.ChunkedArray) -> list[str]:
-    """Return a unique key for each row, because readers take consecutive members with the same key
-    as one row. Unsafe characters become `_`: a `.`, for example, would end a key, and `../` leave
-    the directory. A number is appended to a key that is already used: `cat`, `cat--2`."""
+def _keys(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
+    """Return a unique key for each row, and its value unless this is the key. Readers take
+    consecutive members with the same key as one row. Unsafe characters become `_`: a `.`, for
+    example, would end a key, and `../` leave the directory. A number is appended to a key that is
+    already used: `cat`, `cat--2`."""
     uses: dict[str, int] = {}
-    keys = []
+    keys: list[tuple[str, bytes | None]] = []
     for row, value in enumerate(column.to_pylist()):
         text = "" if value is None else str(value)
         wanted = key = _UNSAFE_IN_KEYS.sub("_", text) or f"{row:08d}"
@@ -172,7 +174,8 @@ def _keys(column: pa.ChunkedArray) -> list[str]:
             uses[wanted] += 1
             key = f"{wanted}--{uses[wanted]}"
         uses[key] = 1
-        keys.append(key)
+        original = value if isinstance(value, bytes) else text.encode()
+        keys.append((key, None if value is None or text == key else original))
     return keys
 
 

@@ -90,7 +90,7 @@ class JobFailure(Exception):
     reason = "Application"
 
     def __init_subclass__(cls) -> None:
-        if cls.__bases__ == (JobFailure,):  # and no class of Ray for errors of tasks
+        if cls.__bases__ == (JobFailure,):  # Ray makes subclasses with a second base
             cls.reason = cls.__name__
 
     def __init__(self, message: str) -> None:

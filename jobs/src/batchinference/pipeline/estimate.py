@@ -106,13 +106,14 @@ def _of_prompts(
 
 
 def _range(counts: Iterable[int], sample: int, scale: float, computed: int = 0) -> Range | None:
-    """Return the expected lowest and highest number of tokens of all rows. `counts` has those of
-    each computed row (if none, return None), or of one row for several that are computed together:
-    they then get equal numbers. Other rows of the sample count as 0 tokens."""
+    """Return the expected lowest and highest number of tokens of all rows; None without `counts`,
+    the tokens of computed rows. If at most half of the `computed` rows have a count, each count is
+    that of several rows that were computed together, and all computed rows get equal numbers. Other
+    rows of the sample count as 0 tokens."""
     tokens = np.array(counts)
     if not len(tokens):
         return None
-    if 2 * len(tokens) <= computed:  # more are single rows whose tokens are not reported
+    if 2 * len(tokens) <= computed:  # if more: single rows, some without a count
         tokens = np.full(computed, tokens.sum() / computed)
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))
     total, error = tokens.sum(), 2 * tokens.std() * len(tokens) ** 0.5

@@ -152,7 +152,7 @@ def load_unique(
 
 
 def refuse_constant(constant: str) -> None:
-    """Raise ValueError for NaN or infinity. This is the `parse_constant` of parsers."""
+    """Raise ValueError for NaN or infinity. Give it to functions of `json` as `parse_constant`."""
     raise ValueError(f"JSON has no number {constant}")
 
 

@@ -109,7 +109,7 @@ class JobRun:
             return self._fail(self._with_crash_location(root_cause(error)))
 
     def _interruptible(self, targets: Iterator[OutputTarget]) -> Iterator[OutputTarget]:
-        """Yield the outputs. A second signal also ends the listing of the input in between."""
+        """Yield the outputs. A second signal also ends the listing of the input before each one."""
         while True:
             with self.stop.interrupting():
                 target = next(targets, None)

@@ -68,7 +68,7 @@ def preflight(
         _failure_of(lambda: check_caches(spec, layout)),
         _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
-    for failure in filter(None, failures):
+    for failure in filter(None, failures):  # `check_input` gives its problems as the cause
         steps += getattr(failure.__cause__, "problems", [Problem("", failure.message)])
     return steps
 

@@ -105,8 +105,8 @@ def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Sc
 
 
 def with_equal_types(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return tables whose columns of one name have one type; `tables` itself if it has one schema.
-    Null columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
+    """Return tables whose columns of one name have one type; `tables` itself if all are alike. Null
+    columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
     if all(table.schema == tables[0].schema for table in tables):
         return tables
     schema = unify_schemas((table.schema for table in tables), widen=True)
@@ -162,7 +162,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:
-    """Return the type without the encodings, at any depth, whose rows Arrow cannot select."""
+    """Return the type without views and run-end encodings, at any depth. Arrow cannot select
+    rows of arrays with these encodings."""
 
     def plain(leaf: pa.DataType) -> pa.DataType:
         if kinds.is_list_view(leaf) or kinds.is_large_list_view(leaf):
@@ -385,7 +386,7 @@ def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return an array in the type that `without_views` returns for its type. Arrow would cast views
-    of lists to invalid arrays, and time64[ns] in Python has no nanoseconds."""
+    of lists to invalid arrays, and conversions through Python would lose nanoseconds."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     if array.type == kind:
@@ -402,7 +403,7 @@ def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not is_list(kind):
         is_encoded = kinds.is_run_end_encoded(array.type)
         return pc.run_end_decode(array) if is_encoded else array.cast(kind)
-    if kinds.is_null(kind.value_type):  # of which `flatten` returns too few
+    if kinds.is_null(kind.value_type):  # `flatten` returns too few nulls
         return pa.array(array.to_pylist(), kind)
     is_large = kinds.is_large_list(kind)
     lists, offset = (pa.LargeListArray, pa.int64()) if is_large else (pa.ListArray, pa.int32())

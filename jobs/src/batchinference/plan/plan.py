@@ -49,7 +49,8 @@ class Plan:
     @property
     def single_segment(self) -> bool:
         """Whether no step needs a pool, so that each task reads a part of the input, runs all steps
-        and writes the results. Rows of some inputs and outputs move anyway: see `Executor`."""
+        and writes the results. For some inputs and outputs, rows move between tasks nevertheless:
+        see `Executor`."""
         return not any(stage.needs_pool for stage in self.stages)
 
     @property

@@ -234,8 +234,8 @@ class JobPass:
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
 
     def mark_complete(self, final: Snapshot, report: Report) -> None:
-        """Write the final snapshot, the report and the completion marker. Raises BadOutput if
-        another run has taken over the output."""
+        """Write the final snapshot, the report and the completion marker, and then delete staged
+        files. Raises BadOutput if another run has taken over the output."""
         self._write_final_state(final, report)
         self.lease.write_success_marker(self.layout)
         with suppress(OSError):  # the output is complete
@@ -243,7 +243,7 @@ class JobPass:
             self.delete_staged_files()
 
     def delete_staged_files(self) -> None:
-        """Delete the staged files of a complete table. If that fails, the next run does it."""
+        """Delete the staged files of a complete table. After an OSError, the next run does it."""
         if self.layout.is_table:
             self.layout.data.delete_directory()
 

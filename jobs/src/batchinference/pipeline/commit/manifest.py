@@ -296,9 +296,9 @@ def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:
-    """Return the ranges of rows with these ids (int64, in any order). A row that occurs twice, as
-    Ray may split a block that it computes again, is in two ranges, so that no entry with it counts
-    (`resolve_overlaps`)."""
+    """Return the ranges of rows with these ids (int64, in any order). A row that occurs twice is in
+    two ranges, so that `resolve_overlaps` drops the entry. Rows may occur twice if Ray computes a
+    block again and splits it in another way."""
     if len(ids) == 0:
         return []
     steps = np.diff(ids)

@@ -105,15 +105,15 @@ class Request:
 
 
 class CachedReader:
-    """Reads outputs, and caches what it has read until `forget`. A stale lease does no harm,
-    because `Lease.write_if_unchanged` compares it with the stored lease."""
+    """Reads outputs, and caches what it has read: leases and markers until `forget`. A stale lease
+    does no harm, because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
         self._known: dict[Location, Any] = {}
         self._directories = cache(Location.directories)
 
     def forget(self, *layouts: Layout) -> None:
-        """Read the leases and markers of outputs again: runs may have changed them."""
+        """Forget the leases and markers of outputs, because runs may have changed them."""
         for file in (file for one in layouts for file in (one.lease_file, one.success)):
             self._known.pop(file, None)
 

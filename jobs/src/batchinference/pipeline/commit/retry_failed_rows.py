@@ -58,7 +58,7 @@ def ids_of(records: pa.Table) -> np.ndarray:
 
 
 def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
-    """Return the entry without its failed rows; None if it has shares of rows or no other row."""
+    """Return the entry without its failed rows; None if it has shares of rows, or no other rows."""
     if entry.shares:
         return None
     row_ranges = _without_rows(entry.row_ranges, failed)

@@ -305,8 +305,8 @@ def list_input(read: ReadFiles) -> InputSnapshot:
 
 
 def list_existing(storage: Storage, *paths: str) -> InputSnapshot:
-    """Return the files at the paths of a job, with any extension, except for hidden files. Missing
-    paths are no error. Raises BadInput if a path cannot be listed."""
+    """Return the files at these paths, with any extension, except for hidden files. Missing paths
+    are no error. Raises BadInput if a path cannot be listed."""
     return snapshot_input([*paths], [], storage, ignore_missing=True, allow_empty=True)
 
 

@@ -125,7 +125,8 @@ class RewriteTask:
         """Yield the rows of the entries that can be merged. Add these entries, whose files have the
         schema of the first readable file, to `same`, and all other entries to `others`.
 
-        Entries are read one by one: rows with repeated values need much more memory than a file."""
+        Entries are read one by one, because rows with repeated values need much more memory than
+        their file."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:

@@ -52,7 +52,7 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
         source.seek(0)
         _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
-    if source.peek(4).startswith(b"PK\5\6"):  # zipfile would seek to a negative position
+    if source.peek(4).startswith(b"PK\5\6"):  # no members: zipfile may seek to before 0
         raise ValueError("the archive has no arrays")
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]

@@ -21,7 +21,8 @@ START_OVER = (
 
 
 def load_json(content: bytes | bytearray | str, **options: Any) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid or nested too deep."""
+    """Return the parsed JSON. `options` are those of `json.loads`. Raises ValueError if the JSON is
+    invalid or nested too deep."""
     try:
         return json.loads(content, **options)
     except RecursionError:

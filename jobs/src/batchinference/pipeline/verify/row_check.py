@@ -38,7 +38,7 @@ from batchinference.pipeline.verify.stored_jobs import StoredJob
 from batchinference.spec.read import ReadFiles, ReadVersioned
 
 Lister: TypeAlias = Callable[..., InputSnapshot]
-"""Returns what `listing.list_existing` returns, but lists an input only once."""
+"""Does the same as `listing.list_existing`, but lists each input only once."""
 
 
 @dataclass(frozen=True)

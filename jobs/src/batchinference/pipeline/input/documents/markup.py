@@ -97,7 +97,7 @@ _PARAGRAPHS = frozenset(
      *("th", "tr", "ul"))
 )  # fmt: skip
 _NO_TEXT = ("hidden", "checkbox", "radio", "submit", "button", "reset", "image")
-"""The types of fields of a form whose value is not entered or not a text."""
+"""The types of form fields (`input`) into which nobody enters a text."""
 _SPACES, _AROUND_LINE_END = re.compile("[ \t\r\n\f]+"), re.compile(" *\n *")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([\w:.-]{1,40})", re.I)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,512}?encoding\s*=\s*[\"']([\w:.-]{1,40})")
@@ -166,7 +166,7 @@ def html_document(text: str) -> Document:
 
 
 def _left_out(root: etree._Element) -> int:
-    """Return the number of pictures (SVG) with text, and of fields of forms with a text."""
+    """Return the number of SVG pictures and form fields whose texts are in no element."""
     fields = (each for each in root.iter("input") if each.get("value"))
     count = sum(each.get("type", "").lower() not in _NO_TEXT for each in fields)
     for svg in _outermost(root, "svg"):
@@ -176,7 +176,7 @@ def _left_out(root: etree._Element) -> int:
 
 
 def _outermost(root: etree._Element, *tags: str) -> Iterator[etree._Element]:
-    """Yield the nodes with one of the tags that are not below another such node."""
+    """Yield the nodes with one of these tags, except those that are inside another such node."""
     walk = etree.iterwalk(root, ("start",), tags)
     for _, node in walk:
         walk.skip_subtree()

@@ -49,7 +49,8 @@ class DeltaLakeTable(MergingTable):
 
     def convert(self, table: pa.Table) -> pa.Table:
         table = lake_types(table, self.types, Schema.from_arrow, "Delta")
-        # Delta has no UUIDs, and its readers refuse UUIDs in Parquet files
+        # Delta has no UUIDs, and its readers refuse UUIDs in Parquet files. So UUIDs become texts
+        # if the column of the table has texts, and bytes otherwise
         texts = {field.name for field in self.types or () if is_text(field.type)}
         for at, name in ((at, f.name) for at, f in enumerate(table.schema) if f.type == pa.uuid()):
             ids = exact_cast(table.column(at), pa.string() if name in texts else pa.binary())

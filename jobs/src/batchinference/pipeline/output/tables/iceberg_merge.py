@@ -132,7 +132,7 @@ def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan: 
 
 
 def _read(transaction: Transaction, task: FileScanTask, names: Sequence[str] = ()) -> pa.Table:
-    """Return the rows of a data file that are not deleted, with the columns `names` (none: all)."""
+    """Return the rows of a data file except deleted ones, with the columns `names` (none: all)."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
     scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())

@@ -58,7 +58,8 @@ class LanceTable(Table):
             where = f"write.path: the dataset '{self._address.uri}'"
             check_columns(table.column_names, self.types.names, where)
         table = without_empty_structs(_with_vectors(table), "Lance")
-        # Lance stores dictionaries of any of its types, but converts the types of few of them
+        # `from_pyarrow` refuses most types of dictionaries, but Lance stores dictionaries of all
+        # types that it has (except UUIDs). So the types of their values are checked
         stored = [field.with_type(map_types(field.type, _stored)) for field in table.schema]
         check_types(pa.schema(stored), LanceSchema.from_pyarrow, "Lance")
         return table

@@ -79,7 +79,7 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return the SQL types of the columns of the existing table, or of a new table."""
+        """Return the SQL types, by column, of the existing table, or of a new one for `rows`."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
         return {field.name: _type(field.type) for field in rows}

@@ -21,7 +21,7 @@ _FIX = "Change the column of the table, or convert the values in a step"
 
 def check_values(table: pa.Table, types: SqlTypes, dialect: str, *, new: bool) -> None:
     """Raise BadOutput if a column of the database would change a value. Columns that `types` lacks
-    and columns of unknown types are not checked. `new` is whether the table does not exist."""
+    and columns of unknown types are not checked. `new` is whether the job will create the table."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         stored = types.get(name)
         if stored is None or kinds.is_null(column.type):

@@ -24,6 +24,7 @@ _NOT_IN_PARQUET = (
     *(pa.types.is_union, pa.types.is_interval, pa.types.is_run_end_encoded),
     lambda kind: pa.types.is_decimal(kind) and kind.scale < 0,
 )
+"""Functions that return whether Parquet lacks a type."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table
 
 def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
     """Return the table with types that Parquet and Spark support: float32 in place of float16, and
-    the text {} in place of structs without fields."""
+    the text {} in place of structs without fields. Raises BadOutput as `without_empty_structs`."""
     table = without_empty_structs(table, name)
     for index, field in enumerate(table.schema):
         wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
@@ -91,7 +92,7 @@ def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
 
 def without_empty_structs(table: pa.Table, name: str) -> pa.Table:
     """Return the table with the text {} in place of structs without fields. Raises BadOutput for a
-    type that Parquet, and with it the format `name`, lacks."""
+    type that Parquet lacks. The message says that the format `name` lacks this type."""
     for index, field in enumerate(table.schema):
         if any(is_one(kind) for kind in nested_types(field.type) for is_one in _NOT_IN_PARQUET):
             raise missing_type(field, name)

@@ -66,7 +66,8 @@ class WebdatasetWriter(FileWriter):
         keys = _keys(table.column(self.key_column)) if self.key_column else numbers
         values = self._values(table)
         members = _members(values)
-        key_member = "__key__.txt"  # for values of the key column, which no other column may have
+        # the member for values that differ from their keys; no column may have this member
+        key_member = "__key__.txt"
         while key_member in {member.lower() for member, _ in members.values()}:
             key_member = f"_{key_member}"
         buffer = io.BytesIO()
@@ -161,10 +162,10 @@ def _extension(value: Any) -> str:
 
 
 def _keys(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
-    """Return a unique key for each row, and its value unless this is the key. Readers take
-    consecutive members with the same key as one row. Unsafe characters become `_`: a `.`, for
-    example, would end a key, and `../` leave the directory. A number is appended to a key that is
-    already used: `cat`, `cat--2`."""
+    """Return for each row a unique key, and the bytes of its value; None for null, and for a value
+    that is the key. Keys are unique, because readers take consecutive members with the same key as
+    one row. Unsafe characters become `_`: a `.`, for example, would end a key, and `../` leave
+    the directory. A number is appended to a key that is already used: `cat`, `cat--2`."""
     uses: dict[str, int] = {}
     keys: list[tuple[str, bytes | None]] = []
     for row, value in enumerate(column.to_pylist()):

@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_280,
-    "jobs/src": 70_340,
+    "jobs/src/batchinference/pipeline": 46_297,
+    "jobs/src": 70_358,
     "operator/src": 8_788,
-    "tests": 113_801,
+    "tests": 113_803,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

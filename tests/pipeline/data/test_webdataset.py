@@ -444,6 +444,8 @@ def test_value_of_a_changed_key_is_a_member_beside_any_columns() -> None:
     table = pa.table({"id": ["a/b"], "__key__": ["x"], "___KEY__.txt": ["y"]})
     written = names(tar_file(table, keyColumn="id"))
     assert written == ["a_b.__key__.txt", "a_b.___KEY__.txt", "a_b.____key__.txt"]
+    table = pa.table({"id": ["a/b"], "__key__": pa.nulls(1, pa.string())})
+    assert names(tar_file(table, keyColumn="id")) == ["a_b.___key__.txt"], "as in other files"
 
 
 def test_member_names_are_safe_and_unique(messages: Messages) -> None:

@@ -128,7 +128,8 @@ class RowSet:
         order = np.argsort(starts, kind="stable")
         starts, reach = starts[order], np.maximum.accumulate(stops[order])
         first = np.flatnonzero(starts > np.append(-1, reach)[:-1])
-        return cls(starts[first], reach[np.append(first[1:], len(starts))[: len(first)] - 1])
+        last = np.append(first[1:], len(starts))[: len(first)] - 1
+        return cls(starts[first], reach[last])
 
     @property
     def rows(self) -> int:

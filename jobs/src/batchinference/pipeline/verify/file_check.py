@@ -88,9 +88,9 @@ class StoredFiles:
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
         """Yield the files whose names begin with `prefix` and that no manifest entry names."""
-        names = (name for name in self.sizes.keys() - named if base_name(name).startswith(prefix))
-        for file in map(self.directory.__truediv__, sorted(names)):
-            if file.exists():
+        for name in sorted(self.sizes.keys() - named):
+            file = self.directory / name
+            if base_name(name).startswith(prefix) and file.exists():
                 yield Kind.ORPHANS, Position(file.uri), 1
 
     def _read(self, address: Location, crc32: int) -> int | None:

@@ -52,9 +52,10 @@ class DeltaLakeTable(MergingTable):
         # Delta has no UUIDs, and its readers refuse UUIDs in Parquet files. So UUIDs become texts
         # if the column of the table has texts, and bytes otherwise
         texts = {field.name for field in self.types or () if is_text(field.type)}
-        for at, name in ((at, f.name) for at, f in enumerate(table.schema) if f.type == pa.uuid()):
-            ids = exact_cast(table.column(at), pa.string() if name in texts else pa.binary())
-            table = table.set_column(at, name, ids)
+        for index, field in enumerate(table.schema):
+            if field.type == pa.uuid():
+                kind = pa.string() if field.name in texts else pa.binary()
+                table = table.set_column(index, field.name, exact_cast(table.column(index), kind))
         for name in self.partition_by:
             if name in table.column_names and "" in pc.unique(table.column(name)).to_pylist():
                 raise BadOutput(

@@ -94,9 +94,9 @@ class SqlTable(MergingTable):
         for field in table.schema if self._dialect == "postgresql" else ():
             if is_text(plain_type(field.type)):
                 has_nul = pc.match_substring(table[field.name].cast(pa.large_string()), "\0")
-                problem = f"write: column '{field.name}' has a NUL. PostgreSQL has none. Remove it"
+                problem = f"column '{field.name}' has a NUL character, which PostgreSQL lacks"
                 rows = pc.indices_nonzero(has_nul.fill_null(False)).to_pylist()
-                errors |= dict.fromkeys(rows, UnwritableValue(problem))
+                errors |= dict.fromkeys(rows, UnwritableValue(f"write: {problem}. Remove it"))
         return errors
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:

@@ -6,7 +6,7 @@ import io
 import itertools
 import re
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -66,10 +66,7 @@ class WebdatasetWriter(FileWriter):
         keys = _keys(table.column(self.key_column)) if self.key_column else numbers
         values = self._values(table)
         members = _members(values)
-        # the member for values that differ from their keys; no column may have this member
-        key_member = "__key__.txt"
-        while key_member in {member.lower() for member, _ in members.values()}:
-            key_member = f"_{key_member}"
+        key_member = _key_member(values)
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
             for row, (key, original) in enumerate(keys):
@@ -120,6 +117,15 @@ def _content(column: str, encode_value: Encode, value: Any) -> bytes:
             raise
         message = f"write: column '{column}' cannot be encoded ({error})"
         raise UnwritableValue(message) from error
+
+
+def _key_member(columns: Iterable[str]) -> str:
+    """Return the suffix of the members with values that differ from their keys. It is the same in
+    all files of these columns, and no column has it."""
+    name, others = "__key__", {column.lower().partition(".")[0] for column in columns}
+    while name in others:
+        name = f"_{name}"
+    return f"{name}.txt"
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:

@@ -88,8 +88,8 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
-    """Return tables with tensors that Ray can join. It cannot join those of Arrow, and null tensors
-    of a fixed shape would get the values of other rows if it changed their type."""
+    """Return tables with tensors that Ray can join. It cannot join those of Arrow with others. Null
+    tensors of a fixed shape would get the values of other rows if Ray changed their type."""
     for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
         columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
         types = {column.type for column in columns.values()}
@@ -122,7 +122,7 @@ def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     if kinds.is_null(kind):
         return np.full(len(column), np.nan, dtype=np.float32)
     if not isinstance(kind, pa.BaseExtensionType):
-        with suppress(pa.ArrowNotImplementedError):  # for unions, and for lists of UUIDs
+        with suppress(pa.ArrowNotImplementedError):  # raised for unions and lists of UUIDs
             values = chunks[0] if len(chunks) == 1 else column
             return np.asarray(values.to_numpy(zero_copy_only=False))
     elif not is_tensor(kind) or not column.null_count:  # Ray Data cannot convert null tensors
@@ -207,7 +207,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
 
 def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
     """Return values with arrays in the byte order of this machine, and numbers instead of arrays
-    without dimensions. Empty arrays, float64 by default, get the type of others if it is one."""
+    without dimensions. If all arrays with values have one type, empty arrays get this type."""
     arrays = (value for value in values if isinstance(value, np.ndarray) and value.size)
     dtypes = {array.dtype.newbyteorder("=") for array in arrays}
     common = dtypes.pop() if len(dtypes) == 1 else None
@@ -302,8 +302,8 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
-    """Return whether a value read from a column equals the text, bytes, time or decimal that was
-    stored, also inside lists and structs, and a number is no time and no other kind of number."""
+    """Return whether a value read from a column equals the number, text, bytes, time or decimal
+    that was stored, also inside lists, arrays and structs. Other values are not compared."""
     if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
         return _is_same_array(read, value)
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):

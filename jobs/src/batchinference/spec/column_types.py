@@ -63,7 +63,7 @@ def _type(tokens: list[str], depth: int) -> ColumnType:
 
 
 def _fix(word: str) -> str:
-    base = re.split(r"[(\[]", word.lower())[0]  # varchar of varchar(20)
+    base = re.split(r"[(\[]", word.lower())[0]  # such as varchar for varchar(20)
     known = _SYNONYMS.get(base, base)
     if word.lower().startswith(("decimal(", "numeric(", "number(")):
         return "Write it in quotes, such as 'decimal<10, 2>'"

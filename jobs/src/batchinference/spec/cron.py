@@ -22,7 +22,7 @@ _FIELDS = {
     "day-of-week": "Write 0 to 7, or SUN to SAT, as the fifth field",
 }
 """What to write in each field of a schedule, by its name in the errors of cronsim."""
-_LAST = {"minute": 59, "hour": 23}
+_LAST = {"minute": 59, "hour": 23}  # the last value of fields in which ranges may be divided
 MAX_COUNTED = 1000
 """Maximum number of missed times that are counted."""
 

@@ -124,7 +124,7 @@ class PodCache:
 
 
 def _replaces(pod: PodView, lost: Disruption) -> bool:
-    """Return whether a pod is the head that replaces a lost head. It may wait for a node."""
+    """Return whether a pod is the head that replaces a lost head, even if it has no node yet."""
     return pod.is_head and not pod.deleting and lost.of_head and pod.uid != lost.pod
 
 
@@ -290,7 +290,8 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
-        """Record whether a job uses the concurrency limit, and whether it has an active driver."""
+        """Record whether a job uses the concurrency limit, as it does with a live RayJob that Kueue
+        does not manage, and whether it has an active driver."""
         ray_jobs = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
         self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))

@@ -169,7 +169,7 @@ class JobController:
         self.unreachable_since.pop(key, None)
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
-        ray_jobs = self.cache.ray_jobs(key)  # with this label, which a user may have set
+        ray_jobs = self.cache.ray_jobs(key)  # found by a label that users may set
         orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
         for orphan in orphans:
             if seconds_since(orphan.deleted_at, self.now()) >= ORPHAN_SECONDS:

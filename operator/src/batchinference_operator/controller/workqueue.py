@@ -128,7 +128,7 @@ class WorkQueue(Generic[Key]):
 
     @contextmanager
     def retry_failures(self, key: Key) -> Iterator[None]:
-        """Requeue a key with a backoff if the block raises an error, and log the error."""
+        """Requeue a key with a backoff if the block raises an error. Log errors but Conflict."""
         try:
             yield
         except Conflict:

@@ -18,7 +18,7 @@ BURST = 1000
 
 class RateLimiter:
     """A token bucket of size `burst` that gains `qps` tokens per second. Callers get tokens in the
-    order of their calls."""
+    order of their calls. All methods must be called in one event loop."""
 
     def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
         self._interval = 1 / qps

@@ -44,8 +44,9 @@ class EventRecorder:
         self._waiting = asyncio.Semaphore(0)
 
     def record(self, job: ResourceView, attempt: int, events: Iterable[Event]) -> None:
-        """Queue Events for posting, without waiting. `attempt` is the number of the job's
-        attempt, or the current minute for a schedule."""
+        """Queue Events for posting. Never waits and never fails. Events with the same reason and
+        `attempt` (the number of the job's attempt, or the current minute for a schedule) become one
+        Event with a count."""
         for event in events:
             body = event_body(job, attempt, event, self._now())
             self._flows.setdefault(job.namespace, deque()).append(body)

@@ -51,7 +51,8 @@ class Config:
     with the token key of all Ray clusters."""
 
     def token(self, job: JobView, ray_job: str) -> str:
-        """Return the token of the Ray cluster of a RayJob, derived from the current key."""
+        """Return the token of the Ray cluster of a RayJob. It is derived from the current key, so
+        that the operator needs no permission to read the Secret."""
         return _token(self.token_key, job, ray_job)
 
     def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:

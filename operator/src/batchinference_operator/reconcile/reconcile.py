@@ -52,8 +52,9 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 
 
 def _end_deleted(observed: Observed, now: datetime) -> Actions:
-    """Return the actions for a job that is being deleted. When it is gone, Kubernetes deletes its
-    RayJobs. If finalizers of others keep it, they must not run on without its limits."""
+    """Return the actions for a job that is being deleted. Once the job is gone, Kubernetes deletes
+    its RayJobs. If a finalizer keeps the job, they are deleted after ORPHAN_SECONDS, because the
+    operator no longer applies the limits of the job."""
     if all(one.ended for one in observed.owned_ray_jobs):
         return Actions()
     left = ORPHAN_SECONDS - seconds_since(observed.job.deleted_at, now)

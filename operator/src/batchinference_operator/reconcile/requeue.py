@@ -98,7 +98,7 @@ _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 
 def write_delay(before: Status, after: Status, since: float) -> float:
     """Return the seconds by which a status write can be delayed; 0 if it is urgent. `since` is the
-    number of seconds since the last write."""
+    number of seconds since the last write. The next reconcile computes a delayed status again."""
     in_progress = (
         before.get("phase") == after.get("phase") and after.get("phase") in PROCESSING_PHASES
     )
@@ -112,7 +112,7 @@ def write_delay(before: Status, after: Status, since: float) -> float:
 
 
 def _urgent_part(status: Status, condition_fields: set[str]) -> Status:
-    """Return the part of the status that must be written at once. `condition_fields` can wait."""
+    """Return the part of the status to write at once, without `condition_fields` of conditions."""
     urgent = without(status, *_DEFERRABLE_FIELDS)
     for name, deferrable in (
         ("attempts", _DEFERRABLE_ATTEMPT_FIELDS),

@@ -50,8 +50,8 @@ class Observed:
 
     @property
     def current_crashes(self) -> Sequence[Crash]:
-        """The crashes. If the last one is a pod that its node has rejected, they include rejected
-        pods only while the newest pod of this kind has not started: a rejection may be harmless."""
+        """The crashes. If the last is a rejection by a node, and the newest pod of its kind (head
+        or worker) has started or is gone, they include no rejections, because these did no harm."""
         if not (self.crashes and self.crashes[-1].rejected):
             return self.crashes
         pods = [pod for pod in self.pods_of_attempt if pod.is_head == self.crashes[-1].of_head]

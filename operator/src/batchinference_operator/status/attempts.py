@@ -79,7 +79,7 @@ def mark_queued(status: Status, now: str) -> Status:
     """Return the status in which Kueue queues the running attempt.
 
     The fields about the driver and the progress are removed, because the attempt starts over when
-    it is admitted. The rows are kept: the first report of a driver that resumes has their number.
+    it is admitted. The rows are kept, because a driver that resumes counts them in its reports.
     """
     last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):

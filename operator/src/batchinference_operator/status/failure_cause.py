@@ -74,8 +74,8 @@ def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
 
 
 def _cause_of_driver(name: str | None) -> Cause | None:
-    """Return the cause that a driver names, or user code in it. None for NoCapacity: only the
-    operator ends an attempt with this cause, which does not count as a failure."""
+    """Return the cause that a driver, or user code in it, names; None if unknown or NoCapacity.
+    Only the operator ends an attempt with NoCapacity, which does not count as a failure."""
     return Cause.named(name) if name != Cause.NO_CAPACITY else None
 
 

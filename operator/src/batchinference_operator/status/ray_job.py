@@ -43,7 +43,7 @@ MAX_GROUP_NAME = 63
 MAX_MEMORY = 16
 MAX_LOG = MAX_MESSAGE + 1024
 """Maximum sizes of the fields of RayJobs, which are untrusted. A job has at most 33 groups. The end
-of a log is cut to MAX_MESSAGE when its credentials are masked, so that no part of them remains."""
+of a log is cut to MAX_MESSAGE only after its credentials are masked, so that no part remains."""
 
 
 def owner_uid(body: Object, kind: str) -> str | None:

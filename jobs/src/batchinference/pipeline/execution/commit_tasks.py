@@ -91,7 +91,7 @@ class CommitTasks:
                     return
                 running = self._wait_for_tasks(running)
             while running:
-                self.control.drain()  # Ray may not have answered before
+                self.control.drain()  # again, because Ray may not have answered
                 running = self._wait_for_tasks(running)
         except BaseException:
             self.control.drain()

@@ -103,7 +103,7 @@ class Segment:
         return replace(cls.of(stages, errors, run_id, isolation), texts=texts)
 
     def load(self) -> SegmentRunner:
-        """Return the runner of this process. The first call loads it. Raises JobFailure."""
+        """Return the runner of this process, or thread if `concurrent`. Raises JobFailure."""
         return _LOADED.runner(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
@@ -168,7 +168,7 @@ class Segment:
 
     def _alone(self, parts: Iterable[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of suspects. Meanwhile, no other thread computes, and steps store notes
-        and do not learn batch sizes."""
+        of the rows that they compute, and do not learn batch sizes."""
         exclusive = _COMPUTING.exclusive() if self.concurrent else nullcontext()
         with exclusive, self._noted(always=True), self.load().unlearned():
             for part in parts:
@@ -249,8 +249,8 @@ class Segment:
 
 
 def _gathered(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-    """Yield results in batches: of FILE_BYTES, of WINDOW_SECONDS, of the results before an error,
-    and each result as it is once `stopping` is set."""
+    """Yield results, merged to batches. A batch ends when it has FILE_BYTES, after WINDOW_SECONDS,
+    before an error and, once `stopping` is set, after each result."""
     done, size, since = list[RowBatch](), 0, time.monotonic()
     try:
         for result in results:
@@ -343,7 +343,7 @@ _LOADED, _COMPUTING = LoadedSegments(), SharedLock()
 
 
 def unload_stages() -> None:
-    """Drop the stages of this process, so that their models end the processes that they have
+    """Drop the segments of this process, so that their models end the processes that they have
     started. Otherwise, Ray would kill these processes later, and the models would log an error."""
     _LOADED.clear()
 

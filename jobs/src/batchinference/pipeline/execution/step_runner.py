@@ -541,8 +541,8 @@ def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
 ) -> tuple[TransformResult | None, list[RowWarning]]:
     """Return the result of a step, and its warnings about rows that have not failed. The result is
-    None if the step failed for several rows. Tokens of a failed call are assigned to the first
-    row."""
+    None if the call failed for a batch of several rows. Tokens of a failed call are assigned to the
+    first row."""
     # do not halve here, because this error would become the context of errors of single rows, and
     # its traceback holds the tensors of the batch, whose memory the halves need
     try:

@@ -73,7 +73,7 @@ class StopSignal:
     @contextmanager
     def interrupting(self) -> Iterator[None]:
         """While the block runs, a second signal raises Interrupted, also if it came before. The
-        block leaves its work as if the process was killed."""
+        work of the block then remains as if the process was killed."""
         try:
             self._interrupts = True
             try:
@@ -82,7 +82,7 @@ class StopSignal:
                 yield
             finally:
                 self._interrupts = False
-        except KeyboardInterrupt:  # a signal may also come in the last line
+        except KeyboardInterrupt:  # perhaps raised in the `finally` above
             self.check()
             raise
 
@@ -116,8 +116,8 @@ def run_monitored(
     poll_seconds: float = POLL_SECONDS,
     abort_seconds: float = ABORT_SECONDS,
 ) -> None:
-    """Call `run`, which `control` controls, in a thread until it ends, and call `observe` at most
-    every `poll_seconds`.
+    """Call `run`, the execution that `control` can end, in a thread. Until it ends, call `observe`
+    at most every `poll_seconds`.
 
     After a stop request, or if `observe` raises LimitExceeded, running tasks may commit for
     `stop.drain_seconds`. Raises the failure of the execution, an error of `observe`, or Interrupted

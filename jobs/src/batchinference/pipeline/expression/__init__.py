@@ -88,7 +88,7 @@ class Operand:
     literal: Any = None
     """The value of a constant; None if the operand is not a constant."""
     is_uuid: bool = False
-    """Whether the part is the text of a column or part of UUIDs."""
+    """Whether the values are UUIDs, which are computed as texts."""
 
     @property
     def is_null(self) -> bool:

@@ -47,7 +47,7 @@ class Embedding:
 
 
 MAX_MASKED = 4096
-"""Maximum number of characters of an answer in which secrets are masked, for messages."""
+"""Number of characters or bytes at the start of a response of which messages are made."""
 _RESULT_PATHS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),
@@ -61,7 +61,7 @@ class OpenAiApi:
     def __init__(self, model: HttpModel) -> None:
         self._model = model
         self._path = _RESULT_PATHS[model.api]
-        self._width = 0  # until an embedding is read
+        self._width = 0  # the length of each embedding; 0 until one is read
         self._constraint: dict[str, Any] = {}
         if model.answer_schema is not None:
             named = {"name": "answer", "strict": True, "schema": model.answer_schema.document}
@@ -102,7 +102,8 @@ class OpenAiApi:
         return answer.value
 
     def _embedding(self, value: Any) -> np.ndarray:
-        """Return an embedding. Raises BadAnswer for another length than that of the first one."""
+        """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer for another
+        length than that of the first one."""
         numbers = _numbers(value)
         _require(numbers.ndim == 1 and numbers.size > 0, "is no vector", value)
         self._width = self._width or len(numbers)
@@ -148,7 +149,8 @@ class JsonApi:
         return {name: _filled(part, values) for name, part in self._body.items()}
 
     def answer(self, response: Any) -> Any:
-        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails."""
+        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails, or
+        for an array with more or fewer dimensions than the first one."""
         value = self._convert(_value_at(response, self._path))
         if isinstance(value, np.ndarray) and (value.size or value.ndim > self._dimensions > 0):
             self._dimensions = self._dimensions or value.ndim
@@ -157,7 +159,7 @@ class JsonApi:
         return value
 
     def result(self, row: int, answer: Any) -> Any:
-        """Return the answer; an empty list with the dimensions of the other answers."""
+        """Return the answer. An empty array gets as many dimensions as the other answers have."""
         if not isinstance(answer, np.ndarray) or answer.size:
             return answer
         return answer.reshape(answer.shape + (0,) * (self._dimensions - answer.ndim))
@@ -170,7 +172,7 @@ class OpenAiRequests:
         self._model = model
 
     def request(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row's request, with the job's model if set. Raises ValueError or TypeError."""
+        """Return the row's request with the job's model, if any. Raises ValueError or TypeError."""
         body, name = body_of(self._model, row), self._model.name
         return body if name is None else {**body, "model": name}
 
@@ -274,7 +276,8 @@ def _boolean(value: Any) -> bool:
 
 
 def _numbers(value: Any) -> np.ndarray:
-    """Return a list of numbers, or nested lists of equal lengths, as a float32 array."""
+    """Return a list of numbers, or nested lists of equal lengths, as a float32 array. Raises
+    RequestFailed for others, for integers that would be rounded, and for overflows."""
     items = np.array(value, object)
     given = items.ravel().tolist()
     is_valid = isinstance(value, list) and {*map(type, given)} <= _NUMBERS
@@ -299,7 +302,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 def _excerpt(value: Any) -> str:
     text = _encodable(json.dumps(value, ensure_ascii=False, default=float))
-    return cut(without_credentials(text[:MAX_MASKED]), 200)  # a part of a secret is not masked
+    return cut(without_credentials(text[:MAX_MASKED]), 200)  # cut last: a cut secret is not masked
 
 
 def _encodable(text: str) -> str:

@@ -54,6 +54,7 @@ _FATAL = {401, 404, 405, 407, 410}
 """Status codes that every row would get, for example because the key or the path is wrong."""
 _INVALID = {400, 422}
 _EXACT = ("text", "number")
+"""Result types whose numbers are read as Decimal, so that no digit is lost."""
 _FORMAT = "response_format"
 Result = TypeVar("Result")
 

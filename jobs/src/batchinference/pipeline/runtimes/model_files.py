@@ -319,7 +319,7 @@ _TASKS_OF_HEADS = {
 
 
 def onnx_file(path: str) -> str:
-    """Return the path of the model file; for a folder, the one .onnx file in it."""
+    """Return the path of the model file; for a folder, its only .onnx file. Raises ModelLoad."""
     if not Path(path).is_dir():
         return path
     files = sorted(Path(path).glob("*.onnx"))
@@ -330,7 +330,8 @@ def onnx_file(path: str) -> str:
 
 def check_folder(model: Model) -> None:
     """Raise ModelLoad if a local source has no model of transformers or sentence-transformers, or
-    a model that is not for the task, or not one ONNX file. Other models are not checked."""
+    one that is not for the task. For ONNX, raise it if a folder does not have exactly one .onnx
+    file. Other models and sources are not checked."""
     if model.runtime == "onnx" and is_path(model.source):
         onnx_file(str(expanded(model.source)))
     if not isinstance(model, TransformersModel | SentenceTransformersModel):
@@ -403,7 +404,7 @@ def _as_fields(tasks: Sequence[str], instead_of: str) -> str:
 
 
 def _whisper_problem(folder: Path, config: dict[str, Any]) -> str:
-    """Return the problem of a Whisper model with the tokenizer of another model, or no text."""
+    """Return the problem of a Whisper model with another model's tokenizer; empty for others."""
     file = folder / "tokenizer_config.json"
     kind = str(_json(file).get("tokenizer_class", "Whisper"))
     if config.get("model_type") != "whisper" or kind.startswith("Whisper"):

@@ -32,7 +32,7 @@ def _stacked(values: np.ndarray) -> np.ndarray:
 def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | None) -> np.ndarray:
     """Run a model on parts of a batch, and return its results (rows x any shape, any type). `size`
     is the fixed batch size of the model; None if it accepts any batch size. The last part is padded
-    to `size` with copies of the last row."""
+    to `size` with copies of the last row. Raises JobFailure for an output of another size."""
     if size is None:
         return run(inputs)
     count = len(next(iter(inputs.values())))
@@ -47,7 +47,8 @@ def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | 
 
 
 def fixed_rows(sizes: Sequence[Any]) -> int | None:
-    """Return the batch size that a model was exported for, if its inputs all have this one."""
+    """Return the batch size for which a model was exported; None if there is no single one. `sizes`
+    are the sizes of the first axis of its inputs."""
     are_fixed = all(isinstance(size, int) for size in sizes)  # others are names or symbols
     return sizes[0] if are_fixed and len(set(sizes)) == 1 else None
 

@@ -88,8 +88,8 @@ def json_compatible(value: Any) -> Any:
 
 
 def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return what a row asks the model: the filled prompt template, or else the value of the only
-    input that is no image and not used in other messages. Raises ValueError if a value is null."""
+    """Return what a row asks the model: the filled prompt template or, without it, the value of the
+    only input that is no image and that no template uses. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill_template(model.prompt, row)
     (name,) = _content_inputs(model, row)
@@ -114,7 +114,7 @@ def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a row. Without a prompt template, texts with JSON messages become lists."""
+    """Return a copy of a row. Texts with JSON messages that no template uses become lists."""
     texts = {name: row[name] for name in _content_inputs(model, row)}
     turns = {name: _conversation_in(text) for name, text in texts.items() if isinstance(text, str)}
     return {**row, **{name: messages for name, messages in turns.items() if messages}}

@@ -37,6 +37,7 @@ _RULES = {
 }
 """What is wrong with a value, by the rule of JSON Schema that it violates."""
 _ENDS = (*"0123456789", *(f".{digit}" for digit in range(1, 10)), ".000001", "e-9")
+"""Ends that are added to a number, to find out whether a longer number is valid, too."""
 
 
 class InvalidAnswer(ValueError):
@@ -79,10 +80,10 @@ class AnswerCheck:
             raise InvalidAnswer(text, str(error)) from None
 
     def _may_go_on(self, document: str, value: Any) -> bool:
-        """Return whether a longer number that starts with `document`, as 123 with 12, is valid."""
+        """Return whether a longer number with the beginning `document` is valid: 123 for 12."""
         listed = re.findall(rf"{re.escape(document)}[\d.e+-]+", self.document)
         for text in (*listed, *(document + end for end in _ENDS)):
-            with suppress(ValueError, ArithmeticError, RecursionError):  # such as 01
+            with suppress(ValueError, ArithmeticError, RecursionError):  # for texts such as 01
                 if (longer := load_exact(text)) != value and self._validator.is_valid(longer):
                     return True
         return False

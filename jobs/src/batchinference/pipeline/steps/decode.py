@@ -68,7 +68,7 @@ class DecodeColumn(Transform):
     def check_types(cls, step: str, settings: Decode, known: pa.Table) -> None:
         column, is_json = settings.column, isinstance(settings, DecodeJson)
         kind = known.schema.field(column).type if column in known.column_names else pa.null()
-        # columns with only nulls often have floats
+        # a column with only nulls often has the type of floats
         is_other = pa.types.is_primitive(kind) and not pa.types.is_floating(kind)
         if is_other or is_list(kind) or (is_text(kind) and not is_json):
             needed = "bytes or texts" if is_json else "bytes"

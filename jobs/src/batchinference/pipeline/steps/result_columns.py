@@ -218,7 +218,7 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 def _cast(
     column: pa.Array | pa.ChunkedArray, kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray | None:
-    """Return a column in a wider type; None if a value would change. Tensors are not converted."""
+    """Return a column in a wider type; None if this fails or changes a value. Tensors are kept."""
     if column.type == kind or isinstance(kind, pa.BaseExtensionType):
         return column
     try:

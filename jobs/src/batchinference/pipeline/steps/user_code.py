@@ -125,7 +125,7 @@ class MapBatches(UserCode):
     def _result(
         self, batch: pa.Table, inputs: Batch, returned: dict[str, Any]
     ) -> pa.Table | TransformResult:
-        """Return the result of the step. Arrays of `inputs` that are returned are not converted."""
+        """Return the result. Arrays of `inputs` that the code has returned are not converted."""
         untouched = {name for name, values in returned.items() if values is inputs.get(name)}
         changed = {name: copied(returned[name]) for name in returned if name not in untouched}
         replaced = batch.select([name for name in changed if name in inputs])
@@ -334,8 +334,8 @@ def _series(series: pd.Series, decode: bool = False) -> Any:
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)
-    if decode and categories is not None and categories.dtype.kind in "iu":  # next to None, int64
-        return pa.Array.from_pandas(series).dictionary_decode()
+    if decode and categories is not None and categories.dtype.kind in "iu":
+        return pa.Array.from_pandas(series).dictionary_decode()  # objects would become int64
     if categories is not None and (decode or categories.inferred_type in _UNENCODED):
         series = series.astype(object if series.hasnans else categories.dtype)
     listed = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype

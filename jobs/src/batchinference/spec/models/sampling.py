@@ -181,7 +181,7 @@ def check_lost(sampling: Mapping[str, Any], lost: Mapping[str, tuple[Any, str]])
 
 
 def check_kind(name: str, value: Any, kind: Kind) -> None:
-    """Raise a validation error, without showing the value, if `value` does not fit `kind`."""
+    """Raise a validation error, without showing `value`, if it is not finite or not of the kind."""
     is_finite = not isinstance(value, float) or math.isfinite(value)
     if kind.fits(value) and is_finite:
         return

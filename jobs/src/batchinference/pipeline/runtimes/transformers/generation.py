@@ -120,7 +120,8 @@ class GenerationRuntime:
         return list(self._prompts.tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def _full_texts(self, output: torch.Tensor, batch: PromptBatch) -> list[str]:
-        """Return each prompt with its new text, decoded together: tokenizers may drop a space."""
+        """Return each prompt with its new text. The tokens of both are decoded together, because
+        some tokenizers drop a space at the beginning of the text that they decode."""
         prompts = self._decode(batch.tensors["input_ids"])
         copies = len(output) // len(prompts)
         return [
@@ -181,7 +182,7 @@ class Sampling:
     """Whether neither the user nor the model limits the length of the texts."""
 
     def end_of(self, tokens: list[int], text: str) -> tuple[int, str]:
-        """Return the number of new tokens of a row, and the finish reason: `stop` or `length`."""
+        """Return the number of new tokens without padding, and why they end: `stop` or `length`."""
         ends, padding = self.config.eos_token_id, self.config.pad_token_id
         ends = ends if isinstance(ends, list) else [ends]
         stops = self.config.stop_strings or []

@@ -37,7 +37,7 @@ MAX_GPU_BYTES = 256 << 20
 """If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
 several copies, some of them as float32, in memory that the model needs."""
 MIN_RATE = 1000
-"""A lower rate is no rate in Hz, but in kHz, unless it is that of the model."""
+"""A lower rate is refused, because it is probably in kHz, unless it is the rate of the model."""
 _FRAME_STEP, _FRAME_OVERLAP = 0.010, 0.015
 """Seconds from one frame of a spectrogram to the next, and seconds that two such frames share."""
 
@@ -106,7 +106,7 @@ def evenly_spaced(total: int, count: int) -> np.ndarray:
 def audio_samples(values: np.ndarray, rates: np.ndarray | None, wanted: int) -> list[np.ndarray]:
     """Return recordings as samples (float32) of one channel, at the rate `wanted` in Hz. `values`
     are the recordings: samples, or channels x samples. `rates` are their rates in Hz; None if all
-    have the rate `wanted`. Raises TypeError for a value that is no recording."""
+    have the rate `wanted`. Raises TypeError for a value that is no recording, or a rate in kHz."""
     result = []
     for row, value in enumerate(values):
         numeric = isinstance(value, np.ndarray) and value.dtype.kind in "fiu"

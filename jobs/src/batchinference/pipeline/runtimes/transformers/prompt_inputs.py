@@ -49,8 +49,8 @@ def prompt_of(
     model: TransformersModel, row: Row, images: Mapping[str, Any], *, chat: bool
 ) -> str | list[Message]:
     """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
-    But if the model has neither templates nor images, its input is the prompt: a text, which the
-    model continues, or a list of messages, which needs a chat template."""
+    But without `prompt`, `system`, `messages` and images, the input is the prompt: a text, which
+    the model continues, or a list of messages, which needs a chat template."""
     if not chat or not (model.prompt or model.images or model.system or model.messages):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):

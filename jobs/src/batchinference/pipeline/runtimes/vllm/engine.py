@@ -224,7 +224,8 @@ class Engine:
         return dict(self._llm.model_config.hf_config.id2label)
 
     def prompt_of_pair(self, query: str, document: str) -> tuple[Prompt, Any]:
-        """Return the prompt of a cross-encoder, and parameters that say where the document is."""
+        """Return the prompt of a cross-encoder for a query and a document, and parameters that tell
+        some models where the document begins."""
         from vllm.entrypoints.pooling.scoring.utils import compress_token_type_ids
 
         _, prompt = self._pairs.get_score_prompt(query, document, encode_kwargs={})

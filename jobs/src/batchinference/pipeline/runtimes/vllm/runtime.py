@@ -112,7 +112,8 @@ class VllmRuntime:
         return {"prompt": apply_template(model, self._engine.processor, messages), **images}
 
     def _result(self, row: int, answer: Any) -> Any:
-        """Return the result of a row from its answer, and report its tokens. Raises an error."""
+        """Return the result of a row of the batch from the engine's answer, and report its tokens.
+        Raises the answer if it is an exception."""
         if isinstance(answer, RowTimeout):
             count_tokens(row, read=answer.read, made=answer.made)
         if isinstance(answer, BaseException):

@@ -15,7 +15,7 @@ _BY_NAME = (*_DEFINITIONS, "properties", "patternProperties")
 
 
 def parameters_of(model: VllmModel) -> Any:
-    """Return the parameters of all rows. Raises ModelLoad if vLLM does not accept `sampling`."""
+    """Return the parameters that all rows share. Raises ModelLoad if vLLM refuses `sampling`."""
     try:
         return _parameters(model, {})
     except Exception as error:

@@ -24,9 +24,9 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 46_297,
-    "jobs/src": 70_358,
-    "operator/src": 8_788,
+    "jobs/src/batchinference/pipeline": 46_317,
+    "jobs/src": 70_378,
+    "operator/src": 8_793,
     "tests": 113_803,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""

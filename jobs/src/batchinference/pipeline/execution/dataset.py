@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from threading import Event
@@ -478,8 +478,13 @@ def create_group(groups: ExitStack, **arguments: Any) -> PlacementGroup:
     """Return a new placement group, which is removed at the end of `groups`. Ray itself would keep
     the devices of the group reserved after the actors of the pass have ended."""
     group: PlacementGroup = ray.util.placement_group(**arguments)
-    groups.callback(ray.util.remove_placement_group, group)
+    groups.callback(_remove_group, group)
     return group
+
+
+def _remove_group(group: PlacementGroup) -> None:
+    with suppress(Exception):  # Ray may not answer, and the error of the pass remains
+        ray.util.remove_placement_group(group)
 
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:

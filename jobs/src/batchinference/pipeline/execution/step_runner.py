@@ -553,7 +553,7 @@ def _try(
         if not is_about_the_row(error):
             raise
         used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
-        return all_failed(1, error) if batch.num_rows == 1 else None, used
+        return all_failed(batch.num_rows, error) if batch.num_rows <= 1 else None, used
     # failed rows have used tokens, too
     kept = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
     return result, list(kept)

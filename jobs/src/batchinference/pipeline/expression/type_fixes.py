@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from batchinference.pipeline.type_widening import is_list
+from batchinference.pipeline.type_widening import is_list, is_text
 from batchinference.spec.expression import parse_expression, search_in_list, syntax_tree
 from batchinference.spec.expression_translation import translated
 
@@ -55,7 +55,8 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         needs_code = isinstance(bad, ast.Call) or any(map(pa.types.is_duration, types.values()))
         compare = "Compare it with a text such as '2026-01-31'"
         return "Compute it in a python step" if needs_code else compare
-    if isinstance(bad, ast.Call) and ast.unparse(bad).startswith("float("):  # only UUIDs fail
+    is_cast = isinstance(bad, ast.Call) and ast.unparse(bad.func) in ("float", "int")
+    if is_cast and any(map(is_text, types.values())):  # of texts, only UUIDs fail
         return "Compare UUIDs with texts"
     is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
     return "Compare a number with a number" if is_number else CONVERT

@@ -20,7 +20,11 @@ from batchinference.pipeline.runtimes.answers import (
     result_of,
     usage_of,
 )
-from batchinference.pipeline.runtimes.http_retry_policy import BadAnswer, Incomplete, RequestFailed
+from batchinference.pipeline.runtimes.http_retry_policy import (
+    BadAnswer,
+    IncompleteAnswer,
+    RequestFailed,
+)
 from batchinference.pipeline.runtimes.openai_requests import body_of, path_of_row
 from batchinference.pipeline.runtimes.prompts import (
     data_uri,
@@ -86,7 +90,7 @@ class OpenAiApi:
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
         given = results[0].get("finish_reason")
         if given in NO_ANSWER:
-            raise Incomplete(f"the endpoint did not complete the answer: {_excerpt(results)}")
+            raise IncompleteAnswer(f"the endpoint did not complete the answer: {_excerpt(results)}")
         if value is None:
             raise RequestFailed(f"the answer has no text: {_excerpt(results)}")
         reason = cut(_encodable(given), 64) if isinstance(given, str) else None

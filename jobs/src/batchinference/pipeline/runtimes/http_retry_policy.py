@@ -44,7 +44,7 @@ class BadAnswer(TransientError):
     """The endpoint returned an invalid response, such as status 500 or a body that is not JSON."""
 
 
-class Incomplete(BadAnswer):
+class IncompleteAnswer(BadAnswer):
     """The endpoint answered, but says that it did not complete the answer."""
 
 
@@ -129,7 +129,7 @@ class Retries:
         """Return the result of the request, and record the time if the endpoint has answered."""
         try:
             answer = await request()
-        except (RequestFailed, Incomplete):
+        except (RequestFailed, IncompleteAnswer):
             self._last_answer, self._failed_rows = _now(), 0
             raise
         self._last_answer, self._failed_rows = _now(), 0

@@ -15,7 +15,7 @@ from batchinference.text import cut
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 MAX_MASKED = 4096
-"""Number of characters of a value that are searched for credentials. Others are not shown."""
+"""Number of characters of a text that are searched for credentials. Others are not shown."""
 MAX_PROBLEMS = 20
 """Maximum number of problems that are described, because the operator parses the documents of all
 tenants, and one document may have thousands of problems."""

@@ -24,7 +24,7 @@ from batchinference.spec.warnings import WarningName
 
 BLOCK = 4096
 """Samples per read of a damaged file. The samples of the block with the damage are lost."""
-_STATED = re.compile(r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)", re.M)
+_STATED = re.compile(r"(?m)^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)")
 """The lines of libsndfile's log about a chunk of samples that has another size than stated."""
 _MP3_FRAME = 1152
 """Samples of an MP3 frame. Some programs also count the frame that holds the index."""

@@ -37,6 +37,7 @@ from batchinference.pipeline.runtimes.prompts import (
 from batchinference.spec.models import HttpModel
 from batchinference.spec.models.http import PATHS
 from batchinference.spec.models.prompts import fields_in
+from batchinference.spec.problems import MAX_MASKED
 from batchinference.spec.warnings import WarningName
 from batchinference.text import cut
 
@@ -50,8 +51,6 @@ class Embedding:
     is_cut: bool
 
 
-MAX_MASKED = 4096
-"""Number of characters or bytes at the start of a response of which messages are made."""
 _RESULT_PATHS: dict[str, tuple[str, ...]] = {
     "chat": ("choices", "0", "message", "content"),
     "completions": ("choices", "0", "text"),

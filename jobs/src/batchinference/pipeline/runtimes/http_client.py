@@ -23,7 +23,7 @@ from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.exact_json import as_text, load_exact, load_unique
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
-from batchinference.pipeline.runtimes.http_api import MAX_MASKED, ApiAdapter, adapter_for, url_of
+from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
 from batchinference.pipeline.runtimes.http_retry_policy import (
     BadAnswer,
@@ -44,6 +44,7 @@ from batchinference.pipeline.storage.retry import LONGEST_PAUSE, retry_after
 from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.models import HttpModel
+from batchinference.spec.problems import MAX_MASKED
 from batchinference.text import cut
 
 MAX_QUOTED = 300

@@ -131,7 +131,7 @@ class _Program(torch.nn.Module):
         names = [str(name) for name in program.graph_signature.user_inputs]
         check_input_names(names, inputs)
         self._names = names
-        values = [node.meta["val"] for node in program.graph.nodes if node.name in set(names)]
+        values = [node.meta["val"] for node in program.graph.nodes if node.name in names]
         self.rows = fixed_rows([x.shape[0] for x in values if getattr(x, "ndim", 0)])
         self._input_spec = program.call_spec.in_spec
         self._module = program.module()

@@ -1,7 +1,7 @@
 """Computes the worker groups: the kinds of pods that the stages of a job run on.
 
-All stages that request only CPUs share the group `cpu`. A pod of any other pool is for one replica,
-for a part of a replica (`Stage.pods`) or for several replicas (`Stage.per_pod`). Pools with pods of
+All stages that request only CPUs share the group `cpu`. A pod of any other stage holds one replica,
+a part of a replica (`Stage.pods`) or several replicas (`Stage.per_pod`). Such stages with pods of
 the same shape share a group.
 """
 

@@ -18,8 +18,8 @@ ROWS = ("df", "row", "batch", "record", "r")
 """Usual names of tables and rows. `row.NAME` and `row['NAME']` become the column NAME."""
 _STRING = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _MARK = "\u01c2"
-"""A letter before and after the number that replaces a quoted text, because `_SYNTAX` must not
-change quoted texts. For example, `a = 'x'` becomes `a = \u01c20\u01c2`."""
+"""A letter around the number that stands for a quoted text: `_SYNTAX` must not change quoted
+texts. For example, `a = 'x'` becomes `a = \u01c20\u01c2`."""
 _PLACEHOLDER = re.compile(rf"{_MARK}(\d+){_MARK}")
 _SYMBOLS = str.maketrans(
     {
@@ -167,7 +167,7 @@ def _of_year(column: str, operator: str, year: int) -> str:
 
 
 def _named(match: re.Match[str]) -> str:
-    """Return col('NAME') for a name with spaces, but a text in quotes after == and !=."""
+    """Return a name with spaces as col('NAME'), or as a quoted text after == and !=."""
     is_text = match.string[: match.start()].rstrip().endswith(("==", "!="))
     return repr(match[0]) if is_text else f"col({match[0]!r})"
 
@@ -255,8 +255,8 @@ class _Forms(ast.NodeTransformer):
         return _form(name, value, *arguments) or node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Replace `~` by `not`, and omit `+`. An operand with `na=False` has no translation, as the
-        negation of the operand is true for null."""
+        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation, as it
+        is true for null."""
         names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
         if "na" in names:
             return _UNKNOWN
@@ -350,8 +350,8 @@ def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return the translation of a comparison with null, which needs `is`, with NaN, or with another
-    constant, which needs `==`; None for other comparisons."""
+    """Return the translation of a comparison with null (by `is`), with NaN, or with another
+    constant (by `==`); None for other comparisons."""
     is_equal = isinstance(operator, ast.Eq | ast.Is)
     match operator, right:
         case ast.Eq() | ast.NotEq(), ast.Constant(None):
@@ -367,8 +367,8 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _form(name: str, *arguments: ast.expr) -> ast.expr | None:
-    """Return the translation of a call of a function, or of a method, whose object is then the
-    first argument; None if there is none."""
+    """Return the translation of a call; None if there is none. The object of a method is the first
+    argument."""
     name = name.replace("_", "").lower()
     if name in _MAKERS:
         return _MAKERS[name](*arguments) if len(arguments) in _MAKER_COUNTS[name] else None
@@ -444,7 +444,7 @@ def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
 
 
 def _any_of(function: str) -> Callable[..., ast.expr]:
-    """Return a maker of one call of `function`, or for a tuple of texts one call for each text."""
+    """Return a maker of a call of `function`. For several texts, it joins their calls by `or`."""
 
     def made(value: ast.expr, texts: ast.expr) -> ast.expr:
         parts = texts.elts if isinstance(texts, ast.Tuple | ast.List) else [texts]
@@ -554,7 +554,7 @@ _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(("substr", "substring"), _substring),
 }
-"""Functions that make translations that no template can express, by function or method."""
+"""Makers of the translations that no template can express, by function or method."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},

@@ -28,7 +28,7 @@ REPAIR = OWN_PREFIX + "repair"
 
 def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
     """Return the values of each input as Python objects, for a text or a JSON body. `inputs` maps
-    inputs to columns. A NumPy array would give a value a type that depends on the other rows."""
+    inputs to columns. In a NumPy array, the type of a value would depend on the other rows."""
     columns = {name: table.column(column) for name, column in inputs.items()}
     return {
         name: values_of(column.cast(pa.string()) if column.type == pa.time64("ns") else column)
@@ -276,9 +276,9 @@ def check_chat(
     render: Callable[[list[Message]], Any],
     images: Mapping[str, Part] | None = None,
 ) -> None:
-    """Raise ModelLoad if a chat template does not accept the messages of the job, for example
-    because the template has no system role, so that every row would fail. `render` applies the
-    template to sample messages. `images` are their sample images by input."""
+    """Raise ModelLoad if a chat template does not accept the messages of the job, so that every row
+    would fail. For example, it may have no system role. `render` applies the template to sample
+    messages. `images` are their sample images by input."""
     row = {name: SampleValue("text") for name in model.inputs if name not in model.parameter_inputs}
     messages = chat_of(model, row, images or {})
     try:

@@ -130,8 +130,8 @@ class ResultColumns:
         return _Column(cast)
 
     def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
-        """Return the column of the rows that fit. `same` has a column of one row for each row whose
-        input value the code has returned unchanged."""
+        """Return the column of the rows that fit. For each row with an unchanged input value,
+        `same` has this value as a column of one row."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):

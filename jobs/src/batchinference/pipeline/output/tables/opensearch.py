@@ -110,8 +110,8 @@ class OpensearchTable(UpsertTable):
 
     def _replaced_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
         """Return the ids among `ids` whose documents a later commit has put. All documents of `ids`
-        have a higher version than this commit. If a version is also above that of the last commit,
-        another writer has put the document. Documents in MARKS have no other writers."""
+        have a higher version than this commit. Documents whose version is above that of the last
+        commit are of another writer. Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
         answer = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)

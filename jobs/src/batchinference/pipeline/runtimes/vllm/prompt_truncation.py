@@ -30,7 +30,7 @@ from batchinference.spec.models import VllmModel
 
 
 def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
-    """Return `texts`, the inputs of a row's prompt, cut so that the prompt fits the model, and the
+    """Return the inputs `texts` of a row's prompt, cut until the prompt fits the model, and the
     number of cut tokens. Raises TextTooLong, ValueError or ModelLoad if the prompt cannot fit."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return texts, 0

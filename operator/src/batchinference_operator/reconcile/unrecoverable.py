@@ -20,7 +20,7 @@ ran out of memory, because the next attempt may get more memory."""
 
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
     """Return the status with the head on which the driver runs, and the number of heads that the
-    attempt has lost. The number restarts at 1 after a finished row, except for OutOfMemory."""
+    attempt has lost. A loss after progress counts as the first, except for OutOfMemory."""
     attempt = last_attempt(status)
     heads = [pod for pod in observed.pods_of_attempt if pod.is_head and not pod.deleting]
     running = [pod for pod in heads if pod.scheduled_at is not None and pod.ended_at is None]

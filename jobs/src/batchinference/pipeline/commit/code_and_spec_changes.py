@@ -63,8 +63,8 @@ def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
 
 
 def describe_spec_change(file: Location, work: Mapping[str, Any]) -> str:
-    """Return a text about up to MAX_CHANGES fields in which the spec in `file` differs from `work`
-    (`work_of`). Arguments of code are not stored or shown. Empty if `file` is unreadable."""
+    """Return how the spec in `file` differs from `work` (`work_of`), for up to MAX_CHANGES fields.
+    Arguments of code are not stored or shown. Empty if `file` is unreadable."""
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.secrets import without_arguments
 

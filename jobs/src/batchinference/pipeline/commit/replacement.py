@@ -62,8 +62,8 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
 
 
 def _check_files(layout: Layout, current: Lease | None) -> None:
-    """Raise Incomplete if files of the replacement are missing or damaged, after deleting its
-    completion marker and final snapshot, so that the next run computes the missing rows."""
+    """If files of the replacement are missing or damaged, delete its completion marker and final
+    snapshot, so that the next run computes the missing rows, and raise Incomplete."""
     replacement = layout.replacement
     try:
         final = Snapshot.read(replacement.final_snapshot, replacement.key)

@@ -418,8 +418,8 @@ class StepResults:
         """Return how many of the next batch rows the step gets: at most `limit` rows that are
         `chosen`, and any rows that it skips. `ids` are the input row IDs of the batch.
 
-        If the results are full, only rows up to the last row of the input rows with
-        results are wanted. Ray may have put rows of other input rows between them."""
+        If the results are full, only the remaining rows of input rows with results are wanted,
+        and rows of other input rows that Ray has put between them."""
         rest = ids[self.rows :]
         limit = chosen.stop(self.rows, limit) - self.rows
         if not self.is_full:
@@ -480,8 +480,8 @@ class StepResults:
 
 
 def _complete_rows(ids: np.ndarray, rows: int) -> int:
-    """Return the largest number of first rows, up to `rows`, with which no input row is divided.
-    `ids` are the input row IDs of the batch."""
+    """Return the largest end, up to `rows`, at which no input row is divided. `ids` are the
+    input row IDs of the batch."""
     _, inputs = np.unique(ids, return_inverse=True)
     last = np.zeros(len(ids), dtype=np.int64)
     np.maximum.at(last, inputs, np.arange(len(ids)))

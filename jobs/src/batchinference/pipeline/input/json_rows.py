@@ -338,8 +338,8 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
 
 
 def _as_read(kind: ColumnType) -> ColumnType:
-    """Return the type with which pyarrow reads values: text for times and decimals, which are cast
-    later, because pyarrow would check the digits of decimals before it adds zeros for the scale."""
+    """Return the type with which pyarrow reads values. Times and decimals are read as text and cast
+    later: pyarrow would check the digits of decimals before it adds zeros for the scale."""
     if isinstance(kind, dict):
         return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):
@@ -348,7 +348,7 @@ def _as_read(kind: ColumnType) -> ColumnType:
 
 
 def _declared_within(parsed: pa.DataType, kind: ColumnType) -> pa.DataType:
-    """Return the type `parsed`, with which pyarrow has read values, after a cast to `kind`. Fields
+    """Return the type of values that pyarrow has read as `parsed`, after a cast to `kind`. Fields
     that `kind` lacks keep their type."""
     if isinstance(kind, dict):
         return pa.struct(
@@ -407,7 +407,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the large floats of an array, also nested ones: their type lacks some integers."""
+    """Yield the floats so large that their type lacks some integers, also nested ones."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

@@ -48,7 +48,7 @@ def with_other_unit(
     tables: Iterable[pa.Table], others: Iterator[pa.Table], names: Sequence[str]
 ) -> Iterator[pa.Table]:
     """Yield the tables with the columns in `names` added once more, in the other unit. `others`
-    yields these columns of the same rows in the other unit, in tables of other sizes."""
+    yields these added columns for the same rows, in tables of other sizes."""
     rest = next(others)
     for table in tables:
         while rest.num_rows < table.num_rows:
@@ -60,7 +60,7 @@ def with_other_unit(
 
 
 def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None:
-    """Raise ValueError if `unit` cannot hold timestamps exactly (given in both units)."""
+    """Raise ValueError if `unit` cannot hold timestamps exactly. Both units are given."""
     if unit == "ns" and np.abs(micros).max(initial=0) > _MAX_MICROSECONDS:
         raise ValueError(
             f"column '{name}': an INT96 timestamp is outside of the years 1677 to 2262, which "
@@ -121,7 +121,7 @@ class OpenParquet:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns with their names in rows, without views, which Arrow cannot compare. An
+        """The columns as rows name them, without views, which Arrow cannot compare. An
         unwanted column, whose type may be unsafe, has the type null."""
         stored = self._rows.schema_arrow.types
         types = map(without_views, stored)
@@ -163,9 +163,9 @@ class OpenParquet:
 
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
-    """Return the wanted columns of a table with their names in rows. `names` has the stored name
-    and the name in rows of each column of the file. Raises UnsafeColumn if a column holds pickles:
-    for a name with a dot, pyarrow also reads the field of a struct, which is not yet checked."""
+    """Return the wanted columns of a table, renamed. `names` has the stored name and the new name
+    of each column of the file. Raises UnsafeColumn if a column holds pickles: for a name with a
+    dot, pyarrow also reads the field of a struct, which is not yet checked."""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
     chosen = [index for index, name in enumerate(unique) if name in wanted]

@@ -27,9 +27,9 @@ class InputColumn:
     def restored(
         self, values: Values
     ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
-        """Return the values that the code has returned, and for each row whose unchanged value a
-        conversion may change, a column with the input value. If all values fit the type of the
-        input column, return a column of this type instead, and no rows."""
+        """Return the values that the code has returned, and by row, a column with each unchanged
+        input value that a conversion may change. If all values fit the type of the input column,
+        return a column of this type instead, and no rows."""
         given = self._read(self._column)
         if _is_plain(values) and (
             not _is_plain(given) or (values.dtype, values.ndim) != (given.dtype, given.ndim)

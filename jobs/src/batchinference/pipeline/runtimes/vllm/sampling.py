@@ -76,7 +76,7 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
 
 
 def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
-    """Return the path, in the step, of the keyword for which an engine refuses a schema."""
+    """Return the path in the step to the keyword for which an engine refuses a schema."""
     document = schema.document
     named = {name: document[name] for name in _DEFINITIONS if name in document}
 

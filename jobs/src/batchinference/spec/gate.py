@@ -113,7 +113,7 @@ class Gate(SpecModel):
     """What must be true of the output rows that come from these input rows: a condition on the
     functions count, fraction, mean, min and max of expressions in the language of `filter`, such as
     `mean(score) > 0.9`. `count` and `fraction` give the number or fraction of rows for which a
-    condition is true. The other functions ignore nulls. If `expect` is null, the job fails too."""
+    condition is true. The other functions ignore nulls. If `expect` gives null, the job fails."""
 
     def _check(self) -> None:
         if self.rows is None and self.percent is None:

@@ -152,7 +152,7 @@ class HttpModel(RequestModel):
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Maximum number of concurrent requests of each replica. A replica starts with at most 16,
-    sends more, and halves the number when the endpoint is overloaded: status 429, 503 or 504, or a
+    raises the number, and halves it when the endpoint is overloaded: status 429, 503 or 504, or a
     timeout."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000), *Quantity] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""

@@ -54,8 +54,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """How to access the object store of `source`."""
     inputs: Inputs
     """The columns for the inputs of the task, such as `text: COLUMN`, `image: COLUMN` or
-    `audio: COLUMN`. For tasks that generate text, names for columns; `prompt` and `images` use
-    these names."""
+    `audio: COLUMN`. For tasks that generate text, any names for columns, which `prompt` and
+    `images` use."""
     output: ColumnName
     """The column for the result. Depending on the task, it is an embedding, a struct of `label` and
     `score`, a text, or a list of structs."""
@@ -92,8 +92,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     `top_p` or `num_return_sequences`. The default of `max_new_tokens` is that of the model. If the
     model has none, it is 256 for a model with a table of positions, and otherwise 4096, or the
     length of the context if that is less. With `seed`, the random numbers of a row depend only on
-    its prompt and the seed. `max_length` and `min_length` are only for models with an encoder,
-    because they count padding."""
+    its prompt and the seed. `max_length` and `min_length` need a model with an encoder: otherwise,
+    they count padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from batchinference.spec import BatchInference, SpecError, parse
 from support.cluster.deployment import CHART, ROOT
 from support.documents.minimal import document
-from support.documents.refusals import valid_documents
+from support.documents.refusals import reading, valid_documents
 from support.documents.variations import (
     REMOVED,
     Keys,
@@ -107,6 +107,9 @@ WORDS = st.one_of(
     st.sampled_from(
         ["zstd", "gzip", "none", "overwrite", "mean", "cls", "RGB", "Always", "Exists"]
     ),
+    for size in (65536, "65536", "64Mi"):
+        body = reading("csv", maxRowBytes=size)
+        assert refusal(module_namespace, body) is None, size
     st.sampled_from(["8Gi", "1.5k", "1 G", "module:name", "m:C", "module", "feature-extraction"]),
     st.sampled_from(["511Mi", "t4", "61s", "read", "sample_rate", "_a", ".a", "a b", "score"]),
     st.sampled_from(["s3:in", "http://in/", "s3://a@b/", "s3:///", "file://", "az://c/w"]),

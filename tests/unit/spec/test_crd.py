@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
 from batchinference.spec import SpecError, parse
-from batchinference.spec.base import ACCELERATOR
+from batchinference.spec.base import ACCELERATOR, MEMORY
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.quantities import NUMBER
 from batchinference.spec.validation_messages import PATTERNS
 from generators.crds import custom_resource_definition
@@ -83,7 +84,7 @@ def test_crd_fits_into_an_annotation() -> None:
 def is_quantity(schema: Schema) -> bool:
     """Return whether a schema has no type, because a quantity is a number or a text, or because a
     value may be a name or a list of names."""
-    return "type" not in schema and schema.get("pattern") in (NUMBER, ACCELERATOR)
+    return "type" not in schema and schema.get("pattern") in (NUMBER, MEMORY, ACCELERATOR)
 
 
 def test_schema_is_structural() -> None:

@@ -55,6 +55,17 @@ def row_of(field: str) -> list[str]:
 
 def test_reference_gives_type_and_meaning_of_every_field() -> None:
     for field in {row.split("`")[1] for row in ROWS}:
+def test_reference_names_types_of_which_the_schema_has_several() -> None:
+    types = {
+        "spec.steps[].resources.acceleratorType": "string or list of string",
+        "spec.steps[].resources.gpu": "quantity",
+        "spec.steps[].batchSize": "integer or string",
+        "spec.read.options.maxRowBytes": "integer or size",
+        "spec.steps[].resources.memory": "size",
+    }
+    assert {field: row_of(field)[1] for field in types} == types
+
+
         _, kind, _, meaning, *_ = row_of(field)
         assert kind, field
         assert meaning, field

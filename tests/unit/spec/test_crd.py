@@ -121,6 +121,7 @@ def test_unknown_fields_are_kept_in_arguments_only() -> None:
         "python.constructorArgs",
         "python.callArgs",
         "spec.notifications[].body",
+        "status.operator",
     ]
 
 

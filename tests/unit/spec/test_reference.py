@@ -38,9 +38,11 @@ def inner_models(annotation: Any, mark: str = "") -> Iterator[tuple[type[BaseMod
             yield from inner_models(argument, inside)
 
 
+OPEN = "status.operator."
+"""The fields below this one are no part of the API."""
 ALL = {
     *fields(BatchInferenceSpec, "spec"),
-    *fields(BatchInferenceStatus, "status"),
+    *(path for path in fields(BatchInferenceStatus, "status") if not path.startswith(OPEN)),
     *fields(ScheduleSpec, f"{SCHEDULE_KIND}.spec"),
     *fields(ScheduleStatus, f"{SCHEDULE_KIND}.status"),
     *fields(Report, "report"),
@@ -53,8 +55,6 @@ def row_of(field: str) -> list[str]:
     return [cell.strip() for cell in row.strip("|").split(" | ")]
 
 
-def test_reference_gives_type_and_meaning_of_every_field() -> None:
-    for field in {row.split("`")[1] for row in ROWS}:
 def test_reference_names_types_of_which_the_schema_has_several() -> None:
     types = {
         "spec.steps[].resources.acceleratorType": "string or list of string",
@@ -66,6 +66,8 @@ def test_reference_names_types_of_which_the_schema_has_several() -> None:
     assert {field: row_of(field)[1] for field in types} == types
 
 
+def test_reference_gives_type_and_meaning_of_every_field() -> None:
+    for field in {row.split("`")[1] for row in ROWS}:
         _, kind, _, meaning, *_ = row_of(field)
         assert kind, field
         assert meaning, field

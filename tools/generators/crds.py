@@ -178,8 +178,8 @@ def _spec() -> Schema:
 
 def _unchanged(name: str) -> Schema:
     """Return the rule that an update neither adds nor changes nor removes a field."""
-    given = f"has(self.{name}) == has(oldSelf.{name})"
-    return _rule(name, f"{given} && (!has(self.{name}) || self.{name} == oldSelf.{name})")
+    same = f"has(oldSelf.{name}) && self.{name} == oldSelf.{name}"
+    return _rule(name, f"has(self.{name}) ? {same} : !has(oldSelf.{name})")
 
 
 def _field_of_errors(owner: str, name: str, schema: Schema) -> str:

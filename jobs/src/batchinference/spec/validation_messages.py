@@ -21,6 +21,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails
 
 from batchinference.spec import base, unknown_names, value_fixes
+from batchinference.spec.address_credentials import HIDDEN
 from batchinference.spec.cron import zone_like
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
@@ -36,7 +37,7 @@ from batchinference.spec.problems import (
     type_name,
 )
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
-from batchinference.spec.uri_fields import HIDDEN, HTTP_PREFIX, URI_PREFIX
+from batchinference.spec.uri_fields import HTTP_PREFIX, URI_PREFIX
 from batchinference.spec.write.tables import COLLECTION, INDEX
 
 MAX_LISTED = 17

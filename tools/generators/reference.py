@@ -33,7 +33,7 @@ Fields in **bold** are required. If a field such as `format` or `runtime` select
 each of its values has its own table.
 
 A quantity is a number with at most three decimal places such as `2` or `0.5`, or a text such as
-`500m`, which is 0.5. A size of memory or disk space is a text such as `512Mi`, `1.5Gi` or `8G`.
+`500m`, which is 0.5. A size is a text such as `512Mi`, `1.5Gi` or `8G`; an integer is in bytes.
 A duration is a text such as `90s`, `1h30m` or `7d`, in whole days, hours, minutes and seconds.
 """
 _NOTATIONS = {MEMORY: "size", DURATION: "duration"}

@@ -41,8 +41,8 @@ OF_PROPERTIES = "(?i)secret|token|passw|pwd|credential|authorization|access-key|
 def rule(expression: str) -> Any:
     """Return the annotation of a field with a rule of the API server, which is an expression in
     CEL. Most other rules are in validators only."""
-    one = {"rule": expression, "message": REFUSAL}
-    return Field(json_schema_extra={"x-kubernetes-validations": [one]})
+    extra: dict[str, Any] = {"x-kubernetes-validations": [{"rule": expression, "message": REFUSAL}]}
+    return Field(json_schema_extra=extra)
 
 
 def refuse(pattern: str, message: str) -> tuple[Any, Any]:

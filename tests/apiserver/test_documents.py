@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from batchinference.spec import BatchInference, SpecError, parse
+from batchinference.spec.address_credentials import REFUSAL
 from support.cluster.deployment import CHART, ROOT
+from support.documents.addresses import CREDENTIALS, HARMLESS, with_address
+from support.documents.addresses import FIELDS as FIELDS_WITH_ADDRESSES
 from support.documents.minimal import document
-from support.documents.refusals import valid_documents
+from support.documents.refusals import reading, valid_documents
 from support.documents.variations import (
     REMOVED,
     Keys,
@@ -78,6 +81,25 @@ def test_server_and_parser_refuse_invalid_documents(module_namespace: Namespace)
     assert offenders == []
 
 
+def test_server_refuses_addresses_with_credentials(module_namespace: Namespace) -> None:
+    """tests/unit/spec/test_address_credentials.py compares the parser with the same addresses."""
+    offenders = []
+    for (name, field), kind in FIELDS_WITH_ADDRESSES.items():
+        for address in (*CREDENTIALS[kind], *HARMLESS[kind]):
+            message = refusal(module_namespace, with_address(name, field, address)) or ""
+            refused = REFUSAL in message or "should match" in message
+            if refused != (address in CREDENTIALS[kind]):
+                offenders.append(f"{field} = {address}: {message}")
+    assert offenders == []
+
+
+def test_server_refuses_secret_properties_of_a_catalog(module_namespace: Namespace) -> None:
+    for name in ("token", "s3.secret-access-key"):
+        body = with_address("read iceberg", "spec.read.catalog.properties.uri", "http://a")
+        body["spec"]["read"]["catalog"]["properties"][name] = "x"
+        assert REFUSAL in (refusal(module_namespace, body) or "")
+
+
 QUANTITIES = ["500m", 0.5, "0.5", 2, "2", 1.25]
 
 
@@ -85,6 +107,9 @@ def test_server_accepts_quantities_in_each_form(module_namespace: Namespace) -> 
     for cpu in QUANTITIES:
         body = changed(FULL, keys_of("spec.steps.1.resources.cpu"), cpu)
         assert refusal(module_namespace, body) is None, cpu
+    for size in (65536, "65536", "64Mi"):
+        body = reading("csv", maxRowBytes=size)
+        assert refusal(module_namespace, body) is None, size
 
 
 def test_server_accepts_references(module_namespace: Namespace) -> None:

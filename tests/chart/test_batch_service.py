@@ -94,10 +94,11 @@ def test_one_replica_has_no_disruption_budget(chart: Chart) -> None:
 
 def test_the_service_reads_what_the_chart_writes(chart: Chart) -> None:
     model = {"name": "a/b", "namespaces": ["a"], "spec": {"steps": [STEP]}}
-    own = {"models": [model], "storage": {"region": "r"}, "maxLines": 12_000_000}
+    limits = {"maxLines": 12_000_000, "maxFileBytes": "500Mi"}
+    own = {"models": [model], "storage": {"region": "r"}, **limits}
     text = rendered(chart, own)["ConfigMap"]["data"]["config.json"]
     config = parse_config(text)
-    assert (config.max_lines, config.max_file_bytes) == (12_000_000, 100 * 2**30)
+    assert (config.max_lines, config.max_file_bytes) == (12_000_000, 500 * 2**20)
     assert config.storage.region == "r"
     assert [each.model_dump() for each in config.models] == [model]
 

@@ -19,7 +19,6 @@ from batchinference.credentials import (
     SecretVariables,
     add_secrets,
     is_credential,
-    is_query_credential,
     without_credentials,
 )
 
@@ -162,9 +161,3 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 def test_long_text_is_searched_in_linear_time(part: str) -> None:
     """With quadratic time, the test would far exceed its timeout."""
     without_credentials(part * (200_000 // len(part)))
-
-
-def test_names_of_query_fields() -> None:
-    secret = ("subscription-key", "code", "sig", "key", "X-Amz-Signature", "access_token", "sas")
-    assert all(map(is_query_credential, secret))
-    assert not any(map(is_query_credential, ("page", "max_tokens", "codec", "keyword", "version")))

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batchinference.spec.base import DNS_LABEL
-from batchinference.spec.crd_schema import Schema, structural_schema
+from batchinference.spec.crd_schema import Schema, structural_schema, without_defaults
 from batchinference.spec.job import (
     GROUP,
     KIND,
@@ -16,6 +16,7 @@ from batchinference.spec.job import (
     VERSION,
     BatchInferenceSpec,
 )
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.schedule import (
     MAX_SCHEDULE_NAME,
     SCHEDULE_PLURAL,
@@ -24,6 +25,9 @@ from batchinference.spec.schedule import (
 )
 from batchinference.spec.status import BatchInferenceStatus
 
+OF_PLATFORM = {"cluster", *(str(field.alias) for field in PlatformDefaults.model_fields.values())}
+"""Fields of the spec for which the platform can set defaults. Those of `cluster` are fields of the
+chart value `defaults` itself."""
 OWNERS = ("self", "oldSelf")
 """The variables of CEL with the new and the old spec."""
 PRINTER_COLUMNS = (
@@ -144,9 +148,9 @@ def _spec() -> Schema:
     because CEL ignores the order of lists of the type `map`, but the order of steps matters.
     """
     spec = structural_schema(BatchInferenceSpec)
-    for section, name in (("retry", "maxAttempts"), ("ttl", "cluster")):
-        # otherwise the API server sets this default, and the default of the platform has no effect
-        del spec["properties"][section]["properties"][name]["default"]
+    for section in OF_PLATFORM & spec["properties"].keys():
+        # otherwise the API server sets these defaults, and those of the platform have no effect
+        spec["properties"][section] = without_defaults(spec["properties"][section])
     fixed = [name for name in spec["properties"] if name not in (*MUTABLE, "steps", "errors")]
     errors = spec["properties"]["errors"]["properties"]
     order = "self.steps.map(step, step.name) == oldSelf.steps.map(step, step.name)"
@@ -174,8 +178,8 @@ def _spec() -> Schema:
 
 def _unchanged(name: str) -> Schema:
     """Return the rule that an update neither adds nor changes nor removes a field."""
-    given = f"has(self.{name}) == has(oldSelf.{name})"
-    return _rule(name, f"{given} && (!has(self.{name}) || self.{name} == oldSelf.{name})")
+    same = f"has(oldSelf.{name}) && self.{name} == oldSelf.{name}"
+    return _rule(name, f"has(self.{name}) ? {same} : !has(oldSelf.{name})")
 
 
 def _field_of_errors(owner: str, name: str, schema: Schema) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from batchinference.spec.base import MEMORY
+from batchinference.spec.base import ACCELERATOR, MEMORY
 from batchinference.spec.crd_schema import Schema, WithDescriptions, expanded_schema
 from batchinference.spec.durations import PATTERN as DURATION
 from batchinference.spec.job import (
@@ -33,11 +33,17 @@ Fields in **bold** are required. If a field such as `format` or `runtime` select
 each of its values has its own table.
 
 A quantity is a number with at most three decimal places such as `2` or `0.5`, or a text such as
-`500m`, which is 0.5. A size of memory or disk space is a text such as `512Mi`, `1.5Gi` or `8G`.
+`500m`, which is 0.5. A size is a text such as `512Mi`, `1.5Gi` or `8G`; an integer is in bytes.
 A duration is a text such as `90s`, `1h30m` or `7d`, in whole days, hours, minutes and seconds.
 """
-_NOTATIONS = {NUMBER: "quantity", MEMORY: "size", DURATION: "duration"}
-"""The names of types in the reference, by the pattern of a field."""
+_NOTATIONS = {MEMORY: "size", DURATION: "duration"}
+"""The names of types of texts in the reference, by the pattern of a field."""
+_OPEN_TYPES = {
+    NUMBER: "quantity",
+    MEMORY: "integer or size",
+    ACCELERATOR: "string or list of string",
+}
+"""The names of types that the CRD leaves open, by the pattern of a field."""
 _SECTIONS: dict[str, type[BaseModel]] = {
     "spec": BatchInferenceSpec,
     "status": BatchInferenceStatus,
@@ -113,9 +119,12 @@ def _type(schema: Schema) -> str:
         return f"list of {_type(schema['items'])}"
     if "additionalProperties" in schema:
         return f"map of string to {_type(schema['additionalProperties'])}"
-    if kind := _NOTATIONS.get(schema.get("pattern", "")):
-        return kind
-    return str(schema.get("type", "integer or string"))
+    if "x-kubernetes-int-or-string" in schema:
+        return "integer or string"
+    pattern = schema.get("pattern", "")
+    if "type" not in schema:
+        return _OPEN_TYPES[pattern]
+    return _NOTATIONS.get(pattern) or str(schema["type"])
 
 
 def _default(schema: Schema) -> str:

@@ -67,7 +67,6 @@ _CONTAINERS = ("abfs://", "abfss://")
 _NOT_IN_USER = frozenset("/?#@")
 """Characters that a user name in a URL does not have."""
 _NAME_PATTERN = re.compile(_CREDENTIAL_NAMES, re.IGNORECASE)
-_QUERY_NAME_PATTERN = re.compile(rf"(?:{_CREDENTIAL_NAMES}|{_QUERY_NAMES})", re.IGNORECASE)
 
 
 def add_secrets(values: Iterable[str]) -> None:
@@ -172,11 +171,6 @@ def _end_of_user(text: str, start: int) -> int:
 def is_credential(name: str) -> bool:
     """Return whether a column or variable with this name holds a credential."""
     return _NAME_PATTERN.fullmatch(name) is not None
-
-
-def is_query_credential(name: str) -> bool:
-    """Return whether a URL query parameter with this name holds a credential."""
-    return _QUERY_NAME_PATTERN.fullmatch(name) is not None
 
 
 def _mask(match: re.Match[str]) -> str:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from batchinference.spec.base import DNS_SUBDOMAIN
+from batchinference.spec.base import DNS_SUBDOMAIN, MEMORY
 from batchinference.spec.quantities import NUMBER
 from generators.crds import custom_resource_definition, schedule_definition
 
 Schema = dict[str, Any]
+
+SIZES = (NUMBER, MEMORY)
+"""The patterns of numbers that may also be texts."""
 
 WORDS = (
     *("account", "address", "allow", "annotation", "callable", "capabilities", "catalog", "claim"),
@@ -164,7 +167,7 @@ _ITEMS = {"items": "[]", "additionalProperties": "{}"}
 def _names_something(path: str, schema: Schema) -> bool:
     """Return whether a field has any content, is the name of a Kubernetes object, or its name or
     the name of its parent has one of the WORDS."""
-    if "x-kubernetes-preserve-unknown-fields" in schema and schema.get("pattern") != NUMBER:
+    if "x-kubernetes-preserve-unknown-fields" in schema and schema.get("pattern") not in SIZES:
         return True
     if schema.get("pattern") == DNS_SUBDOMAIN:
         return True

@@ -126,6 +126,7 @@ def test_pods_that_the_autoscaler_replaces_wait_since_the_first_one() -> None:
     wait_for_nodes(loop, 400)
     loop.pods = ()
     loop.reconcile(1)
+    assert loop.attempt["waiting"].keys() == {"group", "since"}
     wait_for_nodes(loop, 201)
     assert loop.attempt["cause"] == "NoCapacity"
 

@@ -1,4 +1,4 @@
-"""The changes that Kueue 0.18 makes to a job's objects, in its order, and the status after each.
+"""The changes that Kueue 0.17 makes to a job's objects, in its order, and the status after each.
 
 With a queue, the RayJob is an elastic job. One patch of Kueue admits or evicts the RayJob: this
 patch sets `suspend`, and adds or removes the node selector of the pods. Kueue gates each pod of the

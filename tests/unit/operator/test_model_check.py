@@ -30,7 +30,7 @@ from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.unrecoverable import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
-from batchinference_operator.status.job_status import with_observed_generation
+from batchinference_operator.status.job_status import internal, with_observed_generation
 from batchinference_operator.status.ray_job import RayJobView, owner_uid
 from generators.lifecycle import TRANSITIONS
 from support.documents.minimal import document, model_step
@@ -298,7 +298,7 @@ class JobModel(RuleBasedStateMachine):
     def running_attempt(self) -> int | None:
         """Return the number of the attempt whose driver runs."""
         last = last_attempt(self.status)
-        runs = "driverHead" in last and "outcome" not in last
+        runs = "driverHead" in internal(self.status) and "outcome" not in last
         return last["number"] if runs and self.status.get("phase") == "Running" else None
 
     @rule(reason=st.sampled_from(["Evicted", "Preempting"]))

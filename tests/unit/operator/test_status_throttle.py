@@ -42,6 +42,7 @@ STATUS: dict[str, Any] = {
         {"attempts": [ATTEMPT, {"number": 2, "rayJobName": "job-2"}]},
         {"nextAttemptTime": "2026-03-01T12:02:00Z"},
         {"rayClusterName": "job-1-abcde"},
+        {"operator": {**STATUS["operator"], "driverHead": {"pod": "a", "lost": 1, "rows": 5}}},
         {"anything": "new"},
     ],
     ids=lambda changes: next(iter(changes)),

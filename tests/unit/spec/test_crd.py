@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator
 
+from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError, parse
-from batchinference.spec.base import ACCELERATOR
+from batchinference.spec.base import ACCELERATOR, MEMORY
+from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.quantities import NUMBER
 from batchinference.spec.validation_messages import PATTERNS
 from generators.crds import custom_resource_definition
@@ -83,7 +85,7 @@ def test_crd_fits_into_an_annotation() -> None:
 def is_quantity(schema: Schema) -> bool:
     """Return whether a schema has no type, because a quantity is a number or a text, or because a
     value may be a name or a list of names."""
-    return "type" not in schema and schema.get("pattern") in (NUMBER, ACCELERATOR)
+    return "type" not in schema and schema.get("pattern") in (NUMBER, MEMORY, ACCELERATOR)
 
 
 def test_schema_is_structural() -> None:
@@ -119,6 +121,7 @@ def test_unknown_fields_are_kept_in_arguments_only() -> None:
         "python.constructorArgs",
         "python.callArgs",
         "spec.notifications[].body",
+        "status.operator",
     ]
 
 
@@ -263,3 +266,42 @@ WITHOUT_DEFAULTS = {
 def test_schema_defaults_equal_those_of_the_parser() -> None:
     for name, valid in WITHOUT_DEFAULTS.items():
         assert parse(with_defaults(valid, ROOT)) == parse(valid), name
+
+
+def test_schema_has_no_default_for_a_field_with_a_default_of_the_platform() -> None:
+    """The API server would set the default, and the job would override the platform with it."""
+    of_platform = {str(field.alias) for field in PlatformDefaults.model_fields.values()}
+    sections = {"cluster", *of_platform} & SPEC["properties"].keys()
+    assert sections == {"cluster", "retry", "deadlines", "ttl"}
+    with_default = {path.split(".")[1] for path, one in IN_SPEC.items() if "default" in one}
+    assert with_default & sections == set()
+
+
+PLATFORM = PlatformDefaults.model_validate(
+    {
+        "image": "platform:1",
+        "fallback": {"after": "1h"},
+        "retry": {
+            "maxAttempts": 9,
+            "backoff": {"initial": "1m", "max": "1h"},
+            "outOfMemory": {"memoryFactor": 3, "maxMemory": "64Gi"},
+        },
+        "ttl": {"cluster": "1h", "rayJob": "2d"},
+    }
+)
+BARE = {
+    "bare lifecycle": document(
+        retry={"backoff": {}, "outOfMemory": {"maxMemory": "8Gi"}},
+        ttl={},
+        deadlines={},
+        cluster={"fallback": {}, "head": {}, "workers": {}},
+    ),
+    **WITHOUT_DEFAULTS,
+}
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_job_from_a_file_and_from_the_api_server_has_the_same_settings(name: str) -> None:
+    """The API server sets its defaults before the operator merges those of the platform."""
+    stored, file = (parse(one) for one in (with_defaults(BARE[name], ROOT), BARE[name]))
+    assert with_platform_defaults(stored, PLATFORM) == with_platform_defaults(file, PLATFORM)

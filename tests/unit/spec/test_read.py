@@ -24,6 +24,16 @@ def test_invalid_items_are_refused(items: Any, messages: Messages) -> None:
         parse(document(read={"format": "items", "items": items}))
 
 
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(65536, 65536), ("65536", 65536), ("64Mi", 64 << 20), ("1.5Ki", 1536), ("2k", 2000)],
+)
+def test_size_is_a_number_of_bytes_or_has_a_unit(size: int | str, expected: int) -> None:
+    rows = parse(reading("csv", maxRowBytes=size)).spec.read.options
+    contents = parse(reading("manifest", maxBytes=size)).spec.read.options
+    assert (rows.row_bytes, contents.max_bytes) == (expected, expected)
+
+
 def test_format_accepts_its_own_options() -> None:
     for format_, own in READ_OPTIONS.items():
         dumped = parse(reading(format_)).spec.read.options.model_dump(by_alias=True)

@@ -8,6 +8,7 @@ from pydantic import Field
 from batchinference.service.line_check import MAX_MODEL
 from batchinference.spec import API_VERSION, KIND, Problem, SpecError, parse
 from batchinference.spec.base import SpecModel, keyed
+from batchinference.spec.quantities import Size
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 from batchinference.spec.yaml_documents import parse_settings
@@ -34,7 +35,7 @@ class ServiceConfig(SpecModel):
     """The directory or object store prefix for the files of all namespaces."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store."""
-    max_file_bytes: Annotated[int, Field(ge=1)] = 100 * 2**30
+    max_file_bytes: Annotated[int, Field(ge=1), *Size] = 100 * 2**30
     """Maximum size of an uploaded file."""
     max_lines: Annotated[int, Field(ge=1, le=100_000_000)] = 10_000_000
     """Maximum number of lines of an uploaded file."""

@@ -82,19 +82,6 @@ def required(is_valid: Callable[[Any], object], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def no_credentials_rule(pattern: str) -> dict[str, Any]:
-    """Return the part of the schema of a text that forbids credentials: a CEL rule that the text
-    must not match `pattern`, which matches addresses with credentials.
-
-    Most other rules are in validators only. This rule is also in the CRD, so that the API server
-    does not store a password.
-    """
-    escaped = pattern.replace("\\", "\\\\").replace("'", "\\'")
-    message = "credentials do not belong in the file"
-    rule = {"rule": f"!self.matches('{escaped}')", "message": message}
-    return {"x-kubernetes-validations": [rule]}
-
-
 def _check_unique(names: list[str]) -> list[str]:
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise invalid(f"'{duplicates[0]}' is named twice. Remove one of them")

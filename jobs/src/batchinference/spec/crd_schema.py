@@ -76,6 +76,11 @@ def structural_schema(model: type[BaseModel]) -> Schema:
     return _merge_unions(expanded_schema(model))
 
 
+def without_defaults(schema: Schema) -> Schema:
+    """Return a structural schema without the defaults of all fields in it."""
+    return _merge_unions(schema, with_defaults=False)
+
+
 def expanded_schema(model: type[BaseModel]) -> Schema:
     """Return the schema of a model, with references replaced by their definitions.
 
@@ -175,23 +180,24 @@ def _plain_numbers(schema: Schema) -> Schema:
     return schema
 
 
-def _merge_unions(schema: Schema, *, in_list: bool = False) -> Schema:
+def _merge_unions(schema: Schema, *, with_defaults: bool = True) -> Schema:
     """Return the schema with each union as one object. Only scalar defaults outside of lists are
     kept: tools that compare an object with its manifest compare each list as one value, so a
     default that the API server adds in a list would be a difference."""
     if "variants" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}
-    if not in_list and not isinstance(schema.get("default"), dict | list | None):
+    if with_defaults and not isinstance(schema.get("default"), dict | list | None):
         result["default"] = schema["default"]
     if "properties" in schema:
         children = schema["properties"].items()
         result["properties"] = {
-            name: _merge_unions(child, in_list=in_list) for name, child in children
+            name: _merge_unions(child, with_defaults=with_defaults) for name, child in children
         }
     for key in ("items", "additionalProperties"):
         if key in schema:
-            result[key] = _merge_unions(schema[key], in_list=in_list or key == "items")
+            kept = with_defaults and key != "items"
+            result[key] = _merge_unions(schema[key], with_defaults=kept)
     return result
 
 

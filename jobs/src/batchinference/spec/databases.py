@@ -5,28 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Annotated, Self
-from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from batchinference.credentials import is_query_credential
-from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid, no_credentials_rule
-from batchinference.spec.uri_fields import HIDDEN
+from batchinference.spec.address_credentials import (
+    HIDDEN,
+    OF_DATABASES,
+    OF_PROPERTIES,
+    refuse,
+    rule,
+)
+from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
 TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
-_SECRET = re.compile(
-    r"secret|token|passw|pwd|credential|authorization|access-key|account-key|sas", re.IGNORECASE
-)
 _FROM_ENVIRONMENT = (
     "pyiceberg reads it from the environment variable PYICEBERG_CATALOG__NAME__PROPERTY, which "
     "cluster.env fills from a Secret"
 )
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
 """Names of properties that make pyiceberg import a class, such as py-io-impl."""
-_PASSWORD = re.compile("://[^/@]*:[^@]*@")
-"""Matches `USER:PASSWORD@`. The password may have a slash, as in SQLAlchemy."""
-_NO_PASSWORD = no_credentials_rule(_PASSWORD.pattern)
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 
@@ -45,27 +43,14 @@ def map_sqlite_file(url: str, change: Callable[[str], str]) -> str:
     return match.group(1) + change(match.group(2)) + url[match.end() :]
 
 
-def _has_password(url: str) -> bool:
-    names = [name for name, _ in parse_qsl(urlsplit(url).query)]
-    return bool(_PASSWORD.search(url)) or any(
-        _SECRET.search(name) or is_query_credential(name) for name in names
-    )
-
-
-def _check_no_password(url: str) -> str:
-    if _has_password(url):
-        raise invalid(
-            "a password does not belong in the file. Store the whole address in a Secret, pass it "
-            "in cluster.env and name the variable in urlEnv",
-            HIDDEN,
-        )
-    return url
-
-
 DatabaseUrl = Annotated[
     str,
-    Field(pattern=DATABASE_URL, max_length=1024, json_schema_extra=_NO_PASSWORD),
-    AfterValidator(_check_no_password),
+    Field(pattern=DATABASE_URL, max_length=1024),
+    *refuse(
+        OF_DATABASES,
+        "a password does not belong in the file. Store the whole address in a Secret, pass it in "
+        "cluster.env and name the variable in urlEnv",
+    ),
 ]
 
 
@@ -131,13 +116,13 @@ def _check_property_name(name: str) -> str:
             "a property that names a class to import could run any code. Use the catalogs and file "
             "systems of pyiceberg, or name the class in pyiceberg's own configuration"
         )
-    if _SECRET.search(name):
+    if re.search(OF_PROPERTIES, name):
         raise invalid(f"a secret does not belong in the file: {_FROM_ENVIRONMENT}", HIDDEN)
     return name
 
 
 def _check_property(value: str) -> str:
-    if _has_password(value):
+    if re.search(OF_DATABASES, value):
         fix = f"Remove the property: {_FROM_ENVIRONMENT}"
         raise invalid(f"a password does not belong in the file. {fix}", HIDDEN)
     return value
@@ -146,9 +131,10 @@ def _check_property(value: str) -> str:
 PropertyName = Annotated[
     str, Field(min_length=1, max_length=128), AfterValidator(_check_property_name)
 ]
-PropertyValue = Annotated[
-    str, Field(max_length=1024, json_schema_extra=_NO_PASSWORD), AfterValidator(_check_property)
-]
+PropertyValue = Annotated[str, Field(max_length=1024), AfterValidator(_check_property)]
+_NO_SECRETS = rule(
+    f"self.all(name, !name.matches('{OF_PROPERTIES}') && !self[name].matches('{OF_DATABASES}'))"
+)
 
 
 class Catalog(SpecModel):
@@ -157,7 +143,7 @@ class Catalog(SpecModel):
 
     name: Annotated[str, Field(min_length=1, max_length=64)] = "default"
     """The name of the catalog in pyiceberg's configuration."""
-    properties: Annotated[dict[PropertyName, PropertyValue], Field(max_length=32)] = {}
+    properties: Annotated[dict[PropertyName, PropertyValue], Field(max_length=32), _NO_SECRETS] = {}
     """The properties of the catalog, such as type, uri and warehouse. Secrets must be in the
     environment. Properties that name a class to import, such as py-io-impl, are rejected."""
 

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from batchinference.spec.arguments import USER_CODE_ARGUMENTS
-from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text, invalid
+from batchinference.spec.base import PARAMETER_NAME, SpecModel, Text, invalid, keyed
 from batchinference.spec.problems import (
     MAX_PROBLEMS,
     Problem,
@@ -79,7 +79,7 @@ class Parameter(SpecModel):
 
 
 class _Spec(SpecModel):
-    parameters: Annotated[list[Parameter], Field(max_length=32)] = []
+    parameters: Annotated[list[Parameter], *keyed("name", 32)] = []
 
 
 class _Document(SpecModel):
@@ -137,13 +137,8 @@ def _declared(spec: dict[str, Any], values: ParameterValues) -> dict[str, Parame
         from batchinference.spec.validation_messages import problems_of
 
         raise SpecError(problems_of(error, _Document)) from None
-    declared: dict[str, Parameter] = {}
+    declared = {parameter.name: parameter for parameter in parameters}
     problems = []
-    for index, parameter in enumerate(parameters):
-        if parameter.name in declared:
-            message = f"two parameters are named '{parameter.name}'. Remove one"
-            problems.append(Problem(f"spec.parameters[{index}].name", message))
-        declared[parameter.name] = parameter
     for name in values.given:
         if name not in declared:
             near = did_you_mean(name, declared) or "."

@@ -71,7 +71,9 @@ def _at_least(minimum: str, reason: str) -> AfterValidator:
     )
 
 
-_SIZE = Field(pattern=MEMORY, max_length=16)
+_MAX_SIZE = 16
+"""Maximum length of a size."""
+_SIZE = Field(pattern=MEMORY, max_length=_MAX_SIZE)
 _WITH_UNIT = refuse_numbers(EXPECTED, memory_fix)
 Memory = Annotated[str, _SIZE, _WITH_UNIT, _at_least(MIN_MEMORY, "Ray itself needs that much")]
 """The memory of a pod."""
@@ -84,6 +86,27 @@ HeadMemory = Annotated[
 """The memory of the head pod."""
 MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, _at_least("1Mi", "a unit is missing")]
 """The memory request of a pod."""
+
+
+def _bytes_of(value: object) -> object:
+    """Return the bytes of a size such as 64Mi; an integer unchanged. Raises a validation error for
+    any other value."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str) and len(value) <= _MAX_SIZE and re.fullmatch(MEMORY, value):
+        return memory_bytes(value)
+    fix = memory_fix(value) if isinstance(value, str) else ""
+    raise invalid(f"expected a size such as 64Mi or 2Gi, or a number of bytes{fix}")
+
+
+Size = (
+    BeforeValidator(_bytes_of),
+    Field(
+        json_schema_extra={"type": ["integer", "string"], "pattern": MEMORY, "maxLength": _MAX_SIZE}
+    ),
+)
+"""Annotations of a number of bytes that may also be written as a size. The CRD leaves the type
+open, as for a quantity."""
 
 
 def _number_of(value: object) -> object:

@@ -46,6 +46,7 @@ Timestamp = Annotated[
     str, Field(json_schema_extra={"format": "date-time"}), AfterValidator(_check_time)
 ]
 
+_ANY_OBJECT = {"type": "object", "additionalProperties": True}
 _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
 """The schema of an enum without its values. A CRD with the values may be older than the operator,
 and the API server would then refuse the whole status because of one unknown value."""
@@ -160,8 +161,6 @@ class Waiting(SpecModel):
     """The name of the worker group."""
     since: Timestamp
     """The time since which its pods wait for a node."""
-    gap_since: Timestamp | None = None
-    """The time since which no pod of the group waits. A minute later, `since` starts again."""
 
 
 class Attempt(SpecModel):
@@ -206,12 +205,11 @@ class Attempt(SpecModel):
     """The types of devices and capacity that the attempt asks for. Absent if the job names none."""
     waiting: Waiting | None = None
     """The worker group that waits for capacity. Absent if each worker group has a pod on a node."""
-    driver_head: DriverHead | None = None
-    """The head on which the driver runs. Absent until the driver has started."""
 
 
 class Internal(SpecModel):
-    """Bookkeeping of the operator, which is no part of the API."""
+    """Bookkeeping of the operator, which is no part of the API. The CRD lists no fields of it, so
+    that an operator that is newer than its CRD loses none."""
 
     suspended_seconds: int | None = None
     """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
@@ -223,6 +221,11 @@ class Internal(SpecModel):
     """The device seconds of attempts whose devices have a price of their own."""
     priced_cost: Money | None = None
     """The cost of the device seconds in `pricedSeconds`."""
+    driver_head: DriverHead | None = None
+    """The head on which the driver of the last attempt runs. Absent until it has started."""
+    gap_since: Timestamp | None = None
+    """The time since which no pod of the group in `waiting` of the last attempt waits. A minute
+    later, `since` starts again."""
 
 
 class BatchInferenceStatus(SpecModel):
@@ -265,7 +268,7 @@ class BatchInferenceStatus(SpecModel):
     """When the next attempt starts. Present during the backoff."""
     attempts: Annotated[list[Attempt], *keyed("number", 20)] = []
     """The last 20 attempts."""
-    operator: Internal | None = None
+    operator: Annotated[Internal, WithJsonSchema(_ANY_OBJECT)] | None = None
     """Bookkeeping of the operator. It may change at any time."""
     devices: Annotated[int, Field(ge=0)] | None = None
     """Number of devices, such as GPUs, of the pods of the running attempt."""

@@ -5,14 +5,13 @@ from functools import partial
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from batchinference.spec.address_credentials import HIDDEN, OF_PATHS, refuse
 from batchinference.spec.addresses import SCHEMES, local_path, scheme_of
-from batchinference.spec.base import invalid, no_credentials_rule
+from batchinference.spec.base import invalid
 
 _INCOMPLETE_SCHEME = re.compile(rf"^({'|'.join(SCHEMES)}):(?!//)", re.IGNORECASE)
-HIDDEN = "uri_hidden"
-"""The type of errors about a value that may contain a password. Messages do not show the value."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -34,11 +33,8 @@ _OTHER_ADDRESSES = (
 """Patterns of HTTP addresses of object stores and of dbfs: paths, and what to write instead."""
 _DOWNLOAD = "Download it and write its path, or copy it to an object store (s3://, gs:// or az://)"
 _NO_ESCAPES = ", which '\\' makes in double quotes. Write '/' instead of '\\'"
-_URI_FIELD = Field(
-    min_length=1,
-    max_length=1024,
-    json_schema_extra=no_credentials_rule(f"(?i)^({'|'.join(SCHEMES[1:])})://[^/]*@"),
-)
+NO_CREDENTIALS = refuse(OF_PATHS, "must not contain credentials. Set them in the environment")
+_ADDRESS = Annotated[str, Field(min_length=1, max_length=1024), *NO_CREDENTIALS]
 
 
 def _fix_of_other_address(uri: str) -> str:
@@ -69,8 +65,6 @@ def _check_uri(uri: str, http_fix: str = "") -> str:
     bucket = (rest := local_path(uri)).split("/")[0]
     if fix := _fix_of_other_address(uri):
         raise invalid(f"the scheme '{uri.partition(':')[0]}://' is not supported. {fix}")
-    if scheme != "file" and "@" in bucket:
-        raise invalid("must not contain credentials. Set them in the environment", HIDDEN)
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         fix = http_fix if http_fix and scheme[:4] == "http" else f"Use a path or one of {known}"
@@ -87,8 +81,8 @@ def _check_uri(uri: str, http_fix: str = "") -> str:
     return uri
 
 
-Uri = Annotated[str, _URI_FIELD, AfterValidator(_check_uri)]
-InputUri = Annotated[str, _URI_FIELD, AfterValidator(partial(_check_uri, http_fix=_DOWNLOAD))]
+Uri = Annotated[_ADDRESS, AfterValidator(_check_uri)]
+InputUri = Annotated[_ADDRESS, AfterValidator(partial(_check_uri, http_fix=_DOWNLOAD))]
 
 
 def check_port(address: str) -> str:
@@ -100,7 +94,16 @@ def check_port(address: str) -> str:
     return address
 
 
-URI_PREFIX = r"^([a-z][a-z0-9]*://[^/]|/)"
-HTTP_PREFIX = r"^https?://[^/]"
-UriPrefix = Annotated[str, Field(pattern=URI_PREFIX, max_length=2048), AfterValidator(check_port)]
-HttpPrefix = Annotated[str, Field(pattern=HTTP_PREFIX, max_length=2048), AfterValidator(check_port)]
+URI_PREFIX = "^([a-z][a-z0-9]*://[^/@]+(/|$)|/)"
+HTTP_PREFIX = "^https?://[^/@]+(/|$)"
+
+
+def _check_no_user(prefix: object) -> object:
+    if isinstance(prefix, str) and re.match("[^/]*://[^/]*@", prefix):
+        raise invalid("must not contain credentials. Remove them", HIDDEN)
+    return prefix
+
+
+_CHECKS = (BeforeValidator(_check_no_user), AfterValidator(check_port))
+UriPrefix = Annotated[str, Field(pattern=URI_PREFIX, max_length=2048), *_CHECKS]
+HttpPrefix = Annotated[str, Field(pattern=HTTP_PREFIX, max_length=2048), *_CHECKS]

@@ -21,6 +21,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import ErrorDetails
 
 from batchinference.spec import base, unknown_names, value_fixes
+from batchinference.spec.address_credentials import HIDDEN
 from batchinference.spec.cron import zone_like
 from batchinference.spec.databases import DATABASE_URL, TABLE_NAME
 from batchinference.spec.durations import EXPECTED as A_DURATION
@@ -36,7 +37,7 @@ from batchinference.spec.problems import (
     type_name,
 )
 from batchinference.spec.quantities import EXPECTED as A_QUANTITY
-from batchinference.spec.uri_fields import HIDDEN, HTTP_PREFIX, URI_PREFIX
+from batchinference.spec.uri_fields import HTTP_PREFIX, URI_PREFIX
 from batchinference.spec.write.tables import COLLECTION, INDEX
 
 MAX_LISTED = 17
@@ -212,7 +213,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
             message += _NO_SHUFFLE_OF_ROWS
     else:
         names = [word for word in location if isinstance(word, str)]
-        message = _message(details, value, names[-1] if names else "")
+        message = _message(details, value, value_fixes.name_of_example(names))
     return Problem(path_of(location), message)
 
 
@@ -360,7 +361,6 @@ def _message(details: ErrorDetails, value: _Value, field: str = "") -> str:
     """Return the message about an invalid or missing value of a field."""
     kind, context = details["type"], details.get("ctx", {})
     if kind in ("missing", "union_tag_not_found"):
-        field = "decode.format" if (*details["loc"], field)[-2:] == ("decode", "format") else field
         return f"required, but missing{value_fixes.example_fix('Add', field)}"
     if expected := PATTERNS.get(context.get("pattern", "")) or _EXPECTED.get(kind):
         actual = len(details["input"]) if kind in _UNITS else value

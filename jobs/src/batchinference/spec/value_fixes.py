@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pydantic import BeforeValidator
 
@@ -40,6 +40,7 @@ _EXAMPLES = {
     "path": "path: ./DIRECTORY",
     "format": "format: csv, or another format",
     "decode.format": "format: image, or audio, text or json",
+    "decode.fields": "fields: {NAME: string}",
     "notifications": "notifications: [{name: NAME, urlEnv: VARIABLE}]",
     "warnings": "warnings: [{name: Truncated, action: fail}]",
     "backoff": "backoff: {initial: 10s, max: 10m}",
@@ -47,7 +48,7 @@ _EXAMPLES = {
     "url": "url: ADDRESS",
     "urlEnv": "urlEnv: VARIABLE, the name of a variable with the address",
     "key": "key: [COLUMN]",
-    "fields": "fields: {NAME: string}",
+    "fields": "fields: [{name: NAME, type: string}]",
     "table": "table: NAME",
     "callArgs": "callArgs: {NAME: VALUE}",
     "constructorArgs": "constructorArgs: {NAME: VALUE}",
@@ -73,7 +74,8 @@ _EXAMPLES = {
     "ttl": "ttl: {afterFinished: 7d}",
     "deadlines": "deadlines: {total: 2h}",
 }
-"""Examples of fields that are often missing or have a value of the wrong type."""
+"""Examples of fields that are often missing or have a value of the wrong type. A name with a dot is
+for the field of this parent only."""
 _MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i? ?b?\s*", re.IGNORECASE)
 _DURATION = re.compile(
     r"\s*([0-9]{1,4}(?:\.[0-9]{1,2})?) ?"
@@ -103,6 +105,12 @@ def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidat
         return value
 
     return BeforeValidator(check)
+
+
+def name_of_example(names: Sequence[str]) -> str:
+    """Return the name under which a field may have an example. `names` are those of its path."""
+    with_parent = ".".join(names[-2:])
+    return with_parent if with_parent in _EXAMPLES else "".join(names[-1:])
 
 
 def example_fix(verb: str, field: str) -> str:

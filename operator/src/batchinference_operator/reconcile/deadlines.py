@@ -18,7 +18,7 @@ from batchinference.spec.durations import seconds_of, time_of
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
-from batchinference_operator.status.job_status import Status, internal, without
+from batchinference_operator.status.job_status import Status, internal, with_internal
 from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339, unix_seconds
@@ -109,11 +109,11 @@ def track_waiting(status: Status, observed: Observed, ray_job: RayJobView, now: 
     with_node = {pod.group for pod in pods if pod.scheduled_at is not None}
     waiting = [pod for pod in pods if _waits(pod) and pod.group not in with_node]
     if former is not None and former["group"] not in with_node:
-        gap = {"gapSince": former.get("gapSince", to_rfc3339(now))}
-        if seconds_since(gap["gapSince"], now) <= GAP_SECONDS:
+        gap_since = internal(status).get("gapSince", to_rfc3339(now))
+        if seconds_since(gap_since, now) <= GAP_SECONDS:
             waits = any(pod.group == former["group"] for pod in waiting)
-            kept = without(former, "gapSince") | ({} if waits else gap)
-            return update_last(status, waiting=kept)
+            return with_internal(status, gapSince=None if waits else gap_since)
+    status = with_internal(status, gapSince=None)
     if not waiting:
         return update_last(status, waiting=None)
     first = min(waiting, key=lambda pod: pod.created_at)

@@ -6,7 +6,7 @@ from datetime import datetime
 from batchinference.spec.status import PROCESSING_PHASES
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.conditions import Summary, Waiting
-from batchinference_operator.status.job_status import Status, without
+from batchinference_operator.status.job_status import Status, internal, without
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
@@ -90,9 +90,10 @@ USAGE_SECONDS = 30.0
 """Minimum seconds between two status writes that change only usage, while no rows are processed.
 Pods may take minutes to start, and usage changes with each pod."""
 _DEFERRABLE_FIELDS = {
-    *("progress", "stage", "counts", "warnings", "operator"),
+    *("progress", "stage", "counts", "warnings"),
     *("devices", "deviceSeconds", "cpuSeconds", "cost"),
 }
+_DEFERRABLE_BOOKKEEPING = {"progressTime", "usageTime", "pricedSeconds", "pricedCost"}
 _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 
 
@@ -114,6 +115,7 @@ def write_delay(before: Status, after: Status, since: float) -> float:
 def _urgent_part(status: Status, condition_fields: set[str]) -> Status:
     """Return the part of the status to write at once, without `condition_fields` of conditions."""
     urgent = without(status, *_DEFERRABLE_FIELDS)
+    urgent["operator"] = without(internal(status), *_DEFERRABLE_BOOKKEEPING)
     for name, deferrable in (
         ("attempts", _DEFERRABLE_ATTEMPT_FIELDS),
         ("conditions", condition_fields),

@@ -6,9 +6,9 @@ from typing import Any
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.attempts import last_attempt, update_last
+from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.failure_cause import crash_loop, describe_crashes
-from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.job_status import Status, internal, with_internal
 from batchinference_operator.status.pods import Disruption, PodView
 from batchinference_operator.status.ray_job import RayJobView
 
@@ -20,28 +20,27 @@ ran out of memory, because the next attempt may get more memory."""
 
 def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) -> Status:
     """Return the status with the head on which the driver runs, and the number of heads that the
-    attempt has lost. A loss after progress counts as the first, except for OutOfMemory."""
-    attempt = last_attempt(status)
+    attempt has lost. The number restarts at 1 after a finished row, except for OutOfMemory."""
     heads = [pod for pod in observed.pods_of_attempt if pod.is_head and not pod.deleting]
     running = [pod for pod in heads if pod.scheduled_at is not None and pod.ended_at is None]
     if len(running) != 1 or not ray_job.driver_started:
         return status
     head = running[0]
-    rows, before = attempt.get("rows", 0), attempt.get("driverHead")
+    rows, before = last_attempt(status).get("rows", 0), internal(status).get("driverHead")
     if before is None:
-        return update_last(status, driverHead={"pod": head.uid, "lost": 0, "rows": rows})
+        return with_internal(status, driverHead={"pod": head.uid, "lost": 0, "rows": rows})
     if before["pod"] == head.uid:
         return status
     cause = _cause_of_loss(before["pod"], observed)
     restarts = rows > before["rows"] and cause != Cause.OUT_OF_MEMORY
     lost = 1 if restarts else before["lost"] + 1
     now = {"pod": head.uid, "lost": lost, "rows": rows, "cause": cause.value}
-    return update_last(status, driverHead=now)
+    return with_internal(status, driverHead=now)
 
 
 def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str] | None:
     """Return the cause and the message if an attempt has lost too many heads, otherwise None."""
-    head: dict[str, Any] = last_attempt(status).get("driverHead", {})
+    head: dict[str, Any] = internal(status).get("driverHead", {})
     cause = Cause.named(head.get("cause", ""))
     limit = MAX_LOST_BY_MEMORY if cause == Cause.OUT_OF_MEMORY else MAX_LOST_HEADS
     if cause is None or head["lost"] < limit:

@@ -15,6 +15,8 @@ from batchinference_operator.status.ray_job import RayJobView
 MAX_ATTEMPTS = 20
 """Maximum number of attempts that a status lists. The oldest ones are removed."""
 MAX_ATTEMPT_MESSAGE = 1024
+_OF_ATTEMPT = ("progressTime", "usageTime", "driverHead", "gapSince")
+"""Bookkeeping about the last attempt, which the next attempt starts without."""
 Attempt = dict[str, Any]
 
 
@@ -45,7 +47,7 @@ def add_attempt(status: Status, names: Names) -> Status:
     attempt: Attempt = {"number": names.attempt, "rayJobName": names.ray_job}
     attempts = [*status.get("attempts", []), attempt][-MAX_ATTEMPTS:]
     kept = without(status, "nextAttemptTime", "rayClusterName")
-    kept = with_internal(kept, progressTime=None, usageTime=None)
+    kept = with_internal(kept, **dict.fromkeys(_OF_ATTEMPT))
     return {**kept, "attempt": names.attempt, "attempts": attempts, "rayJobName": names.ray_job}
 
 
@@ -84,9 +86,9 @@ def mark_queued(status: Status, now: str) -> Status:
     last = last_attempt(status)
     if "queuedTime" in last and "progressTime" not in internal(status):
         return status
-    removed = dict.fromkeys(("admittedTime", "driverHead", "waiting"))
-    status = with_internal(status, progressTime=None)
-    return update_last(status, queuedTime=last.get("queuedTime", now), **removed)
+    status = with_internal(status, progressTime=None, driverHead=None, gapSince=None)
+    queued = last.get("queuedTime", now)
+    return update_last(status, queuedTime=queued, admittedTime=None, waiting=None)
 
 
 def mark_admitted(status: Status, now: str) -> Status:

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from batchinference.spec.arguments import Arguments, names_in
 from batchinference.spec.base import ColumnName, SpecModel, invalid, keyed
 from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, parse_type
-from batchinference.spec.quantities import Quantity
 
 MAX_TYPES = 1000
 """Maximum number of typed values in a schema, at any depth. References can repeat values."""
@@ -29,7 +28,8 @@ _TYPES: dict[Any, ColumnType] = {
 }
 """The types of columns, by the type in JSON Schema or the Python type of a value of `enum`."""
 _FORMATS = {"date": "date", "timestamp": "date-time"}
-Bound = Annotated[float, Field(ge=0, le=10**9), *Quantity]
+Bound = Annotated[float, Field(ge=-(10**15), le=10**15)]
+"""A plain number. A quantity has no sign, and at most three decimal places."""
 
 
 class AnswerField(SpecModel):

@@ -20,6 +20,7 @@ from batchinference.spec.column_types import ColumnType
 from batchinference.spec.resources import Resources
 from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 from batchinference.spec.storage import FROM_ENVIRONMENT
+from batchinference.spec.uri_fields import NO_CREDENTIALS
 
 _HUB_ADDRESS = re.compile(
     r"(?:https?://(?:www\.)?(?:huggingface\.co|hf\.co)/|hf://)([\w.-]+/[\w.-]+).*"
@@ -46,7 +47,9 @@ def _check_source(source: str) -> str:
     return source
 
 
-Source = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_check_source)]
+Source = Annotated[
+    str, Field(min_length=1, max_length=1024), *NO_CREDENTIALS, AfterValidator(_check_source)
+]
 Inputs = Annotated[dict[ColumnName, ColumnName], Field(min_length=1, max_length=32)]
 Revision = Annotated[str, Field(min_length=1, max_length=256)]
 Label = Annotated[str, Field(min_length=1, max_length=256)]

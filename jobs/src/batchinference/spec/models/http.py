@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, ClassVar, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
-from batchinference.credentials import is_query_credential
+from batchinference.spec.address_credentials import OF_SERVERS, refuse
 from batchinference.spec.arguments import Arguments, names_in, texts_in
 from batchinference.spec.base import (
     HTTP_URL,
     ColumnName,
     Variable,
     invalid,
-    no_credentials_rule,
     required,
 )
 from batchinference.spec.column_types import ColumnType
@@ -64,25 +63,17 @@ _NO_KEY = (
 )
 _NO_LIMIT = "'tooLong' needs 'maxInputTokens': only the endpoint knows the tokens of a text"
 _CUT_BY_ENDPOINT = "tooLong: only the endpoint can cut texts. Use truncate to count them, or fail"
-_NO_USER = no_credentials_rule("^https?://[^/?#]*@")
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
 """Names of fields that usually contain credentials."""
 
 
-def _check_no_key(url: str) -> str:
-    parts = urlsplit(url)
-    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
-    if "@" in parts.netloc or any(map(is_query_credential, names)):
-        raise invalid(_NO_KEY)
-    return check_port(url)
-
-
 Url = Annotated[
     str,
-    Field(pattern=HTTP_URL, max_length=1024, json_schema_extra=_NO_USER),
-    AfterValidator(_check_no_key),
+    Field(pattern=HTTP_URL, max_length=1024),
+    *refuse(OF_SERVERS, _NO_KEY),
+    AfterValidator(check_port),
 ]
 Timeout = Annotated[
     Duration, required(lambda duration: seconds_of(duration) <= 3600, "expected at most 1h")

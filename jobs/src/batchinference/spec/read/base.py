@@ -7,13 +7,14 @@ from pydantic import Field
 
 from batchinference.spec.base import ColumnName, SpecModel, invalid
 from batchinference.spec.column_types import ColumnTypes
+from batchinference.spec.quantities import Size
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import InputUri
 
 Paths = Annotated[list[InputUri], Field(min_length=1, max_length=256)]
 Blocks = Annotated[int, Field(ge=1, le=10_000)]
 Limit = Annotated[int, Field(ge=1, le=10**15)]
-RowBytes = Annotated[int, Field(ge=1024, le=1 << 40)]
+RowBytes = Annotated[int, Field(ge=1024, le=1 << 40), *Size]
 
 
 class ReadOptions(SpecModel):
@@ -97,9 +98,9 @@ class RowOptions(FileOptions):
     DEFAULT_ROW_BYTES: ClassVar[int] = 256 << 20
 
     max_row_bytes: RowBytes | None = None
-    """Maximum size of a row in bytes after decompression and decoding. A larger row is a failed
-    row. For numpy, the limit applies to all arrays of a file together. The default is 256 MiB,
-    and for audio and numpy 1 GiB."""
+    """Maximum size of a row after decompression and decoding, such as 64Mi. A larger row is a
+    failed row. For numpy, the limit applies to all arrays of a file together. The default is
+    256Mi, and for audio and numpy 1Gi."""
 
     @property
     def row_bytes(self) -> int:

@@ -10,7 +10,7 @@ from batchinference.spec.base import DELIMITER, PUNCTUATION, ColumnName, Columns
 from batchinference.spec.column_types import TimeZone
 from batchinference.spec.file_extensions import HEIF, PARQUET, PICTURES, packed
 from batchinference.spec.media import Encoding, FrameFields, ImageFields, SoundFields
-from batchinference.spec.quantities import Quantity
+from batchinference.spec.quantities import Quantity, Size
 from batchinference.spec.read.base import (
     FileOptions,
     ReadFiles,
@@ -325,8 +325,8 @@ class ManifestOptions(PictureOptions):
     """Prefixes of further addresses that are allowed, such as https://intranet.example/photos/,
     s3://bucket/photos/ or /data/. The public internet and the bucket or directory of the manifest
     are always allowed. A row with any other address fails."""
-    max_bytes: Annotated[int, Field(ge=1, le=1 << 30)] = 64 << 20
-    """Maximum size in bytes of the content of an address, after decompression."""
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 30), *Size] = 64 << 20
+    """Maximum size of the content of an address, after decompression."""
 
 
 class ReadManifest(ReadFiles):

@@ -1,0 +1,56 @@
+"""Refuses credentials in addresses. Each kind of address has one pattern, which the parser and the
+API server search in it, so that the API server does not store a password."""
+
+import re
+from typing import Any
+
+from pydantic import AfterValidator, Field
+
+from batchinference.spec.base import invalid
+
+REFUSAL = "credentials do not belong in the file"
+"""The message of the API server."""
+HIDDEN = "uri_hidden"
+"""The type of errors about a value that may contain a password. Messages do not show the value."""
+_KEYS = (
+    "(api|access|account|auth|client|deploy|encryption|private|signing|ssh|subscription)[-_]?key"
+)
+_NAME_PART = "[^=&?;]*"
+_NAMES = (
+    f"{_NAME_PART}(secret|passw|passph|pwd|credential|signature|{_KEYS}){_NAME_PART}"
+    f"|({_NAME_PART}[-_])?(pass|pat|sas|sig)|{_NAME_PART}token([-_]{_NAME_PART})?"
+    "|key|code|auth(orization)?"
+)
+_QUERY = f"([?&;]|%3b)({_NAMES})(=|%3d)"
+"""Matches the name of a credential in the query of a URL, also in one with `%3D` for `=`, as in
+connection strings of ODBC. Does not match `max_tokens` or `authSource`."""
+OF_PATHS = (
+    "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@"
+    "|^https?://.*[?].*(sig|tok|key|sec|pass|pwd|cred|auth|code|sas)"
+)
+"""Matches credentials in the address of files. No address of files begins with https://, so that
+the names in its query may be searched roughly. `CONTAINER@ACCOUNT` of Azure has no password."""
+OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_QUERY}"
+"""Matches credentials in the address of an HTTP API."""
+OF_DATABASES = f"(?i)://[^/@]*:[^@]*@|{_QUERY}"
+"""Matches a password, also one with a slash as in SQLAlchemy, in the address of a database."""
+OF_PROPERTIES = "(?i)secret|token|passw|pwd|credential|authorization|access-key|account-key|sas"
+"""Matches the name of a property of an Iceberg catalog that has a secret value."""
+
+
+def rule(expression: str) -> Any:
+    """Return the annotation of a field with a rule of the API server, which is an expression in
+    CEL. Most other rules are in validators only."""
+    extra: dict[str, Any] = {"x-kubernetes-validations": [{"rule": expression, "message": REFUSAL}]}
+    return Field(json_schema_extra=extra)
+
+
+def refuse(pattern: str, message: str) -> tuple[Any, Any]:
+    """Return the annotations of an address in which a pattern of this module must not occur."""
+
+    def check(address: str) -> str:
+        if re.search(pattern, address):
+            raise invalid(message, HIDDEN)
+        return address
+
+    return rule(f"!self.matches('{pattern}')"), AfterValidator(check)

@@ -85,6 +85,22 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         assert harness.calls == []
 
 
+@in_virtual_time
+async def test_cluster_of_a_deleted_job_is_removed_on_time_after_a_restart(
+    harness: Harness,
+) -> None:
+    harness.cluster.finalizers_hold = True
+    async with harness.operator():
+        await harness.start_job()
+        await harness.ray_job().start()
+        harness.cluster.delete("BatchInference", "job")
+        harness.cluster.collect_garbage()
+        await asyncio.sleep(ORPHAN_SECONDS - 60)
+    async with harness.operator():
+        await asyncio.sleep(62)
+        assert harness.count("remove RayJob") == 1
+
+
 @pytest.mark.parametrize("owners", [[], [owner("w", kind="Workflow")]], ids=["orphan", "adopted"])
 @in_virtual_time
 async def test_ray_job_of_a_job_that_was_deleted_without_it_is_kept(

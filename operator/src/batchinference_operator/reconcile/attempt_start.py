@@ -82,12 +82,15 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     """Return the actions while `ray_job` has the name of the RayJob that the job needs."""
     if ray_job.owner_uid == job.uid:
         return Actions(requeue_after=POLL_SECONDS)  # this RayJob is being deleted
-    if ray_job.owner_uid is not None:
-        message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
+    name, former = ray_job.name, ray_job.owner_uid is not None
+    if ray_job.deleting or former:
+        of_job = " of a deleted BatchInference" if former else ""
+        message = f"waiting until RayJob {name}{of_job} is gone"
     else:
-        message = f"a RayJob named {ray_job.name} exists and is not this job's. Delete it"
-    status = _pending_status(job, Summary(Waiting.NAME_TAKEN, message), now)
-    return Actions(status=status, requeue_after=POLL_SECONDS)
+        command = f"kubectl delete rayjob {name} -n {job.namespace}"
+        message = f"RayJob {name} exists and is not this job's. To start the job, run `{command}`"
+    summary = deletion_problem([ray_job], now) or Summary(Waiting.NAME_TAKEN, message)
+    return Actions(status=_pending_status(job, summary, now), requeue_after=POLL_SECONDS)
 
 
 def _wait_for_admission(

@@ -123,6 +123,7 @@ async def test_ray_job_of_a_job_that_was_deleted_without_it_is_kept(
 async def test_job_starts_when_the_orphan_with_its_name_is_deleted(
     harness: Harness, messages: Messages, *, limited: bool
 ) -> None:
+    harness.cluster.finalizers_hold = True
     concurrency = Concurrency(total=1 if limited else None)
     async with harness.operator(config=replace(CONFIG, concurrency=concurrency)):
         await harness.start_job()
@@ -133,7 +134,6 @@ async def test_job_starts_when_the_orphan_with_its_name_is_deleted(
         harness.cluster.apply()
         await until(lambda: harness.reason() == "NameTaken")
         messages.check(harness.message())
-        harness.cluster.finalizers_hold = True
         harness.cluster.delete("RayJob", "job-1")
         await asyncio.sleep(WRITE_SECONDS + POLL_SECONDS)
         messages.check(harness.message())

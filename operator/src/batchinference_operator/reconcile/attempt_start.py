@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import fail_if_expired
@@ -150,7 +151,8 @@ def _create_if_admitted(
 
 
 def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions | None:
-    """Return the actions during the backoff before the next attempt; None once it is over."""
+    """Return the actions during the backoff before the next attempt; None once it is over. If the
+    clock was ahead when the backoff began, the rest of it is shortened to the maximum backoff."""
     at = job.status.get("nextAttemptTime")
     if at is None or (left := -seconds_since(at, now)) <= 0:
         return None
@@ -158,6 +160,10 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
     # while the status reports a create error, it also keeps the generation that the error is about
     keeps = has_create_error(job)
     status = None if keeps else with_observed_generation(job.status, job.generation)
+    longest = max(CREATE_RETRY_SECONDS, seconds_of(spec.retry.backoff.max))
+    if left > longest:
+        left, at = longest, to_rfc3339(now + timedelta(seconds=longest))
+        status = {**(status or job.status), "nextAttemptTime": at}
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 
@@ -185,7 +191,8 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
 def _pods_terminating(observed: Observed, now: datetime) -> bool:
     """Return whether the next attempt must wait for the end of pods of the previous one."""
     ended_at = last_attempt(observed.job.status).get("completionTime")
-    if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
+    # the end may be in the future, if the clock was ahead
+    if ended_at is None or abs(seconds_since(ended_at, now)) >= POD_TERMINATION_SECONDS:
         return False
     return any(pod.ended_at is None for pod in observed.pods)
 

@@ -8,6 +8,7 @@ from itertools import islice
 import pytest
 
 from batchinference.spec.cron import MAX_COUNTED, Cron, check_schedule
+from plugins.messages import Messages
 
 BERLIN, NEW_YORK, NUUK = "Europe/Berlin", "America/New_York", "America/Nuuk"
 
@@ -80,16 +81,12 @@ def test_count_of_due_times_is_limited_and_the_last_is_found(schedule: str, last
 
 
 @pytest.mark.parametrize(
-    ("schedule", "fix"),
+    "schedule",
     [
-        ("0 22-2,5 * * *", 'Write "0 22-23,0-2,5 * * *"'),
-        ("50-10 22-23 * * *", 'Write "50-59,0-10 22-23 * * *"'),
-        ("0 22-2,22-2/2 * * *", "Write 0 to 23 as the second field"),
-        ("0 22-2/2 * * *", "Write 0 to 23 as the second field"),
-        ("0 22-2,24 * * *", "Write 0 to 23 as the second field"),
+        *("0 22-2,5 * * *", "50-10 22-23 * * *", "0 22-2/2 * * *", "0 22-2,22-2/2 * * *"),
+        "0 22-2,24 * * *",
     ],
 )
-def test_fix_of_a_range_over_midnight(schedule: str, fix: str) -> None:
-    with pytest.raises(ValueError, match="is invalid") as caught:
+def test_fix_of_a_range_over_midnight(schedule: str, messages: Messages) -> None:
+    with messages.raises(ValueError):
         check_schedule(schedule)
-    assert str(caught.value).partition("invalid. ")[2] == fix

@@ -155,7 +155,7 @@ def test_paths_in_different_storages_are_rejected(tree: Path) -> None:
 
 def test_too_many_files_are_rejected() -> None:
     with pytest.raises(BadInput, match="the input has 6 files; at most 5"):
-        file_table([("/a", 1, None)] * 6, limit=5)
+        file_table([("/a", 1, None)] * 6, max_files=5)
 
 
 def test_stored_frozen_input_has_the_paths(tree: Path) -> None:

@@ -352,6 +352,17 @@ class TestRetriedTask:
         assert [number for number, *_ in commits(committer.job_pass)] == [1, 2, 3, 3, 4]
         assert counted_rows(committer.job_pass) == [(0, ROWS)]
 
+    def test_batches_are_committed_one_by_one_only_where_the_process_may_have_died(
+        self, committer: Committer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(AsRead, "replaces_process", lambda _: True)
+        read = slowly(monkeypatch, batches_of_four_rows(), SMALL_COMMIT_SECONDS / 2)
+        task_of(committer, read, 100, file_rows=1 << 40)(retried=True)
+        assert [(first, after) for _, first, after in commits(committer.job_pass)] == [
+            *[(0, 4), (4, 8)],
+            *[(8, 16), (16, 20)],
+        ]
+
     def test_commits_of_other_tasks_do_not_matter(self, committer: Committer) -> None:
         committer.put(good(1, 0, range(6)), TASK + 1, 5)
         task_of(committer)(retried=True)

@@ -16,6 +16,7 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.input import file_input
+from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -203,18 +204,28 @@ def test_rows_of_a_running_append_are_not_deleted(
     assert set(site.rows()) >= {"a1", "a2", "b1", "z1"}
 
 
-def test_same_job_is_refused_while_its_first_run_computes_rows(
-    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (InputSnapshot, "serialized"),
+        (pipeline_job, "run_monitored"),
+        (pipeline_job, "take_deaths"),
+    ],
+    ids=["claims", "computes", "begins-next-pass"],
+)
+def test_same_job_is_refused_while_its_first_run(
+    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages, owner: Any, name: str
 ) -> None:
     """This happens if a cron job takes longer than its interval."""
-    job, refused = site.job(), list[Report]()
+    gate = {"rows": 1, "expect": "count(text is not None) == 1"}
+    job, refused = site.job(gate=gate), list[Report]()
 
     def run_again() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(heartbeat, "this_process", lambda: "another process")
             refused.append(run_without_ray(job, lease_timeout=2.0))
 
-    before(monkeypatch, pipeline_job, "run_monitored", run_again)
+    before(monkeypatch, owner, name, run_again)
     assert run_without_ray(job, heartbeat_seconds=0.05).state == JobState.SUCCEEDED
     messages.check(refused[0].message)
     assert site.rows() == ["a1", "a2", "b1"]

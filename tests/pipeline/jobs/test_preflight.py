@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 from batchinference.pipeline import preflight
+from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.runtimes import RUNTIMES
+from batchinference.spec.problems import Problem, SpecError
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document
 from support.jobs.without_ray import invoke_without_ray
@@ -188,6 +190,17 @@ def test_error_of_storage_is_a_problem(job_file: JobFile, monkeypatch: pytest.Mo
     monkeypatch.setattr(preflight, "open_input", refuse)
     done = invoke_without_ray("validate", job_file([]))
     assert (done.exit_code, "PermissionError" in done.stderr) == (2, True)
+
+
+def test_cause_of_a_failure_does_not_hide_it(
+    job_file: JobFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise BadInput("the catalog refused") from SpecError([Problem("spec.other", "no such")])
+
+    monkeypatch.setattr(preflight, "open_input", refuse)
+    done = invoke_without_ray("validate", job_file([]))
+    assert (done.exit_code, "the catalog refused" in done.stderr) == (2, True)
 
 
 def test_a_job_without_problems_is_valid(job_file: JobFile) -> None:

@@ -106,6 +106,9 @@ class Harness:
     def reason(self, name: str = "job") -> Any:
         return self.cluster.status(name).get("conditions", [{}])[0].get("reason")
 
+    def message(self, name: str = "job") -> Any:
+        return self.cluster.status(name).get("conditions", [{}])[0].get("message")
+
     def is_finished(self, name: str = "job") -> bool:
         body = self.cluster.get("BatchInference", name)
         return body is not None and JobView.of(body).finished

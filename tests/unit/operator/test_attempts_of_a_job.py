@@ -23,6 +23,7 @@ from batchinference_operator.status.attempts import (
     failed_attempts,
     remove_attempt,
 )
+from batchinference_operator.status.pods import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import (
     CREATED,
@@ -31,6 +32,7 @@ from support.operator.objects import (
     SUCCEEDED,
     UID,
     owner,
+    pod_body,
     ray_job_body,
 )
 from support.operator.reconcile_loop import ReconcileLoop
@@ -256,6 +258,16 @@ def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:
     assert loop.reconcile(39).create == ()
     assert loop.reconcile(1).create != ()
     assert "nextAttemptTime" not in loop.status
+
+
+def test_clock_that_was_ahead_delays_the_next_attempt_at_most_by_the_maximum_backoff() -> None:
+    loop = failed_once(backoff={"initial": "1m", "max": "5m"})
+    loop.remove()
+    loop.pods = (PodView.of(pod_body()),)
+    assert loop.reconcile(-86_400).requeue_after == 300
+    assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(seconds=300))
+    assert loop.reconcile(299).requeue_after == 1
+    assert loop.reconcile(1).create != ()
 
 
 def test_total_deadline_ends_the_backoff() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +17,14 @@ from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS
+from batchinference_operator.reconcile.requeue import POLL_SECONDS, WRITE_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
+from plugins.messages import Messages
 from support.operator.harness import LAGS, Harness
-from support.operator.objects import NAMESPACE, UID, owner, ray_job_body, report
-from support.operator.virtual_time import BEGINNING, in_virtual_time
+from support.operator.objects import CONFIG, NAMESPACE, UID, owner, ray_job_body, report
+from support.operator.virtual_time import BEGINNING, in_virtual_time, until
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["seen", "unseen"])
@@ -85,6 +89,22 @@ async def test_cluster_of_a_deleted_job_is_removed_while_kuberay_is_down(harness
         assert harness.calls == []
 
 
+@in_virtual_time
+async def test_cluster_of_a_deleted_job_is_removed_on_time_after_a_restart(
+    harness: Harness,
+) -> None:
+    harness.cluster.finalizers_hold = True
+    async with harness.operator():
+        await harness.start_job()
+        await harness.ray_job().start()
+        harness.cluster.delete("BatchInference", "job")
+        harness.cluster.collect_garbage()
+        await asyncio.sleep(ORPHAN_SECONDS - 60)
+    async with harness.operator():
+        await asyncio.sleep(62)
+        assert harness.count("remove RayJob") == 1
+
+
 @pytest.mark.parametrize("owners", [[], [owner("w", kind="Workflow")]], ids=["orphan", "adopted"])
 @in_virtual_time
 async def test_ray_job_of_a_job_that_was_deleted_without_it_is_kept(
@@ -96,6 +116,29 @@ async def test_ray_job_of_a_job_that_was_deleted_without_it_is_kept(
         harness.cluster.delete("BatchInference", "job")
         await asyncio.sleep(3 * ORPHAN_SECONDS)
         assert harness.count("remove RayJob") == 0
+
+
+@pytest.mark.parametrize("limited", [True, False], ids=["limit", "no-limit"])
+@in_virtual_time
+async def test_job_starts_when_the_orphan_with_its_name_is_deleted(
+    harness: Harness, messages: Messages, *, limited: bool
+) -> None:
+    harness.cluster.finalizers_hold = True
+    concurrency = Concurrency(total=1 if limited else None)
+    async with harness.operator(config=replace(CONFIG, concurrency=concurrency)):
+        await harness.start_job()
+        await harness.ray_job().start()
+        harness.cluster.patch("RayJob", "job-1", {"metadata": {"ownerReferences": []}})
+        harness.cluster.delete("BatchInference", "job")
+        await asyncio.sleep(1)
+        harness.cluster.apply()
+        await until(lambda: harness.reason() == "NameTaken")
+        messages.check(harness.message())
+        harness.cluster.delete("RayJob", "job-1")
+        await asyncio.sleep(WRITE_SECONDS + POLL_SECONDS)
+        messages.check(harness.message())
+        harness.cluster.finalize("RayJob")
+        await until(lambda: harness.phase() == "Starting", 5)
 
 
 @in_virtual_time

@@ -9,6 +9,8 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.failure_cause import MAX_HEAD_CRASHES, MAX_WORKER_CRASHES
 from batchinference_operator.status.pods import MAX_MESSAGE, Crash, PodView, crash_of
 from batchinference_operator.status.ray_job import RayJobView
@@ -130,6 +132,53 @@ def test_crash_before_the_driver_starts_is_reported() -> None:
     loop.set_kuberay_status(**RUNNING)
     loop.reconcile()
     assert (loop.phase, loop.reason) == ("Starting", "Starting")
+
+
+@pytest.mark.parametrize(("rows", "phase"), [(0, "Pending"), (10, "Running")])
+def test_rejected_worker_is_reported_while_the_driver_runs(rows: int, phase: str) -> None:
+    loop = ReconcileLoop()
+    loop.run(rows=rows)
+    worker = PodView.of(pod_body("job-1-worker"))
+    loop.pods = (worker,)
+    loop.crashes = crashes(1, of_head=False)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Running", "Running"), "the driver reports this crash"
+    loop.crashes = crashes(1, of_head=False, cause=Cause.NODE_LOST)
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == (phase, "NodeLost")
+    loop.pods = (worker, replace(worker, created_at=1.0, scheduled_at=1.0))
+    loop.reconcile()
+    assert (loop.phase, loop.reason) == ("Running", "Running")
+
+
+@pytest.mark.parametrize(
+    ("pods", "shown"),
+    [
+        ([("gpus", 5.0, None)], True),
+        ([("gpus", 5.0, None), ("gpus", 5.0, 6.0)], True),
+        ([("gpus", 6.0, None), ("cpus", 7.0, 7.0)], True),
+        ([("gpus", 6.0, 7.0)], False),
+        ([("gpus", 6.0, 7.0), ("gpus", 90.0, None)], False),
+        ([("gpus", 4.0, 5.0), ("cpus", 90.0, None)], False),
+    ],
+    ids=["itself", "sibling", "replacement", "replaced", "later-worker", "given-up"],
+)
+def test_rejection_counts_until_its_group_has_a_new_pod(
+    pods: list[tuple[str, float, float | None]], *, shown: bool
+) -> None:
+    worker = PodView.of(pod_body("job-1-worker"))
+    body = pod_body("w", phase="Failed", reason="UnexpectedAdmissionError")
+    body["metadata"]["labels"]["ray.io/group"] = "gpus"
+    body["metadata"]["creationTimestamp"] = "1970-01-01T00:00:05Z"
+    crash = crash_of(body)
+    assert crash is not None
+    views = [
+        replace(worker, group=group, created_at=created, scheduled_at=scheduled)
+        for group, created, scheduled in pods
+    ]
+    status = {"rayClusterName": "job-1-cluster"}
+    observed = Observed(JobView.of(job_body(status=status)), pods=tuple(views), crashes=(crash,))
+    assert observed.current_crashes == ((crash,) if shown else [])
 
 
 @pytest.mark.parametrize("cause", [Cause.CRASH_LOOP, Cause.NODE_LOST])

@@ -28,6 +28,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS, reconcile
 from batchinference_operator.reconcile.requeue import (
     IDLE_SECONDS,
+    KUBERAY_SECONDS,
     NO_PODS_SECONDS,
     POLL_SECONDS,
     WATCHED_SECONDS,
@@ -429,6 +430,13 @@ def test_foreign_ray_job_blocks_the_start_until_it_is_deleted(
     messages.check(message(actions))
     assert actions.requeue_after == POLL_SECONDS
     assert len(act(Observed(job(actions.status))).create) == 2
+
+
+def test_status_says_if_kuberay_does_not_delete_the_ray_job_that_blocks_the_start() -> None:
+    deleted = replace(view(OTHER_UID, **RUNNING), deleted_at=to_rfc3339(NOW))
+    times = (NOW + timedelta(seconds=KUBERAY_SECONDS + more) for more in (-1, 0))
+    reasons = [reason(act(Observed(job(), {"job-1": deleted}), time)) for time in times]
+    assert reasons == ["NameTaken", "KubeRayNotResponding"]
 
 
 def test_deleting_job_gets_no_actions() -> None:

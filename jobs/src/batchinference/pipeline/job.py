@@ -158,11 +158,11 @@ class JobRun:
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
                     return self._finalize(run, end, executor)
-            self.stop.check()
-            deaths, losses = take_deaths(run.job_pass.lease.run), executor.control.losses
-            self._reports.add_faults(losses)
-            healthy = without_faulty_nodes(plan, losses)
-            run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
+                self.stop.check()
+                deaths, losses = take_deaths(run.job_pass.lease.run), executor.control.losses
+                self._reports.add_faults(losses)
+                healthy = without_faulty_nodes(plan, losses)
+                run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
             plan = healthy
 
     def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:

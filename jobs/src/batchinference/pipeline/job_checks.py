@@ -14,8 +14,16 @@ from batchinference.pipeline.type_widening import shape_of
 from batchinference.plan.column_checks import check_columns, partition_problems
 from batchinference.spec import addresses
 from batchinference.spec.job import BatchInferenceSpec
-from batchinference.spec.problems import SpecError
+from batchinference.spec.problems import Problem
 from batchinference.spec.read import Read, ReadFiles, ReadVersioned
+
+
+class UnsuitableColumns(BadInput):
+    """The job cannot use columns of its input. `problems` has a problem for each."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
@@ -87,8 +95,9 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
-    BadInput if a column is missing or unsuitable, if the job computes its first rows in advance
-    although each read may return other rows, or if more files are ignored than the job accepts."""
+    UnsuitableColumns if a column is missing or unsuitable. Raise BadInput if the job computes its
+    first rows in advance although each read may return other rows, or if more files are ignored
+    than the job accepts."""
     targets = (("write", layout.output), ("errors", layout.errors))
     for field, target in targets if spec.write.mode != "addColumn" else ():
         if (inside := source.path_inside(target)) is not None:
@@ -109,4 +118,4 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
         shapes = {field.name: shape_of(field.type) for field in written}
         problems = list(partition_problems(spec.write, shapes))
     if problems:
-        raise BadInput("; ".join(map(str, problems))) from SpecError(problems)
+        raise UnsuitableColumns(problems)

@@ -78,9 +78,8 @@ def prepare_pass(
     merged = table is not None or rewriting_writer_for(spec.write) is not None
     sizing = sizing_of(source, spec.read, count, merged=merged)
     with storage_errors_as_bad_output(spec.write):
-        missing = _missing_rows(source, plan.start)
+        missing, first_file = _missing_rows(source, plan.start), _first_file_number(spec, target)
         job_pass, start = begin_pass(spec, plan, request, source.serialized)
-        first_file = _first_file_number(spec, target)
     kind = _kind_of(plan, spec, target.layout)
     return PreparedPass(
         source, count, sizing, job_pass, start, missing, table, first_file, kind=kind

@@ -19,6 +19,7 @@ from batchinference.pipeline.input.file_input import FileInput, open_input
 from batchinference.pipeline.input.planning import sample
 from batchinference.pipeline.input.signatures import HEAD_BYTES
 from batchinference.pipeline.job_checks import (
+    UnsuitableColumns,
     check_caches,
     check_errors_path,
     check_input,
@@ -52,7 +53,7 @@ def preflight(
     store does not answer, only this problem is reported."""
     if silent := unreachable(_locations(spec)):
         return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
-    steps = [
+    problems = [
         Problem(f"spec.steps[{index}].{to_alias(step.kind)}", failure.message)
         for index, step in enumerate(spec.steps)
         if (failure := _failure_of(partial(check_step, step)))
@@ -61,16 +62,22 @@ def preflight(
     about_input = _failure_of(lambda: _check_input(spec, layout, note))
     # the output is not read if code cannot be imported, because the hashes to compare are unknown,
     # or if it contains input files, because they would look like the files of another program
-    reads_output = not steps and not isinstance(about_input, BadOutput)
+    reads_output = not problems and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
         _failure_of(lambda: check_errors_path(layout)),
         _failure_of(lambda: check_caches(spec, layout)),
         _failure_of(lambda: _check_output(spec, layout, job, reads_content=reads_output)),
     )
-    for failure in filter(None, failures):  # `check_input` gives its problems as the cause
-        steps += getattr(failure.__cause__, "problems", [Problem("", failure.message)])
-    return steps
+    for failure in filter(None, failures):
+        problems += _problems_of(failure)
+    return problems
+
+
+def _problems_of(failure: JobFailure) -> list[Problem]:
+    if isinstance(failure, UnsuitableColumns):
+        return failure.problems
+    return [Problem("", failure.message)]
 
 
 def _locations(spec: BatchInferenceSpec) -> dict[str, Location]:

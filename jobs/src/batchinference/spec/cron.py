@@ -50,21 +50,30 @@ def check_schedule(schedule: str) -> None:
         CronSim(schedule, datetime.now(UTC))
     except CronSimError as error:
         problem = str(error).removeprefix("Bad ")
-        fix = _FIELDS.get(problem, "Correct it")
-        fixed = _with_two_ranges(schedule, problem) if problem in _LAST else schedule
+        raise ValueError(f"the {problem} is invalid. {_fix_of(schedule, problem)}") from None
+
+
+def _fix_of(schedule: str, name: str) -> str:
+    """Return how to correct the field of a schedule with this name."""
+    if name in _LAST:
+        fixed = _with_two_ranges(schedule, name)
         with suppress(CronSimError):  # the field may have another mistake
-            fix = f'Write "{fixed}"' if CronSim(fixed, datetime.now(UTC)) else fix
-        raise ValueError(f"the {problem} is invalid. {fix}") from None
+            CronSim(fixed, datetime.now(UTC))
+            return f'Write "{fixed}"'
+    return _FIELDS.get(name, "Correct it")
 
 
 def _with_two_ranges(schedule: str, name: str) -> str:
     """Return a schedule in which ranges over midnight, or over the full hour, become two ranges in
-    the field with this name: 22-2 becomes 22-23,0-2."""
+    the field with this name: 22-2 becomes 22-23,0-2. Ranges with a step stay, because the step
+    would begin again."""
     at, fields = [*_FIELDS].index(name), schedule.split()
-    for first, last in re.findall(r"\b(\d+)-(\d+)\b(?!/)", fields[at]):
-        if int(last) < int(first):
-            both = f"{first}-{_LAST[name]},0-{last}"
-            fields[at] = re.sub(rf"\b{first}-{last}\b", both, fields[at])
+    parts = fields[at].split(",")
+    for number, part in enumerate(parts):
+        ends = re.fullmatch(r"(\d+)-(\d+)", part)
+        if ends and int(ends[2]) < int(ends[1]):
+            parts[number] = f"{ends[1]}-{_LAST[name]},0-{ends[2]}"
+    fields[at] = ",".join(parts)
     return " ".join(fields)
 
 

@@ -25,12 +25,12 @@ from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.attempt_start import status_after_create_error
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, JobView
-from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS, reconcile
+from batchinference_operator.reconcile.reconcile import end_orphans, reconcile
 from batchinference_operator.reconcile.requeue import write_delay
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job import Object
-from batchinference_operator.status.timestamps import Clock, seconds_since, to_rfc3339, utc_now
+from batchinference_operator.status.timestamps import Clock, to_rfc3339, utc_now
 
 LARGE_WRITE_SECONDS = 5.0
 """Seconds by which the status write of a job with a very large spec is deferred while another such
@@ -163,20 +163,19 @@ class JobController:
             self.queue.add_after(key, requeue_after)
 
     async def _forget(self, key: JobKey) -> None:
-        """Forget a job that is gone. If KubeRay, which may be unavailable, has not deleted a RayJob
-        of the job after ORPHAN_SECONDS, the operator deletes the RayJob and its cluster."""
+        """Forget a job that is gone, and end its RayJobs that KubeRay does not delete."""
         self.last_write.pop(key, None)
         self.unreachable_since.pop(key, None)
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
         ray_jobs = self.cache.ray_jobs(key)  # found by a label that users may set
         orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
-        for orphan in orphans:
-            if seconds_since(orphan.deleted_at, self.now()) >= ORPHAN_SECONDS:
-                await self.api.delete_ray_job(key[0], orphan)
+        actions = end_orphans(orphans, self.now())
+        for orphan in actions.delete_ray_jobs:
+            await self.api.delete_ray_job(key[0], orphan)
         self.queue.drop(key)
-        if orphans:
-            self.queue.add_after(key, ORPHAN_SECONDS + 1)
+        if actions.requeue_after is not None:
+            self.queue.add_after(key, actions.requeue_after)
 
     def _decide(self, observed: Observed) -> Actions:
         """Return the actions for a job.

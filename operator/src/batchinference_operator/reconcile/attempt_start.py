@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
 from batchinference_operator.reconcile.attempt_end import fail_if_expired
@@ -82,12 +83,15 @@ def wait_for_name(job: JobView, ray_job: RayJobView, now: datetime) -> Actions:
     """Return the actions while `ray_job` has the name of the RayJob that the job needs."""
     if ray_job.owner_uid == job.uid:
         return Actions(requeue_after=POLL_SECONDS)  # this RayJob is being deleted
-    if ray_job.owner_uid is not None:
-        message = f"waiting until RayJob {ray_job.name} of a deleted BatchInference is gone"
+    name, former = ray_job.name, ray_job.owner_uid is not None
+    if ray_job.deleting or former:
+        of_job = " of a deleted BatchInference" if former else ""
+        message = f"waiting until RayJob {name}{of_job} is gone"
     else:
-        message = f"a RayJob named {ray_job.name} exists and is not this job's. Delete it"
-    status = _pending_status(job, Summary(Waiting.NAME_TAKEN, message), now)
-    return Actions(status=status, requeue_after=POLL_SECONDS)
+        command = f"kubectl delete rayjob {name} -n {job.namespace}"
+        message = f"RayJob {name} exists and is not this job's. To start the job, run `{command}`"
+    summary = deletion_problem([ray_job], now) or Summary(Waiting.NAME_TAKEN, message)
+    return Actions(status=_pending_status(job, summary, now), requeue_after=POLL_SECONDS)
 
 
 def _wait_for_admission(
@@ -147,7 +151,8 @@ def _create_if_admitted(
 
 
 def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions | None:
-    """Return the actions during the backoff before the next attempt; None once it is over."""
+    """Return the actions during the backoff before the next attempt; None once it is over. If the
+    clock was ahead when the backoff began, the rest of it is shortened to the maximum backoff."""
     at = job.status.get("nextAttemptTime")
     if at is None or (left := -seconds_since(at, now)) <= 0:
         return None
@@ -155,6 +160,10 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
     # while the status reports a create error, it also keeps the generation that the error is about
     keeps = has_create_error(job)
     status = None if keeps else with_observed_generation(job.status, job.generation)
+    longest = max(CREATE_RETRY_SECONDS, seconds_of(spec.retry.backoff.max))
+    if left > longest:
+        left, at = longest, to_rfc3339(now + timedelta(seconds=longest))
+        status = {**(status or job.status), "nextAttemptTime": at}
     return Actions(status=status, requeue_after=min([left, *deadlines]))
 
 
@@ -182,7 +191,8 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
 def _pods_terminating(observed: Observed, now: datetime) -> bool:
     """Return whether the next attempt must wait for the end of pods of the previous one."""
     ended_at = last_attempt(observed.job.status).get("completionTime")
-    if ended_at is None or seconds_since(ended_at, now) >= POD_TERMINATION_SECONDS:
+    # the end may be in the future, if the clock was ahead
+    if ended_at is None or abs(seconds_since(ended_at, now)) >= POD_TERMINATION_SECONDS:
         return False
     return any(pod.ended_at is None for pod in observed.pods)
 

@@ -67,7 +67,7 @@ from batchinference_operator.status.failure_cause import (
     ray_job_deleted,
 )
 from batchinference_operator.status.job_status import StatusUpdate
-from batchinference_operator.status.phase import derive_phase
+from batchinference_operator.status.phase import derive_phase, makes_progress
 from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 
@@ -133,6 +133,7 @@ def _derive_status(
     status = record_rows(job.status, report, to_rfc3339(now), may_include_rows=started)
     status = record_driver_head(status, observed, ray_job)
     job = job.with_status(track_waiting(status, observed, ray_job, now))
+    observed = replace(observed, job=job)
     phase, summary = derive_phase(
         ray_job,
         observed.pods_of_attempt,
@@ -145,7 +146,6 @@ def _derive_status(
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         return end_as_complete(job, update, now)
-    observed = replace(observed, job=job)
     failure = unrecoverable_cause(observed, ray_job, now)
     if summary.failed:
         failure = failure_cause(ray_job, report, observed.disruptions)
@@ -170,10 +170,20 @@ def _with_details(
     the driver is silent, or nodes are excluded."""
     if phase == Phase.STARTING and (missing := _missing_from_kuberay(observed, ray_job, now)):
         return phase, not_responding(missing, ray_job)
-    crashes = observed.current_crashes
-    if phase == Phase.STARTING and crashes and not ray_job.driver_started:
-        return Phase.PENDING, Summary(crashes[-1].cause.value, describe_crashes(crashes))
+    crash = _summary_of_crashes(observed, ray_job)
+    if crash is not None and phase in (Phase.STARTING, Phase.RUNNING) and summary.reason == phase:
+        own = own_progress(observed.job.status, observed.report)
+        return phase if makes_progress(phase, own) else Phase.PENDING, crash
     return phase, _with_excluded_nodes(observed.job, with_cause_of_silence(observed, summary))
+
+
+def _summary_of_crashes(observed: Observed, ray_job: RayJobView) -> Summary | None:
+    """Return the summary of a job whose pods crash; None if none does. After the driver's start,
+    only rejections by nodes count, because Ray and the driver's report tell of other crashes."""
+    crashes = observed.current_crashes
+    if not crashes or (ray_job.driver_started and not crashes[-1].rejected):
+        return None
+    return Summary(crashes[-1].cause.value, describe_crashes(crashes))
 
 
 def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:

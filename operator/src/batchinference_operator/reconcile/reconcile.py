@@ -4,6 +4,7 @@ All state is in the API server, so the operator can stop at any point and contin
 The status records the end of an attempt before its RayJob is deleted.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -23,6 +24,7 @@ from batchinference_operator.reconcile.retention import enforce_ttl
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.status.attempts import attempt_number, is_running
+from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 ORPHAN_SECONDS = 300.0
@@ -61,9 +63,19 @@ def _end_deleted(observed: Observed, now: datetime) -> Actions:
     if left > 0:
         return Actions(requeue_after=left)
     live = (one for one in observed.live_ray_jobs if not one.ended)
-    stuck = observed.stuck_in_deletion
-    late = (one for one in stuck if seconds_since(one.deleted_at, now) >= ORPHAN_SECONDS)
-    return Actions(delete_ray_jobs=(*live, *late), requeue_after=ORPHAN_SECONDS)
+    late = end_orphans(observed.stuck_in_deletion, now)
+    after = late.requeue_after or ORPHAN_SECONDS
+    return Actions(delete_ray_jobs=(*live, *late.delete_ray_jobs), requeue_after=after)
+
+
+def end_orphans(orphans: Sequence[RayJobView], now: datetime) -> Actions:
+    """Return the actions for RayJobs that are deleted with their job. If KubeRay, which may be
+    unavailable, has not deleted a RayJob after ORPHAN_SECONDS, the operator deletes it and its
+    cluster."""
+    left = [ORPHAN_SECONDS - seconds_since(one.deleted_at, now) for one in orphans]
+    late = tuple(one for one, seconds in zip(orphans, left, strict=True) if seconds <= 0)
+    waits = (seconds if seconds > 0 else ORPHAN_SECONDS for seconds in left)
+    return Actions(delete_ray_jobs=late, requeue_after=min(waits, default=None))
 
 
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:

@@ -50,13 +50,16 @@ class Observed:
 
     @property
     def current_crashes(self) -> Sequence[Crash]:
-        """The crashes. If the last is a rejection by a node, and the newest pod of its kind (head
-        or worker) has started or is gone, they include no rejections, because these did no harm."""
+        """The crashes. If the last is a rejection by a node that did no harm, because no pod of its
+        group has waited since, or a later one has started, they include no rejections."""
         if not (self.crashes and self.crashes[-1].rejected):
             return self.crashes
-        pods = [pod for pod in self.pods_of_attempt if pod.is_head == self.crashes[-1].of_head]
-        newest = max(pods, key=lambda pod: pod.created_at, default=None)
-        harmless = newest is None or newest.started
+        last = self.crashes[-1]
+        group = [pod for pod in self.pods_of_attempt if pod.is_head == last.of_head]
+        group = [pod for pod in group if pod.group == last.group]
+        waits = any(pod.created_at >= last.created_at and not pod.started for pod in group)
+        replaced = any(pod.created_at > last.created_at and pod.started for pod in group)
+        harmless = replaced or not waits
         return [one for one in self.crashes if not one.rejected] if harmless else self.crashes
 
     @property

@@ -77,17 +77,17 @@ def _unfinished(
     phase, summary = driver
     problem = next(_pod_problems(ray_job, pods, messages), None)
     gated = next((pod for pod in pods if pod.gated), None)
-    if gated is not None and problem is None and not _makes_progress(phase, report):
+    if gated is not None and problem is None and not makes_progress(phase, report):
         return Phase.PENDING, Summary(
             Waiting.QUEUED, f"waiting for Kueue to admit pod {gated.name}{why}"
         )
     if problem is None:
         return phase, summary
     summary = Summary(problem.cause.value, problem.message)
-    return phase if _makes_progress(phase, report) else Phase.PENDING, summary
+    return phase if makes_progress(phase, report) else Phase.PENDING, summary
 
 
-def _makes_progress(phase: Phase, report: Report | None) -> bool:
+def makes_progress(phase: Phase, report: Report | None) -> bool:
     """Return whether rows are processed, and the driver does not wait for the first one."""
     if report is None or report.state != JobState.RUNNING:
         return phase in PROCESSING_PHASES

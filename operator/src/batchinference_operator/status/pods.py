@@ -181,12 +181,15 @@ MAX_MESSAGE = 512
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A crashed pod. `pod` is the pod's uid."""
+    """A crashed pod. `pod` is the pod's uid, and `created_at` in seconds since 1970."""
 
     pod: str
     cause: Cause
     message: str
     of_head: bool
+    group: str = ""
+    """The KubeRay worker group of the pod; `headgroup` for the head."""
+    created_at: float = 0.0
 
     @property
     def rejected(self) -> bool:
@@ -204,9 +207,10 @@ def crash_of(pod: Object) -> Crash | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     uid = metadata.get("uid") or metadata["name"]
     ended = _ended_container(status)
+    group, created_at = metadata["labels"].get(POD_GROUP_LABEL, ""), _created_at(metadata)
     if rejection := _rejection(status):
         message = f"pod {metadata['name']}: the node has rejected it: {rejection}"
-        return Crash(uid, Cause.NODE_LOST, message, is_head(pod))
+        return Crash(uid, Cause.NODE_LOST, message, is_head(pod), group, created_at)
     if ended is None or status.get("reason") or _was_deleted(metadata, ended[1]):
         return None
     name, state = ended
@@ -216,6 +220,8 @@ def crash_of(pod: Object) -> Crash | None:
         cause=Cause.OUT_OF_MEMORY if killed else Cause.CRASH_LOOP,
         message=f"pod {metadata['name']}: container {name} ended with {_describe_exit(state)}",
         of_head=is_head(pod),
+        group=group,
+        created_at=created_at,
     )
 
 
@@ -304,7 +310,7 @@ class PodView:
             is_head=is_head(body),
             group=labels.get(POD_GROUP_LABEL, ""),
             deleting="deletionTimestamp" in metadata,
-            created_at=unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN),
+            created_at=_created_at(metadata),
             devices=devices_of(labels),
             cpus=requested_cpus(running_containers(body.get("spec") or {})),
             scheduled_at=_scheduled_at(status),
@@ -314,6 +320,10 @@ class PodView:
             problem=problem_of(body),
             disruption=disruption_of(body),
         )
+
+
+def _created_at(metadata: Object) -> float:
+    return unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN)
 
 
 def _has_waiting_container(status: Object) -> bool:

@@ -170,8 +170,10 @@ def _write_files(
         yield from (future.result() for future in waiting)
 
 
-def _write_file(folder: Location, name: str, content: Content, written: list[Location]) -> DataFile:
-    file = folder / name
+def _write_file(
+    directory: Location, name: str, content: Content, written: list[Location]
+) -> DataFile:
+    file = directory / name
     written.append(file)  # a failed write may have created the file
     file.write(content)
     return DataFile.of(name, content)

@@ -61,11 +61,11 @@ class JobPass:
             job_pass.changed_input.write(changed_input)
         start_file(layout, lease).write(replace(start, pass_number=number).serialized())
         lease.write_if_unchanged(layout, before)
-        if before is not None and before.begun:  # a claim has already deleted the marker
-            layout.success.delete()  # only the holder of the lease may do this
-        if changed_input is not None:  # until here, the output may be complete with its old input
-            layout.input.write(changed_input)
         with job_pass.keep_heartbeat():
+            if before is not None and before.begun:  # a claim has already deleted the marker
+                layout.success.delete()  # only the holder of the lease may do this
+            if changed_input is not None:  # before, the output may be complete with its old input
+                layout.input.write(changed_input)
             job_pass.remove_orphans(start.entries, files)
         return job_pass
 

@@ -143,22 +143,39 @@ def begin_pass(
     """Claim the output if the job starts over, and begin the next pass. Return the pass and
     the snapshot of the rows that are kept. `serialized` returns the input snapshot. Raises
     BadOutput if another run has begun in the output."""
-    layout, lease, start = plan.state.layout, plan.state.lease, plan.start
-    starts_over, changed_input = start is None or lease is None, None
+    layout, lease, start, changed_input = plan.state.layout, plan.state.lease, plan.start, None
     if start is None or lease is None:
-        in_series = plan.action is Action.START_IN_SERIES
-        series = lease.series if lease is not None and in_series else ""
-        overwrite = request.write.mode == "overwrite"
-        lease = Claim(layout, lease, overwrite, request.job, series).claim_and_clear()
-        content = serialized()
-        layout.input.write(content)
-        start = Snapshot(layout.key, digest(content))
-    elif plan.relisted:
+        # until the pass begins, because storing the snapshot of a large input may take long
+        with _claim_of(plan, request).claimed() as claim:
+            content = serialized()
+            layout.input.write(content)
+            write_code(layout.code, request.code)
+            return _begin(spec, plan, request, claim, Snapshot(layout.key, digest(content)))
+    if plan.relisted:
         changed_input = serialized()
         start = replace(start, input=digest(changed_input))
     # the hashes of the code are replaced, because users normally correct the code before a retry
-    new_code = plan.action in (Action.RETRY_FAILED, Action.RECOMPUTE)
-    if starts_over or new_code or not layout.code.exists():
+    if plan.action in (Action.RETRY_FAILED, Action.RECOMPUTE) or not layout.code.exists():
         write_code(layout.code, request.code)
+    return _begin(spec, plan, request, lease, start, changed_input)
+
+
+def _claim_of(plan: PassPlan, request: Request) -> Claim:
+    layout, lease = plan.state.layout, plan.state.lease
+    in_series = plan.action is Action.START_IN_SERIES
+    series = lease.series if lease is not None and in_series else ""
+    return Claim(layout, lease, request.write.mode == "overwrite", request.job, series)
+
+
+def _begin(
+    spec: BatchInferenceSpec,
+    plan: PassPlan,
+    request: Request,
+    before: Lease,
+    start: Snapshot,
+    changed_input: bytes | None = None,
+) -> tuple[JobPass, Snapshot]:
+    """Store the spec, begin the pass that follows `before`, and return the pass and `start`."""
+    layout = plan.state.layout
     layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return JobPass.begin(layout, lease, start, request.job, plan.files, changed_input), start
+    return JobPass.begin(layout, before, start, request.job, plan.files, changed_input), start

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
@@ -27,7 +29,14 @@ class Claim:
     """The series of table commits to continue; empty to begin a new series."""
 
     def claim_and_clear(self) -> Lease:
-        """Claim the output, delete its contents, and return the new lease.
+        """Claim and clear the output like `claimed`, and return the new lease."""
+        with self.claimed() as lease:
+            return lease
+
+    @contextmanager
+    def claimed(self) -> Iterator[Lease]:
+        """Claim the output, delete its contents, and yield the new lease. The heartbeat of the
+        claim is written until the block ends.
 
         While rows are deleted, the output has a lease with the key of the previous work, so that an
         interrupted deletion can be repeated. `begun` is false in this lease, so that the previous
@@ -49,8 +58,8 @@ class Claim:
             files = [layout.report, layout.report_page, layout.spec, layout.input, layout.code]
             for file in (*files, layout.final_snapshot):
                 file.delete()
+            yield new
         heartbeat_file(layout, new).delete()
-        return new
 
     def _delete_rows(self, current: Lease) -> None:
         """Delete the rows of the output. With `overwrite`, also delete all appended rows."""

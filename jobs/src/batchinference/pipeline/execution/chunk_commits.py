@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.manifest import Manifest
@@ -76,12 +77,18 @@ class ChunkCommits:
         isolated: bool,
     ) -> None:
         """Commit the results that `run` yields for `rows`, except rows that a `retried` task has
-        committed before. If `isolated`, commit each batch: the next row may kill the process."""
+        committed before. If `isolated`, each batch is committed, as the next row may kill the
+        process. After the time of a small chunk, rows are committed in chunks again, because the
+        process that died had probably not come further."""
         earlier = self._committer.job_pass.manifests(self._task) if retried else []
         self._number = max((manifest.number + 1 for manifest in earlier), default=0)
+        isolated_until = inf if isolated else -inf
         for batch in run(_without_committed(rows, earlier)):
             self.add(batch)
-            if isolated:
+            now = time.monotonic()
+            if len(batch.input_ids):  # a reader may need long to reach the first missing row
+                isolated_until = min(isolated_until, now + self._rules.small_commit_seconds)
+            if now < isolated_until:
                 self.finish()
         self.finish()
 

@@ -229,11 +229,13 @@ class InputSnapshot:
         )
 
 
-def file_table(files: Sequence[tuple[str, int, int | None]], limit: int = MAX_FILES) -> pa.Table:
+def file_table(
+    files: Sequence[tuple[str, int, int | None]], max_files: int = MAX_FILES
+) -> pa.Table:
     """Return `InputSnapshot.table` for files: path, size and modification time of each. Raises
-    BadInput if there are more than `limit`."""
-    if len(files) > limit:
-        raise BadInput(f"the input has {len(files)} files; at most {limit} are supported")
+    BadInput if there are more than `max_files`."""
+    if len(files) > max_files:
+        raise BadInput(f"the input has {len(files)} files; at most {max_files} are supported")
     columns = {name: [file[at] for file in files] for at, name in enumerate(_FILES.names)}
     return pa.table(columns, _FILES)
 

@@ -174,9 +174,12 @@ class RewriteTask:
         return put_renamed(self.job_pass, self.job_pass.layout.data, old, content)
 
 
-def put_renamed(job_pass: JobPass, folder: Location, old: DataFile, content: Content) -> DataFile:
+def put_renamed(
+    job_pass: JobPass, directory: Location, old: DataFile, content: Content
+) -> DataFile:
     """Write and return a new file that replaces `old`. Raises the errors of `put_rewritten`."""
-    return put_rewritten(job_pass, folder, renamed_part(old.name, uuid.uuid4().hex[:8]), content)
+    name = renamed_part(old.name, uuid.uuid4().hex[:8])
+    return put_rewritten(job_pass, directory, name, content)
 
 
 def put_rewritten(job_pass: JobPass, directory: Location, name: str, content: Content) -> DataFile:
@@ -297,7 +300,9 @@ def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schem
     return pa.schema([field for field in common if field is not None])
 
 
-def without_removed(run: JobPass, entry: ManifestEntry, writer: RewritingWriter) -> ManifestEntry:
+def without_removed(
+    job_pass: JobPass, entry: ManifestEntry, writer: RewritingWriter
+) -> ManifestEntry:
     """Write the files of an entry without its removed rows, and return the entry of the new files.
     Raises BadOutput if a file has changed, or if another pass has begun."""
     data, new_indexes = list[DataFile](), dict[int, int]()
@@ -306,7 +311,7 @@ def without_removed(run: JobPass, entry: ManifestEntry, writer: RewritingWriter)
         for index, rows in origin.rows:
             runs[index].append((not origin.removed, rows))
     for index, file in enumerate(entry.data):
-        new = _rewrite(run, run.layout.data, file, writer, runs[index])
+        new = _rewrite(job_pass, job_pass.layout.data, file, writer, runs[index])
         if new is not None:
             new_indexes[index] = len(data)
             data.append(new)
@@ -315,7 +320,7 @@ def without_removed(run: JobPass, entry: ManifestEntry, writer: RewritingWriter)
         for each in entry.origins
         if not each.removed
     ]
-    errors = _rewrite_errors(run, entry, entry.errors) if entry.errors else None
+    errors = _rewrite_errors(job_pass, entry, entry.errors) if entry.errors else None
     return replace(entry, data=data, errors=errors, origins=origins)
 
 

@@ -53,8 +53,11 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
     """Compare input and output, and return the report. With `quick`, files are not read completely.
     Endpoints in the state of the output are only used if the output is `trusted`. Raises BadInput
     without an output or a readable input, and OSError or JobFailure if storage fails."""
-    layouts, listed = stored_layouts(output), (cache(sizes_in), cache(list_existing))
-    reports = [_job_report(layout, *listed, quick=quick, trusted=trusted) for layout in layouts]
+    layouts, listed, listed_input = stored_layouts(output), cache(sizes_in), cache(list_existing)
+    reports = [
+        _job_report(layout, listed, listed_input, quick=quick, trusted=trusted)
+        for layout in layouts
+    ]
     defects = itertools.chain(_read_twice(layouts, reports), _unknown_files(layouts, reports))
     return VerificationReport(output.uri, reports, findings_of(defects))
 

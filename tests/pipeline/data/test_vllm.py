@@ -479,6 +479,8 @@ def test_only_an_answer_is_continued(tmp_path: Path) -> None:
     for role, end in (("assistant", ""), ("user", "[assistant]"), ("tool", "[assistant]")):
         text = apply_template(spec, processor, [{"role": role, "content": "a"}])
         assert text == f"<bos>[{role}]a{end}"
+    with pytest.raises(ValueError, match="no text that the model can continue"):
+        apply_template(spec, processor, [{"role": "assistant", "tool_calls": ["a call"]}])
 
 
 def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -159,10 +158,12 @@ def test_answer_at_the_end_of_a_chat_is_continued(tiny: Tiny, messages: Messages
 
 
 def test_answer_at_the_end_of_a_chat_with_images_is_continued(tiny: Tiny) -> None:
-    runtime = loaded("image-text-to-text", tiny("vision_chat"), ["turns"])
+    inputs = ["turns", "image"]
+    runtime = loaded("image-text-to-text", tiny("vision_chat"), inputs, images=["image"])
     turns = [{"role": "user", "content": "a cat"}, {"role": "assistant", "content": "The"}]
-    (batch,) = runtime._prompts([{"turns": turns}])
-    assert batch.keys[0].startswith(hashlib.sha256(b"<bos>[user]a cat[assistant]The").hexdigest())
+    (asked,) = runtime._prompts([{"turns": turns, "image": IMAGES[0]}])
+    text = runtime._prompts.tokenizer.decode(asked.tensors["input_ids"][0])
+    assert text.replace("<image>", "") == "<bos>[user]a cat[assistant]The"
 
 
 def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str) -> None:

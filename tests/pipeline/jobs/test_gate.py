@@ -17,6 +17,7 @@ from batchinference.pipeline.first_rows.gate import check_gate, type_problem
 from batchinference.spec.gate import Gate
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
+from support.documents.parsed_write import write_of
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 

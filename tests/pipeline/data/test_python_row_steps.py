@@ -110,7 +110,7 @@ def test_tensors_are_arrays_in_and_out(own: Make) -> None:
 
 
 def test_wrong_result_fails_its_row(own: Make, messages: Messages) -> None:
-    for method, good, returned in (
+    for method, usual, wrong in (
         ("map", {"a": 1}, [{"a": 1}]),
         ("map", {"a": 1}, {}),
         ("flatMap", [{"a": 1}], {"a": 1}),
@@ -119,8 +119,8 @@ def test_wrong_result_fails_its_row(own: Make, messages: Messages) -> None:
         ("flatMap", [{"a": 1}], [{"a": 1}, 1]),
     ):
 
-        def code(row: dict[str, Any], good: Any = good, returned: Any = returned) -> Any:
-            return returned if row["n"] == 2 else good
+        def code(row: dict[str, Any], usual: Any = usual, wrong: Any = wrong) -> Any:
+            return wrong if row["n"] == 2 else usual
 
         result = changed(own(code, method=method))
         assert (result.parents.tolist(), set(result.failed)) == ([0, 2], {1})

@@ -173,7 +173,8 @@ class MapRows(UserCode):
         return others for other rows, and JobFailure for a reserved column."""
         if not isinstance(row, dict) or not row:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
-            raise WrongResult(f"step '{self._name}' must return a row as a dict, got {got}. {self.FIX}")
+            what = f"step '{self._name}' must return a row as a dict, got {got}"
+            raise WrongResult(f"{what}. {self.FIX}")
         for column in row:
             check_reserved(self._name, column)
         return {name: copied(value) for name, value in row.items()}

@@ -251,7 +251,7 @@ def may_be_hexadecimal(texts: Any) -> Any:
     Arrow casts 0xFF to -1 if the type is int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
-    return pc.match_substring(texts, "x", ignore_case=True)
+    return pc.match_substring(texts, "0x", ignore_case=True)
 
 
 def check_places(array: pa.Array, kind: pa.DataType) -> None:

@@ -51,6 +51,7 @@ def test_version_is_printed(invoke: Invoke) -> None:
         (["plan", "job.yaml", "--estimate", "--prices", "-1", "0", "0"], "number from 0"),
         (["logs", "./out", "--list", "--follow"], "only one of them at a time"),
         (["list", "nowhere"], "'nowhere' does not exist"),
+        (["ui", "nowhere"], "'nowhere' is no file or directory here"),
         (["status", "rows.csv"], "'rows.csv' is a file. Pass the directory of an output"),
     ],
 )

@@ -26,7 +26,7 @@ def show_list(target: Target, form: Format) -> int:
     elif seen:
         header = ("job" if on_cluster else "output", "state", "rows", "failed rows", "speed")
         print_table([header, *map(_row, seen)])
-    else:
+    elif is_complete:
         kind = "jobs" if on_cluster else "outputs"
         echo(f"there are no {kind} {'in the namespace' if on_cluster else f'below {target.text}'}")
     return exits.SUCCESS if is_complete else exits.BAD_INPUT

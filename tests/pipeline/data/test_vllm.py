@@ -473,13 +473,13 @@ def test_unknown_engine_argument_ends_the_job_before_it_starts(
         check_model(model(source=folder, engine={"max_len": 8}))
 
 
-def test_only_an_answer_is_continued(tmp_path: Path) -> None:
+def test_only_an_answer_is_continued(tmp_path: Path, messages: Messages) -> None:
     spec = model(source=tiny_transformers.write("chat_model", tmp_path))
     processor = engine_of(spec, Device()).processor
     for role, end in (("assistant", ""), ("user", "[assistant]"), ("tool", "[assistant]")):
         text = apply_template(spec, processor, [{"role": role, "content": "a"}])
         assert text == f"<bos>[{role}]a{end}"
-    with pytest.raises(ValueError, match="no text that the model can continue"):
+    with messages.raises(ValueError):
         apply_template(spec, processor, [{"role": "assistant", "tool_calls": ["a call"]}])
 
 

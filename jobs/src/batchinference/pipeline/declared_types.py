@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.exact_json import as_text, has_json, load_exact, with_texts
 from batchinference.pipeline.type_widening import (
-    check_places,
+    check_fraction_digits,
     exact_cast,
     may_be_hexadecimal,
     plain_type,
@@ -144,7 +144,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as values of a type. Raises ValueError if a text is no such value."""
     if pa.types.is_integer(kind) and may_be_hexadecimal(texts).true_count:
         raise ValueError("a text has hexadecimal digits")
-    check_places(texts, kind)
+    check_fraction_digits(texts, kind)
     return texts.cast(kind)
 
 

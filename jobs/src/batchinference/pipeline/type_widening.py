@@ -254,7 +254,7 @@ def may_be_hexadecimal(texts: Any) -> Any:
     return pc.match_substring(texts, "0x", ignore_case=True)
 
 
-def check_places(array: pa.Array, kind: pa.DataType) -> None:
+def check_fraction_digits(array: pa.Array, kind: pa.DataType) -> None:
     """Raise ArrowInvalid for a text, also a nested one, with too many decimal places to be cast to
     a decimal of `kind`. Arrow would read beyond its table of powers of ten, and return another
     number or end the process."""
@@ -262,14 +262,14 @@ def check_places(array: pa.Array, kind: pa.DataType) -> None:
     if all(map(kinds.is_struct, both)):
         for name, values in zip(array.type.names, array.flatten(), strict=True):
             if (index := kind.get_field_index(name)) >= 0:
-                check_places(values, kind.field(index).type)
+                check_fraction_digits(values, kind.field(index).type)
     elif all(map(is_list, both)):
-        check_places(array.flatten(), kind.value_type)
+        check_fraction_digits(array.flatten(), kind.value_type)
     elif is_text(array.type) and kinds.is_decimal(kind):
-        _check_places_of_texts(array, kind)
+        _check_digits_of_texts(array, kind)
 
 
-def _check_places_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
+def _check_digits_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     limit = kind.scale + _MAX_DIGITS[kind.bit_width]
@@ -277,8 +277,8 @@ def _check_places_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
     doubtful = pc.or_(has_exponent, pc.greater(pc.binary_length(texts), limit))
     for text in texts.filter(doubtful).to_pylist():
         with suppress(InvalidOperation):  # Arrow refuses texts that are no numbers
-            places = Decimal(text).as_tuple().exponent
-            if isinstance(places, int) and -places > limit:
+            exponent = Decimal(text).as_tuple().exponent
+            if isinstance(exponent, int) and -exponent > limit:
                 raise pa.ArrowInvalid(f"{cut(text, MAX_SHOWN)} has too many decimal places")
 
 
@@ -451,7 +451,7 @@ def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == pa.uuid() and is_text(kind):  # Arrow would take its bytes for a text
         return pa.array([value and str(value) for value in array.to_pylist()], kind)
-    check_places(array, kind)
+    check_fraction_digits(array, kind)
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
     has_fractions = any(map(kinds.is_floating, nested_types(kind)))
     # as texts, because Arrow casts the decimal 99.99 and the text 99.99 to different floats

@@ -89,8 +89,11 @@ def _result_type(text: str, measure: Measure, rows: pa.Table) -> pa.DataType:
 
 def _with_measures(expectation: Expectation, message: str) -> str:
     """Return a message about the condition in the words of the user: `mean(n)`."""
-    for text in expectation.measures:
+    for text, measure in expectation.measures.items():
         message = message.replace(f"col({text!r})", text)
+        # the largest text is not the largest number
+        numbers = f"{measure.function}(float({measure.expression}))"
+        message = message.replace(f"float({text})", numbers)
     return message
 
 

@@ -58,10 +58,12 @@ def _redact(text: str, limit: int) -> str:
 
 def describe(error: BaseException) -> str:
     """Return an error as text for people, of limited length and without secrets. The text begins
-    with the name of its class, except if only this program knows this class. It ends with the line
-    of the user's code that raised the error, if there is one."""
-    is_internal = type(error).__module__.startswith(_PACKAGE) and not isinstance(error, JobFailure)
-    text, line = str(error) if is_internal else f"{type(error).__name__}: {error}", user_line(error)
+    with the name of its class, unless the class is of this program and no reason of a failure. It
+    ends with the line of the user's code that raised the error, if there is one."""
+    name, line = type(error).__name__, user_line(error)
+    is_internal = type(error).__module__.startswith(_PACKAGE)
+    is_reason = isinstance(error, JobFailure) and error.reason == name
+    text = str(error) if is_internal and not is_reason else f"{name}: {error}"
     return redact(f"{text.rstrip()} ({line})" if line else text)
 
 

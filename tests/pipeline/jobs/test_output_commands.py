@@ -188,6 +188,8 @@ def test_run_prints_its_report_as_data(output: str) -> None:
     done = invoke_without_ray("run", "job.yaml", "--restart", "--quiet", "-o", "json")
     assert (done.exit_code, done.stderr) == (0, "")
     assert json.loads(done.stdout)["counts"]["failed"] == 2
+    sampled = invoke_without_ray("run", "job.yaml", "--quiet", "--sample", "1")
+    assert ("fine" in sampled.stderr, "result" in sampled.stderr) == (True, False)
     failed = invoke_without_ray("run", "nowhere.yaml", "--quiet")
     assert (failed.exit_code, failed.stdout) == (2, "")
 

@@ -142,7 +142,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     """Run a job on this machine.
 
     Ray is started for it, unless --address names a cluster. With --quiet, only the
-    summary of a job that failed is printed.
+    summary of a job that failed and the rows of --sample are printed.
 
     Exit codes: 0 the output is complete, 1 the job failed, 2 it was refused before Ray started,
     130 interrupted.

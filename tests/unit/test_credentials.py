@@ -156,7 +156,11 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", ["://u:p", "://@ ://", "password", "bearer ", "x", "[?&key=", '"', "sk-"]
+    "part",
+    [
+        *("://u:p", "://@ ://", "://a@", "password", "bearer ", "x", "[?&key=", '"', "sk-"),
+        *("--token ", "password for x ", "-----BEGIN ", "eyJaaaaa.", "token      ", "a-"),
+    ],
 )
 def test_long_text_is_searched_in_linear_time(part: str) -> None:
     """With quadratic time, the test would far exceed its timeout."""

@@ -102,6 +102,8 @@ def test_value_that_cannot_be_converted_fails_its_row() -> None:
     ):
         with pytest.raises(pa.ArrowInvalid, match=r"not in range|truncated|out of|overflow|hexa"):
             run(pa.table({"a": [value]}), addColumns={"c": expression})
+    with pytest.raises(pa.ArrowInvalid, match="string: 'six' as a scalar"):
+        run(pa.table({"a": ["six"]}), addColumns={"c": "int(a)"})
     unused = run(pa.table({"a": [2**53 + 1]}), addColumns={"c": "a if a < 1 else 0.5"})
     assert unused.column("c").to_pylist() == [0.5]
 
@@ -210,7 +212,8 @@ def test_dictionaries_and_elements_are_not_counted_for_each_copy() -> None:
 
 def test_rows_without_lists_fail() -> None:
     failed = explode(pa.table({"list": [1, 2]})).failed
-    expected = "step 'each': column 'list' holds int64, and explode needs lists"
+    expected = "step 'each': column 'list' holds int64, and explode needs lists. Name a column "
+    expected += "of lists"
     assert {row: str(error) for row, error in failed.items()} == {0: expected, 1: expected}
 
 

@@ -34,6 +34,7 @@ TEXTS = {
     "more digits than a float": ["0.1234567890123456789", "1.5"],
     "too large for a float": ["1.5e+400", "1.5"],
     "too small for a float": ["1.5e-400", "1.5"],
+    "exponents of many digits": ["1.5e-9999999999999999999", "1.5"],
     "truth values and numbers": ["true", "0"],
     "decimal comma": ["1,5", "2"],
     "thousands": ["1,234", "2"],

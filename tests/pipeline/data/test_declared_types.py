@@ -62,7 +62,16 @@ MISFITS = {
     "date": ["2024-02-30", "2024-01-01T00:00:00"],
     "timestamp": ["2024-01-01T00:00:00Z", "2024-01-01T00:00:00.1234567"],
     "timestamp<UTC>": ["2024-01-01T00:00:00"],
-    "decimal<4, 2>": ["1.005", "100.00"],
+    "decimal<4, 2>": [
+        "1.005",
+        "100.00",
+        "1e-77",
+        f"0.{'0' * 60}1",
+        f"1.{'0' * 1000}",
+        "1e-99999999",
+    ],
+    "decimal<60, 2>": ["1e-99", "1e-99999999"],
+    "list<decimal<4, 2>>": ["[1e-77]", "[1e-99999999]", "[1e-9999999999999999999]"],
     "list<int64>": ["1", "[1.5]", "[1"],
     "list<float64>": ["[9007199254740993]", "[1e400]"],
     "struct<a: string>": ['{"a": 1}', '{"a": "x", "a": "y"}', '{"b": "x"}'],
@@ -106,7 +115,9 @@ CHANGED: list[tuple[Any, str]] = [
     (1e300, "float32"), (16777217.0, "float32"), ([1e300], "list<float32>"),
     (2**53 + 1, "float64"), (Decimal("12345678901234567890.12"), "float64"),
     (1.25, "decimal<10, 1>"), (1.5, "int64"), (5, "bool"), (0.5, "bool"), ([5], "list<bool>"),
-    (["1e400"], "list<float64>"), (5, "date"), (1704103200, "timestamp"), (1.5, "timestamp"),
+    (["1e400"], "list<float64>"), ([{"x": ["1e-77"]}], "list<struct<x: list<decimal<4, 2>>>>"),
+    ([{"x": "1e-99999999"}], "list<struct<x: decimal<4, 2>>>"),
+    (5, "date"), (1704103200, "timestamp"), (1.5, "timestamp"),
     (datetime(2024, 1, 1, 10), "date"),  # noqa: DTZ001 - no zone
     (date(2024, 1, 1), "timestamp<Europe/Berlin>"),
     ([datetime(2024, 1, 1)], "list<timestamp<UTC>>"),  # noqa: DTZ001 - no zone

@@ -69,7 +69,7 @@ def test_missing_object_fails_its_row(s3: S3Server, bucket: str, tmp_path: Path)
     allow = [f"s3://{bucket}/"]
     outcome = read_files("manifest", tmp_path / "here.csv", decode="text", allow=allow)
     assert outcome.column("text").tolist() == ["there"]
-    assert outcome.bad == {(0, 1): f"PermanentFetchError: s3://{bucket}/gone.txt does not exist"}
+    assert outcome.bad == {(0, 1): f"s3://{bucket}/gone.txt does not exist"}
 
 
 FILES = examples(400, 40)

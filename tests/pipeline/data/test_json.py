@@ -278,13 +278,21 @@ def test_array_read_as_lines_names_the_option(tmp_path: Path) -> None:
         assert "read.options.lines: false" in read(tmp_path, content).bad[0, 0]
 
 
+def test_number_with_a_huge_exponent_fails_its_row(tmp_path: Path) -> None:
+    content = b'{"a": 1.5}\n{"a": 1e9999999999999999999}\n{"a": 2.5}\n'
+    outcome = read(tmp_path, content, types={"a": "float64"})
+    assert ([row["a"] for row in outcome.good], set(outcome.bad)) == ([1.5, 2.5], {(0, 1)})
+
+
 DECLARED: dict[str, list[tuple[str, Any]]] = {
     "json": [('{"b": 1.50, "a": ["\\u00e9"]}', '{"b": 1.50, "a": ["\\u00e9"]}'), ('"x"', '"x"')],
     "string": [("007", None), ("1e400", "1e400"), ('"x"', "x"), ("null", None), ("[1]", "[1]")],
     "decimal<22, 19>": [("0.1234567890123456789", Decimal("0.1234567890123456789"))],
     "decimal<4, 2>": [("12.5", Decimal("12.50")), ('"12"', Decimal(12)), ("1000", None),
-                      ("1e3", None), ("1.005", None), ("true", None)],
-    "list<struct<d: decimal<4, 2>>>": [('[{"d": 1000}]', None)],
+                      ("1e3", None), ("1.005", None), ("true", None), ("1e-77", None),
+                      ("1e-99999999", None)],
+    "list<struct<d: decimal<4, 2>>>": [('[{"d": 1000}]', None), ('[{"d": 1e-77}]', None),
+                                       ('[{"d": 1e-99999999}]', None)],
     "date": [('"2024-02-29"', date(2024, 2, 29)), ('"2024-02-30"', None), ("19000", None)],
     "timestamp": [('"2024-01-01T00:00:00Z"', None)],
     "timestamp<UTC>": [('"2024-01-01T00:00:00"', None)],

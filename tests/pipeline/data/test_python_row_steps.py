@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from batchinference.pipeline.arrow import concat, to_batch, to_column
-from batchinference.pipeline.errors import JobFailure, ModelLoad
+from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
 from batchinference.pipeline.execution.step_runner import SegmentRunner
 from batchinference.pipeline.steps.transform import Transform, TransformResult
 from batchinference.pipeline.steps.user_code import python_transform
@@ -109,16 +109,27 @@ def test_tensors_are_arrays_in_and_out(own: Make) -> None:
     assert np.array_equal(to_batch(result.table)["image"], images[:, ::-1])
 
 
-def test_invalid_row_ends_the_job(own: Make) -> None:
-    for method, returned, message in (
-        ("map", [{"a": 1}], "must return a row as a dict, got list"),
-        ("map", {}, "must return a row as a dict, got an empty dict"),
-        ("map", {"_bi_id": 1}, "returned a column '_bi_id'"),
-        ("flatMap", {"a": 1}, "must return a list of rows, got dict"),
-        ("flatMap", None, "must return a list of rows, got NoneType"),
-        ("flatMap", [1], "must return a row as a dict, got int"),
+def test_wrong_result_fails_its_row(own: Make, messages: Messages) -> None:
+    for method, usual, wrong in (
+        ("map", {"a": 1}, [{"a": 1}]),
+        ("map", {"a": 1}, {}),
+        ("flatMap", [{"a": 1}], {"a": 1}),
+        ("flatMap", [{"a": 1}], None),
+        ("flatMap", [{"a": 1}], "a"),
+        ("flatMap", [{"a": 1}], [{"a": 1}, 1]),
     ):
-        with pytest.raises(JobFailure, match=message):
+
+        def code(row: dict[str, Any], usual: Any = usual, wrong: Any = wrong) -> Any:
+            return wrong if row["n"] == 2 else usual
+
+        result = changed(own(code, method=method))
+        assert (result.parents.tolist(), set(result.failed)) == ([0, 2], {1})
+        messages.check(describe(result.failed[1]))
+
+
+def test_reserved_column_ends_the_job(own: Make) -> None:
+    for method, returned in (("map", {"_bi_id": 1}), ("flatMap", [{"_bi_id": 1}])):
+        with pytest.raises(JobFailure, match="returned a column '_bi_id'"):
             own(lambda row, returned=returned: returned, method=method)(TABLE)
 
 

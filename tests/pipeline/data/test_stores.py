@@ -20,9 +20,11 @@ from qdrant_client import models
 
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput, StorageUnavailable
+from batchinference.pipeline.output.key_types import key_problems
 from batchinference.pipeline.output.tables import upserts
 from batchinference.pipeline.output.tables.upserts import BATCH_BYTES, BATCH_ROWS
 from plugins.messages import Messages
+from support.documents.parsed_write import write_of
 from support.jobs.table_writes import TableJob, open_job, run_job, table_of
 from support.jobs.vector_jobs import STORES, store_fields
 from support.outputs.rows import Row
@@ -210,6 +212,15 @@ def test_columns_of_unsuitable_types_are_refused(
     job = target.open()
     with messages.raises(BadOutput):
         job.begin(pa.table({"id": [1], "vector": ONE_VECTOR, **column}))
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.list_(pa.int64()), pa.date32()], ids=str)
+def test_key_of_another_type_is_refused_before_the_start(kind: pa.DataType) -> None:
+    fields = {"index": "rows", "url": "http://127.0.0.1:9", "key": ["id", "name"]}
+    write = write_of("opensearch", **fields)
+    (problem,) = key_problems(write, pa.schema({"id": kind, "name": pa.null()}))
+    assert (problem.path, str(kind) in problem.message) == ("spec.write.key", True)
+    assert not [*key_problems(write, pa.schema({"id": pa.uuid(), "name": pa.string()}))]
 
 
 def test_length_of_the_vectors_of_an_existing_collection_is_known(target: Target) -> None:

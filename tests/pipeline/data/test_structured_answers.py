@@ -93,6 +93,8 @@ INVALID: list[tuple[str, Document, str]] = [
     ("range", field("int8"), '{"a": 128}'),
     ("rounded", field("float32"), '{"a": 16777217}'),
     ("infinite", field("float64"), '{"a": 1e400}'),
+    ("exponent", field("float64"), '{"a": 1e9999999999999999999}'),
+    ("places", field("decimal<4,2>"), '{"a": 1e-99999999}'),
     ("date", field("date"), '{"a": "2026-02-30"}'),
     ("scale", field("decimal<4,2>"), '{"a": 1.234}'),
     ("nested", field("list<struct<b: int64>>"), '{"a": [{"b": 1}, {"b": 1.5}]}'),

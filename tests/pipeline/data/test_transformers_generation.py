@@ -99,10 +99,10 @@ def test_row_is_cut_to_fit_into_the_model(short_model: str, prompt: str | None) 
 def test_longest_message_of_a_chat_is_cut(short_model: str) -> None:
     set_template(short_model, CHAT)
     turns = [{"role": "user", "content": NUMBERS}, {"role": "assistant", "content": "ok"}]
-    rest = len("[user][assistant]ok[assistant]")
+    rest = len("[user][assistant]ok")
     for given in (turns, json.dumps(turns)):
         (asked,), warnings = prompts(short_model, {"turns": [given]}, tooLong="truncateLeft")
-        assert asked == f"<bos>[user]{NUMBERS[-505 + rest :]}[assistant]ok[assistant]"
+        assert asked == f"<bos>[user]{NUMBERS[-505 + rest :]}[assistant]ok"
         assert warnings == [(0, "TextCut", 600 - 505 + rest)]
 
 
@@ -142,6 +142,28 @@ def test_message_column_is_a_chat(tiny: Tiny) -> None:
     asked = ["<bos>[user]a cat[assistant]", "<bos>[system]be brief[user]dogs[assistant]"]
     expected = [continued(source, prompt, special=False, **GREEDY) for prompt in asked]
     assert run(runtime, {"turns": turns}) == expected
+
+
+def test_answer_at_the_end_of_a_chat_is_continued(tiny: Tiny, messages: Messages) -> None:
+    source = tiny("chat_model")
+    turns = [{"role": "user", "content": "a cat"}, {"role": "assistant", "content": "The"}]
+    runtime = loaded("text-generation", source, ["turns"], sampling=GREEDY)
+    expected = continued(source, "<bos>[user]a cat[assistant]The", special=False, **GREEDY)
+    assert run(runtime, {"turns": [turns]}) == [expected]
+    assert expected != continued(
+        source, "<bos>[user]a cat[assistant]The[assistant]", special=False, **GREEDY
+    )
+    with messages.raises(ValueError):
+        run(runtime, {"turns": [[*turns, {"role": "assistant", "tool_calls": ["a call"]}]]})
+
+
+def test_answer_at_the_end_of_a_chat_with_images_is_continued(tiny: Tiny) -> None:
+    inputs = ["turns", "image"]
+    runtime = loaded("image-text-to-text", tiny("vision_chat"), inputs, images=["image"])
+    turns = [{"role": "user", "content": "a cat"}, {"role": "assistant", "content": "The"}]
+    (asked,) = runtime._prompts([{"turns": turns, "image": IMAGES[0]}])
+    text = runtime._prompts.tokenizer.decode(asked.tensors["input_ids"][0])
+    assert text.replace("<image>", "") == "<bos>[user]a cat[assistant]The"
 
 
 def test_chats_and_texts_of_one_batch_do_not_affect_each_other(short_model: str) -> None:

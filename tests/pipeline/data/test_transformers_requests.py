@@ -77,6 +77,13 @@ def test_chat_answer_is_that_of_the_prompt(tiny: Tiny) -> None:
     assert len({one["id"] for one in result}) == len(result)
 
 
+def test_request_whose_last_message_is_an_answer_gets_a_new_turn(tiny: Tiny) -> None:
+    turns = [*MESSAGES, {"role": "assistant", "content": "The"}]
+    (one,) = answers(tiny("chat_model"), (CHAT, {**GREEDY, "messages": turns}))
+    asked = len("[user]a cat[assistant]The[assistant]")
+    assert one["usage"]["prompt_tokens"] == 1 + asked, "a token for each letter, and <bos>"
+
+
 def test_parts_are_lines_for_a_template_that_takes_texts(tiny: Tiny, tmp_path: Path) -> None:
     source = str(shutil.copytree(tiny("chat_model"), tmp_path / "model"))
     (Path(source) / "chat_template.jinja").write_text(

@@ -230,7 +230,7 @@ def test_schema_constrains_the_engine_and_types_its_answers(
         "stop",
         None,
     ]
-    assert describe(done.failed[1]).startswith("InvalidAnswer: answer: ")
+    assert describe(done.failed[1]).startswith("answer: ")
     assert {json.loads(schema)["maximum"] for _, schema in given} == {50}
     assert [text for text, _ in given][:2] == ["12", "19"]
     assert given[2][0].startswith("19\n\n91\n\n")
@@ -473,12 +473,14 @@ def test_unknown_engine_argument_ends_the_job_before_it_starts(
         check_model(model(source=folder, engine={"max_len": 8}))
 
 
-def test_only_an_answer_is_continued(tmp_path: Path) -> None:
+def test_only_an_answer_is_continued(tmp_path: Path, messages: Messages) -> None:
     spec = model(source=tiny_transformers.write("chat_model", tmp_path))
     processor = engine_of(spec, Device()).processor
     for role, end in (("assistant", ""), ("user", "[assistant]"), ("tool", "[assistant]")):
         text = apply_template(spec, processor, [{"role": role, "content": "a"}])
         assert text == f"<bos>[{role}]a{end}"
+    with messages.raises(ValueError):
+        apply_template(spec, processor, [{"role": "assistant", "tool_calls": ["a call"]}])
 
 
 def test_chat_template_is_checked_without_parameters_of_rows(folder: str) -> None:
@@ -667,7 +669,7 @@ class TestAdapters:
 
     def test_missing_adapter_fails_its_rows_only(self, spec: VllmModel) -> None:
         prompts = self.asked(spec, "poem", "ode", None)
-        assert prompts[1] == f"NoAdapter: there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
+        assert prompts[1] == f"there is no {spec.lora_path}/ode/{ADAPTER_FILE}"
         assert prompts[2] == "ba"
 
     def test_adapter_that_is_not_listed_fails_its_row(
@@ -687,7 +689,7 @@ class TestAdapters:
         monkeypatch.setattr("huggingface_hub.snapshot_download", download)
         of_hub = self.with_adapters(folder, loraAdapters=["org/poem"])
         prompts = self.asked(of_hub, "org/poem", "evil/repo", "s3://adapters/poem", "/etc")
-        assert ["NoAdapter" in answer for answer in prompts] == [False, True, True, True]
+        assert ["is not in" in answer for answer in prompts] == [False, True, True, True]
         assert downloads == ["org/poem"]
 
     def test_adapter_outside_of_its_folder_fails_its_row(self, folder: str, tmp_path: Path) -> None:
@@ -695,8 +697,7 @@ class TestAdapters:
         spec = self.with_adapters(folder, loraPath=str(tmp_path / "adapters"))
         outside = ["../private", "poem/../../private", str(tmp_path / "private"), "."]
         assert self.asked(spec, *outside) == [
-            f"NoAdapter: '{name}' is not the name of an adapter below 'loraPath'"
-            for name in outside
+            f"'{name}' is not the name of an adapter below 'loraPath'" for name in outside
         ]
 
     def test_unreachable_storage_ends_the_job(

@@ -448,6 +448,12 @@ def test_value_of_a_changed_key_is_a_member_beside_any_columns() -> None:
     assert names(tar_file(table, keyColumn="id")) == ["a_b.___key__.txt"], "as in other files"
 
 
+def test_lists_and_vectors_are_no_keys(messages: Messages) -> None:
+    for keys in ([[1, 2]], [{"x": 1}], VECTORS[:1]):
+        with messages.raises(BadOutput):
+            tar_file(pa.table({"v": to_column(keys), "n": [1]}), keyColumn="v")
+
+
 def test_member_names_are_safe_and_unique(messages: Messages) -> None:
     assert names(tar_file(pa.table({"a/b\x00\n": ["x"]}))) == ["00000000.a_b__.txt"]
     for pair in (("a/b", "a\x00b"), ("a", "a.txt"), ("Size", "size")):

@@ -13,10 +13,12 @@ import pytest
 
 from batchinference.pipeline.commit.row_coverage import common_rows
 from batchinference.pipeline.errors import GateFailed
-from batchinference.pipeline.first_rows.gate import check_gate
+from batchinference.pipeline.first_rows.gate import check_gate, type_problem
 from batchinference.spec.gate import Gate
 from batchinference.spec.report import Report
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
+from support.documents.parsed_write import write_of
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
 
@@ -197,6 +199,39 @@ def test_what_is_not_true_fails(expect: str, rows: list[dict[str, Any]], problem
     with pytest.raises(GateFailed, match="gate") as failure:
         check_gate(Gate(rows=1, expect=expect), rows)
     assert problem in failure.value.message
+
+
+VECTOR, PART = pa.list_(pa.float32()), pa.struct({"score": pa.float32()})
+COLUMNS = pa.schema(
+    {"text": pa.string(), "n": pa.int64(), "vector": VECTOR, "part": PART, "unknown": pa.null()}
+)
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        *("mean(text) > 1", "mean(vector) > 1", "max(part) > 1"),
+        *("count(n + 1) > 1", "mean(n) > 'x'", "max(text) > 1"),
+    ],
+)
+def test_gate_that_can_never_be_computed_is_refused(expect: str, messages: Messages) -> None:
+    gate = Gate(rows=1, expect=expect)
+    for write in ("parquet", "json"):
+        messages.check(type_problem(gate, write_of(write), COLUMNS))
+    if "text" in expect:  # in CSV, the texts may be numbers
+        assert not type_problem(gate, write_of("csv"), COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "expect",
+    [
+        "mean(part.score) > 0.5 and max(text) > 'a' and count(text == 'a') > 0",
+        "mean(unknown) > 1 and mean(other) > 'x'",
+    ],
+)
+def test_gate_that_may_be_computed_is_accepted(expect: str) -> None:
+    for write in ("parquet", "json", "csv"):
+        assert not type_problem(Gate(rows=1, expect=expect), write_of(write), COLUMNS)
 
 
 @pytest.mark.parametrize(

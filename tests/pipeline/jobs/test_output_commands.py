@@ -166,10 +166,30 @@ def test_outputs_below_a_directory_are_listed(output: str, messages: Messages) -
         messages.check(missing.stderr)
 
 
+def test_damaged_output_does_not_hide_the_others_of_a_list(output: str, tmp_path: Path) -> None:
+    for damaged in ("a", "z"):
+        (tmp_path / damaged / "_batchinference").mkdir(parents=True)
+        (tmp_path / damaged / "_batchinference/job.json").write_text("[]")
+    shown = invoke_without_ray("list", ".")
+    assert (shown.exit_code, len(shown.stdout.splitlines())) == (2, 2)
+    assert shown.stderr.count("job.json' is damaged") == 2
+
+
+def test_report_is_opened_after_the_last_update(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert invoke_without_ray("status", output, "--watch", "--open").exit_code == 0
+    assert len(opened) == 1
+
+
 def test_run_prints_its_report_as_data(output: str) -> None:
     done = invoke_without_ray("run", "job.yaml", "--restart", "--quiet", "-o", "json")
     assert (done.exit_code, done.stderr) == (0, "")
     assert json.loads(done.stdout)["counts"]["failed"] == 2
+    sampled = invoke_without_ray("run", "job.yaml", "--quiet", "--sample", "1")
+    assert ("fine" in sampled.stderr, "result" in sampled.stderr) == (True, False)
     failed = invoke_without_ray("run", "nowhere.yaml", "--quiet")
     assert (failed.exit_code, failed.stdout) == (2, "")
 

@@ -105,6 +105,25 @@ PROBLEMS: dict[str, tuple[Document, str]] = {
         {"write": {"path": "busy"}},
         "spec.write.path: 'TMP/busy' holds files that are no output of a BatchInference",
     ),
+    "a measure of numbers": (
+        {"gate": {"rows": 1, "expect": "mean(text) > 3"}},
+        "spec.gate.expect: mean(text) cannot be computed: the values are string, and mean takes "
+        "numbers. Write mean(float(text)) if each is a number, or mean(len(text)) for the length",
+    ),
+    "a key that can be compared": (
+        {
+            "steps": [{"name": "half", "addColumns": {"half": "stars / 2"}}],
+            "write": {"format": "delta", "mode": "merge", "key": ["half"]},
+        },
+        "spec.write.key: column 'half' is double. A key has whole numbers, texts, dates, ",
+    ),
+    "a key that is a text": (
+        {
+            "read": {"options": {"types": {"text": "list<string>"}}},
+            "write": {"format": "webdataset", "keyColumn": "text"},
+        },
+        "spec.write.keyColumn: column 'text' is list<item: string>. A key is a text or a number. ",
+    ),
 }
 
 

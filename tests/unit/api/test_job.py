@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from batchinference.spec import SpecError
 from batchinference.spec.read import CsvOptions, ReadCsv
 from batchinference.spec.steps import Step
 from batchinference.spec.write import WriteParquet
+from plugins.messages import Messages
 from support.documents.minimal import document
 
 READ = {"format": "csv", "paths": ["a.csv"], "options": {"limit": 10}}
@@ -58,6 +60,23 @@ def test_job_has_the_same_problems_as_its_file() -> None:
         Job({**READ, "path": "a"}, WRITE, [{"name": "slim", "selectColumn": []}])
     paths = [problem.path for problem in raised.value.problems]
     assert paths == ["spec.read.path", "spec.steps[0].selectColumn"]
+
+
+WRONG_CALLS: dict[str, Callable[[], object]] = {
+    "steps as a mapping": lambda: Job(READ, WRITE, {"name": "good", "filter": "stars > 3"}),
+    "steps as a text": lambda: Job(READ, WRITE, "stars > 3"),
+    "no steps": lambda: Job(READ, WRITE, None),  # type: ignore[arg-type]
+    "run of a file": lambda: batchinference.run("job.yaml"),  # type: ignore[arg-type]
+    "submit of a mapping": lambda: batchinference.submit({}),  # type: ignore[arg-type]
+    "no rows": lambda: Job(READ, WRITE).preview(0),
+    "rows as a text": lambda: Job(READ, WRITE).preview("5"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("call", WRONG_CALLS.values(), ids=WRONG_CALLS)
+def test_wrong_call_names_its_argument(call: Callable[[], object], messages: Messages) -> None:
+    with messages.raises(SpecError):
+        call()
 
 
 def test_api_is_imported_when_it_is_first_used() -> None:

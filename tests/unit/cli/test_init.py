@@ -96,6 +96,12 @@ def test_the_model_of_the_demo_is_used_if_it_is_installed(monkeypatch: pytest.Mo
     assert source() == MINILM
 
 
+def test_labels_of_the_option_are_needed(invoke: Invoke, messages: Messages) -> None:
+    done = invoke("init", "labels", "--labels", " ,")
+    assert done.exit_code == 2
+    messages.check(done.stderr)
+
+
 def test_labels_are_those_of_the_option() -> None:
     answers = Answers("pets", None, "./out", None, labels="a cat, no,'s,")
     model = parse_one(job_text("labels", answers)).spec.steps[0].model

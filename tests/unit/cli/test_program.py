@@ -48,6 +48,11 @@ def test_version_is_printed(invoke: Invoke) -> None:
         (["status", "s3://"], "Write s3://BUCKET/PATH"),
         (["status", ""], "Pass the write.path"),
         (["plan", "job.yaml", "--sample", "9"], "add --estimate"),
+        (["plan", "job.yaml", "--estimate", "--prices", "-1", "0", "0"], "number from 0"),
+        (["logs", "./out", "--list", "--follow"], "only one of them at a time"),
+        (["list", "nowhere"], "'nowhere' does not exist"),
+        (["ui", "nowhere"], "'nowhere' is no file or directory here"),
+        (["status", "rows.csv"], "'rows.csv' is a file. Pass the directory of an output"),
     ],
 )
 def test_a_wrong_command_line_is_answered_with_the_right_one(
@@ -55,6 +60,7 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text("{}")
+    (tmp_path / "rows.csv").touch()
     result = invoke(*arguments)
     assert result.exit_code == exits.BAD_INPUT
     assert fix in result.stderr

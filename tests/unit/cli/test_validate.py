@@ -78,6 +78,15 @@ def test_validate_continues_after_an_unreadable_file(
     assert (result.exit_code, result.stdout) == (2, "job.yaml: mine is valid\n")
     assert result.stderr.startswith(f"{file}: cannot be read: ")
     assert len(result.stderr.splitlines()) == 1
+    assert "Errno" not in result.stderr
+
+
+def test_missing_file_names_a_similar_one(
+    invoke: Invoke, write_job: WriteJob, messages: Messages
+) -> None:
+    write_job(document("mine"))
+    for file in ("jobs.yml", "other/x.yaml", "."):
+        messages.check(invoke("validate", "--fields-only", file).stderr)
 
 
 def test_validate_sets_parameters(invoke: Invoke, write_job: WriteJob) -> None:

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from batchinference.api.job_files import directory_of, read_file_or_stdin, with_absolute_paths
 from batchinference.credentials import without_credentials
-from batchinference.spec import API_VERSION, KIND, BatchInference, Problem, parse, parse_one
+from batchinference.spec import (
+    API_VERSION,
+    KIND,
+    BatchInference,
+    Problem,
+    SpecError,
+    parse,
+    parse_one,
+)
 from batchinference.spec.base import SpecModel
 from batchinference.spec.job import DEFAULT_NAME
 from batchinference.spec.parameters import ParameterValues
-from batchinference.spec.problems import raise_for_problems
+from batchinference.spec.problems import raise_for_problems, type_name
 from batchinference.spec.read import Read
 from batchinference.spec.steps import Step
 from batchinference.spec.write import Write
@@ -59,7 +67,9 @@ class Job:
         earlier code. `spec` has the other fields of the spec, such as `errors`. `directory`
         defaults to the working directory. A job without a `name` cannot be restarted after a
         change of its spec. Raises SpecError."""
-        fields = _plain({"read": read, "write": write, "steps": list(steps), **spec})
+        # anything but a list is left to the check of the fields, which names the problem
+        listed = steps if isinstance(steps, Mapping | SpecModel | str | None) else list(steps)
+        fields = _plain({"read": read, "write": write, "steps": listed, **spec})
         frame = _read_frame(fields)
         code = _with_paths_of_code(fields, str(directory or Path.cwd()))
         about = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}}
@@ -164,6 +174,13 @@ class Job:
         with import_path(*map(str, directories)):
             reload_modules(path for step in self.resource.spec.steps for path in step.facts.modules)
             yield
+
+
+def check_is_job(value: object) -> None:
+    """Raise SpecError if a value is no Job, such as the path of a file."""
+    if not isinstance(value, Job):
+        problem = f"expected a Job, got {type_name(value)}. Read a file with Job.from_yaml"
+        raise SpecError([Problem("job", problem)])
 
 
 def _yaml(document: dict[str, Any]) -> str:

@@ -3,12 +3,14 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from batchinference.file_names import escaped
 from batchinference.spec import BatchInference, Problem, SpecError, parse_one
 from batchinference.spec.addresses import expanded, is_local, local_path
 from batchinference.spec.parameters import ParameterValues
+from batchinference.spec.problems import did_you_mean
 from batchinference.spec.step_facts import NamedSource
 from batchinference.spec.steps import Step
 
@@ -21,7 +23,19 @@ def read_file_or_stdin(file: str) -> str:
         problem = f"cannot be read: it is not UTF-8 ({error}). Save the file as UTF-8"
         raise SpecError([Problem("", problem)]) from None
     except OSError as error:
-        raise SpecError([Problem("", f"cannot be read: {error}")]) from None
+        raise SpecError([Problem("", f"cannot be read: {_cause(file, error)}")]) from None
+
+
+def _cause(file: str, error: OSError) -> str:
+    """Return why a job file cannot be read, and what to write instead."""
+    if isinstance(error, IsADirectoryError):
+        return "it is a directory. Give the job file in it"
+    if not isinstance(error, FileNotFoundError):
+        return error.strerror or str(error)
+    path, names = Path(file), list[str]()
+    with suppress(OSError):
+        names = [each.name for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml")]
+    return f"it does not exist{did_you_mean(path.name, names) or '. Correct the path'}"
 
 
 def parameter_values(settings: Sequence[str] = ()) -> ParameterValues:

@@ -51,7 +51,10 @@ class PreviewRows(Rows):
 
 def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRows:
     """Return the first rows of a job after `step`, or the rows to write if `step` is None. Raises
-    SpecError if there is no such step; also JobFailure, and errors of storage and libraries."""
+    SpecError if there is no such step, or if `rows` is no positive number; also JobFailure, and
+    errors of storage and libraries."""
+    if not isinstance(rows, int) or rows < 1:
+        raise SpecError([Problem("rows", f"expected a whole number from 1, got {rows!r}")])
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]
     table = preview.written_rows() if step is None else preview.batch.table

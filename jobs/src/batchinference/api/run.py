@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from batchinference.api.job import Job
+from batchinference.api.job import Job, check_is_job
 from batchinference.api.job_for_run import job_of_run
 from batchinference.api.result_frames import Rows
 from batchinference.pipeline.errors import BadInput
@@ -116,6 +116,7 @@ def run(
     from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
 
+    check_is_job(job)
     if restart and retry_errors:
         raise BadInput(
             "retry_errors: a run that starts over has no failed rows to run again (True). Remove "

@@ -1,6 +1,6 @@
 """The function `submit` of the Python API, which submits a job to a cluster."""
 
-from batchinference.api.job import Job
+from batchinference.api.job import Job, check_is_job
 from batchinference.api.jobs_on_cluster import JobHandle, checked_for_cluster
 from batchinference.api.kubernetes import Kubernetes
 from batchinference.spec.parameters import ParameterValues
@@ -10,6 +10,7 @@ def submit(job: Job, *, namespace: str | None = None, context: str | None = None
     """Create or change a job on the cluster of the kubeconfig, and return its handle. `namespace`
     defaults to that of the job, or without one, to that of the kubeconfig; `context` to the latter.
     Raises SpecError if a cluster would refuse the job, and ClusterError if the request fails."""
+    check_is_job(job)
     document = checked_for_cluster(job.to_dict(), ParameterValues())
     cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)
     cluster.apply(document)

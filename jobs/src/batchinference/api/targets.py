@@ -21,7 +21,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def check_address(text: str) -> None:
-    """Raise ClusterError if a text cannot be the address of an output, or is the file of a job."""
+    """Raise ClusterError if a text cannot be the address of an output, or is a file."""
     if not text:
         raise ClusterError("the path of the output is empty. Pass the write.path of a job")
     if text.endswith((".yaml", ".yml")) and Path(text).is_file():
@@ -30,6 +30,8 @@ def check_address(text: str) -> None:
         TypeAdapter(Uri).validate_python(text)
     except ValidationError as error:
         raise ClusterError(f"'{text}': {error.errors()[0]['msg']}") from None
+    if is_local(text) and expanded(text).is_file():
+        raise ClusterError(f"'{text}' is a file. Pass the directory of an output")
 
 
 @dataclass(frozen=True)

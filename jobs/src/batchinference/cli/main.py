@@ -3,6 +3,7 @@
 Each command imports its dependencies when it runs, so that commands such as `validate` start fast.
 """
 
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -141,7 +142,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     """Run a job on this machine.
 
     Ray is started for it, unless --address names a cluster. With --quiet, only the
-    summary of a job that failed is printed.
+    summary of a job that failed and the rows of --sample are printed.
 
     Exit codes: 0 the output is complete, 1 the job failed, 2 it was refused before Ray started,
     130 interrupted.
@@ -227,6 +228,8 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     if defaults or policy:
         problem = "with --estimate, the steps run here, without the settings of a cluster"
         raise typer.BadParameter(problem, param_hint="--defaults and --policy")
+    if not all(0 <= price < inf for price in prices):
+        raise typer.BadParameter("a price is a number from 0", param_hint="--prices")
     raise typer.Exit(preview_file(file, sample, settings or (), form, prices))
 
 

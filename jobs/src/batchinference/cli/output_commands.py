@@ -47,11 +47,10 @@ def status(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     from batchinference.cli.watch import watch_status
 
     named = Target(target, namespace, context)
-    if watch:
-        raise typer.Exit(watch_status(named, interval, form=form))
-    show_status(named, form)
+    code = watch_status(named, interval, form=form) if watch else show_status(named, form)
     if browser:
         open_report(named)
+    raise typer.Exit(code)
 
 
 @app.command("list")
@@ -67,12 +66,12 @@ def list_(
 
     With --namespace or --context, the jobs of the namespace are listed.
 
-    Exit codes: 0 listed, 2 the directory or the cluster cannot be read.
+    Exit codes: 0 listed, 2 the directory, an output in it or the cluster cannot be read.
     """
     from batchinference.api.targets import Target
     from batchinference.cli.show_list import show_list
 
-    show_list(Target(directory, namespace, context), form)
+    raise typer.Exit(show_list(Target(directory, namespace, context), form))
 
 
 @app.command()
@@ -117,6 +116,9 @@ def logs(
     from batchinference.cli.show_logs import follow_log, list_logs, show_log
 
     named = Target(target, namespace, context)
+    options = {"--list": every, "--follow": follow, "--previous": previous}
+    if len(given := [name for name, is_given in options.items() if is_given]) > 1:
+        raise typer.BadParameter("only one of them at a time", param_hint=" and ".join(given))
     if every:
         list_logs(named)
     elif follow:

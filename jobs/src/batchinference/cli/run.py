@@ -157,11 +157,11 @@ def _run(
     report = report if address else _with_command(report, file, options)
     if options.form is not Format.TEXT:
         print_data(dump(report), options.form)
-    if is_quiet() and report.state == JobState.SUCCEEDED:
-        return report
-    resumes = options.limit is None and not job.spec.why_not_retried
-    display.summarize(report, resumes=resumes, files=runner.files)
-    if report.state == JobState.SUCCEEDED and options.sample:
+    has_succeeded = report.state == JobState.SUCCEEDED
+    if not (is_quiet() and has_succeeded):
+        resumes = options.limit is None and not job.spec.why_not_retried
+        display.summarize(report, resumes=resumes, files=runner.files)
+    if has_succeeded and options.sample:
         try:
             display.show_sample(job, options.sample)
         except (JobFailure, OSError) as error:  # only print it, because the job has succeeded

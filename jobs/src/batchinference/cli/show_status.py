@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
 
 
-def show_status(target: Target, form: Format) -> None:
-    """Print the status of a job on a cluster, or of an output."""
+def show_status(target: Target, form: Format) -> int:
+    """Print the status of a job on a cluster, or of an output. Return the exit code."""
     if target.is_job:
         with exit_on_cluster_error("status"):
             job, workers = read_job(target.cluster(), target.text)
@@ -33,13 +33,13 @@ def show_status(target: Target, form: Format) -> None:
             print_table(observed_job(job, workers).lines)
         else:
             print_data(job.raw, form)
-        return
+        return exits.SUCCESS
     outputs: list[OutputStatus] = read_output("status", target, status_of)
     if form is not Format.TEXT:
         first, *others = map(_data_of, outputs)
         runs = read_output("status", target, partial(history_of, limit=KEPT_RUNS))
         print_data([first | {"history": list(map(dump, runs))}, *others], form)
-        return
+        return exits.SUCCESS
     for each in outputs:
         if each is not outputs[0]:
             echo("")
@@ -50,6 +50,7 @@ def show_status(target: Target, form: Format) -> None:
     if rows := table_of(read_output("status", target, history_of)):
         echo("\nruns")
         print_table(rows)
+    return exits.SUCCESS
 
 
 def _of_last_run(report: Report) -> list[tuple[str, str]]:

@@ -62,8 +62,11 @@ def show_ui(
 
 def _targets(target: Target) -> list[Target]:
     """Return the outputs in and below a local directory, or the target itself if it is a job or an
-    address. Exits with code 2 if the address is invalid, or if the directory has no outputs."""
+    address. Exits with code 2 if the address is invalid, if the directory has no outputs, or if
+    there is no cluster for the job."""
     if target.is_job:
+        with exit_on_cluster_error("ui"):
+            target.cluster()
         return [target]
     with exit_on_cluster_error("ui"):
         check_address(target.text)

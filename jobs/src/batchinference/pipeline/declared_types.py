@@ -17,7 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.exact_json import as_text, has_json, load_exact, with_texts
-from batchinference.pipeline.type_widening import exact_cast, may_be_hexadecimal, plain_type
+from batchinference.pipeline.type_widening import (
+    check_fraction_digits,
+    exact_cast,
+    may_be_hexadecimal,
+    plain_type,
+)
 from batchinference.spec.column_types import INTEGERS, ColumnType
 from batchinference.text import cut
 
@@ -139,6 +144,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as values of a type. Raises ValueError if a text is no such value."""
     if pa.types.is_integer(kind) and may_be_hexadecimal(texts).true_count:
         raise ValueError("a text has hexadecimal digits")
+    check_fraction_digits(texts, kind)
     return texts.cast(kind)
 
 
@@ -249,7 +255,7 @@ def _scalar(value: Any, kind: str) -> Any:
     elif kind in EXACT_INTEGERS:
         return exact_float(value, kind)
     elif kind != "bool" and kind not in _RANGES:
-        return pa.scalar(str(value)).cast(arrow_type(kind)).as_py()
+        return _cast(pa.array([str(value)]), arrow_type(kind))[0].as_py()
     return value
 
 

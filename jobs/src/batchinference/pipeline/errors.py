@@ -18,6 +18,7 @@ MARGIN = 1 << 14
 although the cut divides it."""
 MAX_CACHED = 1 << 14
 """Maximum characters of a message whose masked form is cached."""
+_PACKAGE = f"{__name__.partition('.')[0]}."
 RUN = "batchinference run FILE"
 """The command as it appears in messages. The program that shows a message inserts the file name."""
 RESTART, RETRY = f"{RUN} --restart", f"{RUN} --retry-errors"
@@ -56,9 +57,13 @@ def _redact(text: str, limit: int) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as text for people, of limited length and without secrets. The text ends with
-    the line of the user's code that raised the error, if there is one."""
-    text, line = f"{type(error).__name__}: {error}", user_line(error)
+    """Return an error as text for people, of limited length and without secrets. The text begins
+    with the name of its class, unless the class is of this program and no reason of a failure. It
+    ends with the line of the user's code that raised the error, if there is one."""
+    name, line = type(error).__name__, user_line(error)
+    is_internal = type(error).__module__.startswith(_PACKAGE)
+    is_reason = isinstance(error, JobFailure) and error.reason == name
+    text = str(error) if is_internal and not is_reason else f"{name}: {error}"
     return redact(f"{text.rstrip()} ({line})" if line else text)
 
 

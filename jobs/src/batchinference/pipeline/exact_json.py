@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
@@ -122,13 +122,16 @@ def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
 
 @contextmanager
 def _valid() -> Iterator[None]:
-    """Raise ValueError if the block reads beyond the end of the JSON or nests too deep."""
+    """Raise ValueError if the block reads beyond the end of the JSON, nests too deep, or has a
+    number whose exponent is too large for a Decimal."""
     try:
         yield
     except IndexError:
         raise ValueError("the JSON ends too early") from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+    except InvalidOperation:
+        raise ValueError("the exponent of a number has too many digits") from None
 
 
 def as_text(document: bytes | str) -> str:
@@ -158,13 +161,15 @@ def refuse_constant(constant: str) -> None:
 
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
     """Yield the parsed JSON documents in a text. After an invalid document, parsing continues at
-    the next line. With `exactly`, documents are parsed as by `load_exact`."""
-    decode = _decode_exactly if exactly else _decode_at
+    the next line. With `exactly`, documents are parsed as by `load_exact`, and a valid document
+    that it refuses, for example for a number with too many digits, raises ValueError."""
     at = _SPACE.match(text).end()  # type: ignore[union-attr]
     while at < len(text):
         try:
-            document, end = decode(text, at)
-        except (ValueError, RecursionError):
+            document, end = _decode_exactly(text, at) if exactly else _decode_at(text, at)
+        except (ValueError, RecursionError) as error:
+            if exactly and not isinstance(error, json.JSONDecodeError):
+                raise
             end = text.find("\n", at) + 1 or len(text)
         else:
             yield document
@@ -180,4 +185,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-_decode_exactly = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_unique).raw_decode
+_exact_at = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_unique).raw_decode
+
+
+def _decode_exactly(text: str, at: int) -> tuple[Any, int]:
+    """Return the JSON document at a position of a text, parsed as by `load_exact`, and its end."""
+    with _valid():
+        return _exact_at(text, at)

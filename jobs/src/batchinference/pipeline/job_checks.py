@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
+
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadInput, BadOutput
 from batchinference.pipeline.input import JobInput
 from batchinference.pipeline.input.file_input import FileInput, known_columns
+from batchinference.pipeline.output.key_types import key_problems
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.steps.column_checks import code_problems, type_problems
 from batchinference.pipeline.steps.schema_inference import columns_after_all
@@ -116,6 +121,20 @@ def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> N
     if not problems:
         written = columns_after_all(spec.steps, known_columns(source))
         shapes = {field.name: shape_of(field.type) for field in written}
-        problems = list(partition_problems(spec.write, shapes))
+        problems = [
+            *partition_problems(spec.write, shapes),
+            *key_problems(spec.write, written),
+            *_gate_problems(spec, written),
+        ]
     if problems:
         raise UnsuitableColumns(problems)
+
+
+def _gate_problems(spec: BatchInferenceSpec, columns: pa.Schema) -> Iterator[Problem]:
+    """Yield a problem if the gate can never be computed from the columns of the output."""
+    if spec.gate is None:
+        return
+    from batchinference.pipeline.first_rows.gate import type_problem  # few jobs have a gate
+
+    if problem := type_problem(spec.gate, spec.write, columns):
+        yield Problem("spec.gate.expect", problem)

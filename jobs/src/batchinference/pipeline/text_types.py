@@ -5,7 +5,7 @@ texts. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text.
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 
 import numpy as np
 import pyarrow as pa
@@ -134,7 +134,10 @@ def _are_exact(texts: pa.ChunkedArray) -> bool:
 
 
 def _is_exact(text: str) -> bool:
-    written = Decimal(text)
+    try:
+        written = Decimal(text)
+    except InvalidOperation:  # its exponent has too many digits
+        return False
     digits = len(written.as_tuple().digits)
     if not written.is_finite() or digits > MAX_DIGITS:
         return not written.is_finite()

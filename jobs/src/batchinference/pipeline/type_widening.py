@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +19,15 @@ from pyarrow import types as kinds
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.ray_on_first_use import ray_data_compat
 from batchinference.spec.column_types import ColumnType
+from batchinference.spec.problems import MAX_SHOWN
+from batchinference.text import cut
 
 INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
 """Decimal types, each with its maximum number of digits."""
+_MAX_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
+"""The maximum number of digits of Arrow's decimals, by their width in bits."""
 FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 """Ray's tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
 TENSORS = frozenset(
@@ -246,7 +251,35 @@ def may_be_hexadecimal(texts: Any) -> Any:
     Arrow casts 0xFF to -1 if the type is int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
-    return pc.match_substring(texts, "x", ignore_case=True)
+    return pc.match_substring(texts, "0x", ignore_case=True)
+
+
+def check_fraction_digits(array: pa.Array, kind: pa.DataType) -> None:
+    """Raise ArrowInvalid for a text, also a nested one, with too many decimal places to be cast to
+    a decimal of `kind`. Arrow would read beyond its table of powers of ten, and return another
+    number or end the process."""
+    both = (array.type, kind)
+    if all(map(kinds.is_struct, both)):
+        for name, values in zip(array.type.names, array.flatten(), strict=True):
+            if (index := kind.get_field_index(name)) >= 0:
+                check_fraction_digits(values, kind.field(index).type)
+    elif all(map(is_list, both)):
+        check_fraction_digits(array.flatten(), kind.value_type)
+    elif is_text(array.type) and kinds.is_decimal(kind):
+        _check_digits_of_texts(array, kind)
+
+
+def _check_digits_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
+    import pyarrow.compute as pc  # here, to save memory in commands such as `status`
+
+    limit = kind.scale + _MAX_DIGITS[kind.bit_width]
+    has_exponent = pc.match_substring(texts, "e-", ignore_case=True)
+    doubtful = pc.or_(has_exponent, pc.greater(pc.binary_length(texts), limit))
+    for text in texts.filter(doubtful).to_pylist():
+        with suppress(InvalidOperation):  # Arrow refuses texts that are no numbers
+            exponent = Decimal(text).as_tuple().exponent
+            if isinstance(exponent, int) and -exponent > limit:
+                raise pa.ArrowInvalid(f"{cut(text, MAX_SHOWN)} has too many decimal places")
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -418,6 +451,7 @@ def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == pa.uuid() and is_text(kind):  # Arrow would take its bytes for a text
         return pa.array([value and str(value) for value in array.to_pylist()], kind)
+    check_fraction_digits(array, kind)
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
     has_fractions = any(map(kinds.is_floating, nested_types(kind)))
     # as texts, because Arrow casts the decimal 99.99 and the text 99.99 to different floats

@@ -8,6 +8,7 @@ import ast
 import difflib
 import io
 import keyword
+import math
 import re
 import tokenize
 import warnings
@@ -378,6 +379,8 @@ def _checked_parts(node: ast.expr) -> list[ast.expr]:
         case ast.Constant(value=bool() | int() | float() | str() | bytes() | None as value):
             if isinstance(value, int) and abs(value) > MAX_INTEGER:
                 raise ValueError(f"an integer is at most {MAX_INTEGER}")
+            if isinstance(value, float) and math.isinf(value):
+                raise ValueError("a number is at most 1.7e308")
             return []
         case ast.Name():
             return []

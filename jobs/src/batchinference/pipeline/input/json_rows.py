@@ -31,7 +31,7 @@ from batchinference.pipeline.declared_types import (
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.exact_json import documents_in, has_json, load_exact, with_texts
 from batchinference.pipeline.storage.state_json import load_json
-from batchinference.pipeline.type_widening import is_list
+from batchinference.pipeline.type_widening import check_fraction_digits, is_list
 from batchinference.spec.column_types import ColumnType
 
 _INTEGERS = {"int64": range(-(2**63), 2**63), "uint64": range(2**64)}
@@ -230,7 +230,10 @@ class JsonRows:
         for index, field in enumerate(table.schema):
             kind = self._types.get(field.name)
             if kind is not None and kind != self._read_types[field.name]:
-                column = table.column(index).cast(_declared_within(field.type, kind))
+                column = table.column(index)
+                for values in column.chunks:
+                    check_fraction_digits(values, arrow_type(kind))
+                column = column.cast(_declared_within(field.type, kind))
                 table = table.set_column(index, field.name, column)
         return table
 

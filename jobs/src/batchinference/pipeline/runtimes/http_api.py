@@ -252,11 +252,13 @@ def _text_or_json(value: Any) -> str:
 def _exact_json(value: Any) -> str:
     """Return a value of `load_exact` as JSON with the same numbers."""
     if isinstance(value, dict):
-        pairs = (map(_exact_json, pair) for pair in value.items())
-        return f"{{{', '.join(map(': '.join, pairs))}}}"
+        fields = (f"{_exact_json(name)}: {_exact_json(child)}" for name, child in value.items())
+        return "{" + ", ".join(fields) + "}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_exact_json, value))}]"
-    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+        return "[" + ", ".join(map(_exact_json, value)) + "]"
+    if isinstance(value, Decimal):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _number(value: Any) -> float:
@@ -287,10 +289,23 @@ def _numbers(value: Any) -> np.ndarray:
     _require(is_valid, "is not a list of numbers of one shape", value)
     with np.errstate(over="ignore"):
         numbers = items.astype(np.float32)
-    pairs = zip(given, numbers.ravel().tolist(), strict=True)
-    changed = any((type(a) is float or a != b) and (type(a) is int or isinf(b)) for a, b in pairs)
+    changed = _have_changed(given, numbers.ravel().tolist())
     _require(not changed, "would be rounded as float32", value)
     return numbers
+
+
+def _have_changed(given: list[Any], numbers: list[float]) -> bool:
+    """Return whether numbers of an answer have changed as float32, except for rounded fractions."""
+    for before, after in zip(given, numbers, strict=True):
+        if type(before) is int:
+            is_changed = before != after
+        elif type(before) is float:  # also 1e400, which is read as infinity
+            is_changed = isinf(after)
+        else:  # a Decimal: also Infinity, which stays infinite
+            is_changed = isinf(after) and before != after
+        if is_changed:
+            return True
+    return False
 
 
 _NUMBERS = {int, float, Decimal}
@@ -304,7 +319,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def _excerpt(value: Any) -> str:
-    text = _encodable(json.dumps(value, ensure_ascii=False, default=float))
+    text = _encodable(_exact_json(value))
     return cut(without_credentials(text[:MAX_MASKED]), 200)  # cut last: a cut secret is not masked
 
 

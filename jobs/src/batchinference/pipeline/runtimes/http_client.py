@@ -145,10 +145,7 @@ class Endpoint:
 
     def _answer(self, content: bytes) -> Any:
         try:
-            kind = self._model.result_type if self._model.api == "json" else ""
-            # as a Decimal, Infinity differs from 1e400, which is an infinite float
-            fast = partial(load_unique if kind else load_json, parse_constant=Decimal)
-            answer = self._adapter.answer((load_exact if kind in _EXACT else fast)(content))
+            answer = self._adapter.answer(self._parsed(content))
             return answer if self._model.request is None else (as_text(content), answer)
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise BadAnswer("the endpoint's answer is not JSON") from None
@@ -157,6 +154,15 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - any unreadable response fails only this row
             problem = self._credentials.hide(f"{type(error).__name__}: {error}")
             raise RequestFailed(f"the answer cannot be read: {problem}") from None
+
+    def _parsed(self, content: bytes) -> Any:
+        """Return the JSON of a response. Raises ValueError if it is invalid."""
+        # as a Decimal, Infinity differs from 1e400, which is an infinite float
+        if self._model.api != "json":
+            return load_json(content, parse_constant=Decimal)
+        if self._model.result_type in _EXACT:
+            return load_exact(content)
+        return load_unique(content, parse_constant=Decimal)
 
 
 class Credentials:

@@ -236,6 +236,20 @@ def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
     raise ValueError("the conversation holds no message of the role 'user'")
 
 
+def template_options(messages: Sequence[Message]) -> dict[str, bool]:
+    """Return the options of a chat template that say how the prompt ends: within the last message
+    if it is from the assistant, so that the model continues it, else with a new answer. Raises
+    ValueError if the last message is from the assistant and has no text."""
+    continues = messages[-1]["role"] == "assistant"
+    parts = content_parts(messages[-1].get("content"))
+    if continues and not any("text" in part for part in parts):
+        raise ValueError(
+            "the last message is from the assistant, and has no text that the model can continue. "
+            "Give it a text, or remove it"
+        )
+    return {"add_generation_prompt": not continues, "continue_final_message": continues}
+
+
 def content_parts(content: Any) -> list[Part]:
     """Return a message's content as a list of parts."""
     if isinstance(content, str):

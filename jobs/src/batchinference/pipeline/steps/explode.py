@@ -57,7 +57,7 @@ class ExplodeList(Transform):
         if not is_list(column.type):
             raise UnsuitableTypes(
                 f"step '{self._step}': column '{self._column}' holds {column.type}, and explode "
-                "needs lists"
+                "needs lists. Name a column of lists"
             )
         array = one_array(column)
         # a null list may refer to elements, but flattening skips them: its length counts as 0

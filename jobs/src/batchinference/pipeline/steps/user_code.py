@@ -57,6 +57,10 @@ _UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # categories that
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
+class WrongResult(TypeError):
+    """Code that takes a row has returned something else than a row, or a list of rows."""
+
+
 class UserCode(Transform):
     """The base class of python steps, which call a function or object of the user."""
 
@@ -143,6 +147,8 @@ class MapBatches(UserCode):
 class MapRows(UserCode):
     """Calls the user's code on each row. The code returns one row."""
 
+    FIX = "Return a dict of column name to value; for none or several rows, set method: flatMap"
+
     def __call__(self, batch: pa.Table) -> TransformResult:
         results: list[Row] = []
         parents: list[int] = []
@@ -163,9 +169,12 @@ class MapRows(UserCode):
         return [self._checked(self._function(row, **self._arguments))]
 
     def _checked(self, row: Any) -> Row:
+        """Return a copy of a returned row. Raises WrongResult if it is none, because the code may
+        return others for other rows, and JobFailure for a reserved column."""
         if not isinstance(row, dict) or not row:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
-            raise JobFailure(f"step '{self._name}' must return a row as a dict, got {got}")
+            what = f"step '{self._name}' must return a row as a dict, got {got}"
+            raise WrongResult(f"{what}. {self.FIX}")
         for column in row:
             check_reserved(self._name, column)
         return {name: copied(value) for name, value in row.items()}
@@ -193,11 +202,13 @@ class MapRows(UserCode):
 class FlatMap(MapRows):
     """Calls the user's code on each row. The code returns any number of rows."""
 
+    FIX = "Each item of the list is a dict of column name to value"
+
     def _rows_made_from(self, row: Row) -> list[Row]:
         made = self._function(row, **self._arguments)
         if isinstance(made, dict | str | bytes) or not hasattr(made, "__iter__"):
-            kind = type(made).__name__
-            raise JobFailure(f"step '{self._name}' must return a list of rows, got {kind}")
+            what = f"step '{self._name}' must return a list of rows, got {type(made).__name__}"
+            raise WrongResult(f"{what}. Return a list of dicts, or [] for no rows")
         return [self._checked(result) for result in made]
 
 

@@ -14,6 +14,7 @@ from batchinference.pipeline.commit.manifest import DataFile
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput, redact
+from batchinference.pipeline.output.key_types import OF_TABLES
 from batchinference.pipeline.output.tables import Table, common_types
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import tables_in
@@ -23,13 +24,6 @@ from batchinference.text import counted
 
 _NUMBER, _ROW = f"{OWN_PREFIX}key", f"{OWN_PREFIX}row"
 _EXAMPLES, _LONGEST = 3, 60
-_EXACT = (
-    *(pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal),
-    *(pa.types.is_date, pa.types.is_time, pa.types.is_timestamp),
-    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view),
-    *(pa.types.is_fixed_size_binary, pa.types.is_dictionary, pa.types.is_null),
-)
 
 
 class MergingTable(Table):
@@ -148,12 +142,8 @@ class Keys:
 
 def check_key_types(fields: Iterable[pa.Field]) -> None:
     """Raise BadOutput if values of a key column, such as floats, cannot be compared exactly."""
-    for field in fields:
-        if field.type != pa.uuid() and not any(is_exact(field.type) for is_exact in _EXACT):
-            raise BadOutput(
-                f"write.key: column '{field.name}' is {field.type}. A key has whole numbers, "
-                "texts, dates, times, decimals, booleans, UUIDs or bytes. Name other columns"
-            )
+    for problem in OF_TABLES.problems(fields):
+        raise BadOutput(f"write.key: {problem}")
 
 
 def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys | None:

@@ -36,6 +36,7 @@ from batchinference.pipeline.errors import (
     mask_secrets,
 )
 from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.output.key_types import of_store
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
@@ -45,7 +46,6 @@ from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.retry import HTTP, RetryPolicy, TransientError
-from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.write.tables import WriteStore
 from batchinference.text import counted
 
@@ -59,7 +59,6 @@ FIELDS = ["version", "key"]
 """The fields of documents in MARKS."""
 WRITES = RetryPolicy(8, 0.5, lambda error: isinstance(error, TransientError))
 """Retries for about a minute."""
-_KEYS = (pa.types.is_integer, pa.types.is_null, is_text, lambda kind: kind == pa.uuid())
 Refusal = tuple[str, bool]
 """The reason why a store has refused a row, and whether a retry may succeed."""
 
@@ -160,12 +159,9 @@ class UpsertTable(MergingTable):
         self.vectors = vectors_of(self._write, self.name, self.existing())
 
     def convert(self, table: pa.Table) -> pa.Table:
-        for field in table.schema:
-            if field.name in self.key and not any(is_key(field.type) for is_key in _KEYS):
-                raise BadOutput(
-                    f"write.key: column '{field.name}' is {field.type}, and the key of "
-                    f"{self._write.format} is made of integers and texts. Make it text in a step"
-                )
+        keys = (field for field in table.schema if field.name in self.key)
+        for problem in of_store(self._write.format).problems(keys):
+            raise BadOutput(f"write.key: {problem}")
         table = storable(tensors_to_lists(table))
         return self.vectors.cast(table) if self.vectors else table
 

@@ -20,6 +20,7 @@ from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
 from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.output.key_types import OF_WEBDATASET
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import FileWriter, unwritable_items
 from batchinference.pipeline.storage.location import Location
@@ -62,8 +63,7 @@ class WebdatasetWriter(FileWriter):
     key_column: str | None
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        numbers = [(f"{row:08d}", None) for row in range(table.num_rows)]
-        keys = _keys(table.column(self.key_column)) if self.key_column else numbers
+        keys = self._keys(table)
         values = self._values(table)
         members = _members(values)
         key_member = _key_member(values)
@@ -100,6 +100,14 @@ class WebdatasetWriter(FileWriter):
         members = _members(self._values(table))
         json = [name for name, (_, encoded) in members.items() if encoded is _ENCODERS["json"]]
         return non_finite_values(table.select(json))
+
+    def _keys(self, table: pa.Table) -> list[tuple[str, bytes | None]]:
+        """Return a key for each row like `_keys_of`. Raises BadOutput for values that are none."""
+        if self.key_column is None:
+            return [(f"{row:08d}", None) for row in range(table.num_rows)]
+        for problem in OF_WEBDATASET.problems([table.schema.field(self.key_column)]):
+            raise BadOutput(f"write.keyColumn: {problem}")
+        return _keys_of(table.column(self.key_column))
 
     def _values(self, table: pa.Table) -> dict[str, list[Any]]:
         columns = [name for name in table.column_names if name != self.key_column]
@@ -167,7 +175,7 @@ def _extension(value: Any) -> str:
     return "json"
 
 
-def _keys(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
+def _keys_of(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
     """Return for each row a unique key, and the bytes of its value; None for null, and for a value
     that is the key. Keys are unique, because readers take consecutive members with the same key as
     one row. Unsafe characters become `_`: a `.`, for example, would end a key, and `../` leave

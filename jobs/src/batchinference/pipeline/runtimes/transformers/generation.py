@@ -43,9 +43,10 @@ from batchinference.spec.problems import did_you_mean
 
 
 class GenerationRuntime:
-    """Generates a text for each row, or a list of texts if several are requested."""
+    """Generates a text for each row, or a list of texts if several are requested. `continues` is
+    whether it continues a last message of the assistant, or answers in a new turn."""
 
-    def __init__(self, model: TransformersModel, device: Device) -> None:
+    def __init__(self, model: TransformersModel, device: Device, *, continues: bool = True) -> None:
         loader = ModelLoader(model, device)
         self._spec = model
         self._model = loader.load_model(_auto_class(loader, model.task))
@@ -57,7 +58,7 @@ class GenerationRuntime:
                 "prompt. Remove the field"
             )
         prompts = TextPrompts if model.task == "text-generation" else ImagePrompts
-        self._prompts = prompts(loader, model, self._model)
+        self._prompts = prompts(loader, model, self._model, continues=continues)
         padding = self._prompts.tokenizer.pad_token_id
         self._sampling = sampling_of(model.sampling, self._model, padding)
         new_tokens = self._sampling.config.max_new_tokens or 0

@@ -21,6 +21,7 @@ from batchinference.pipeline.runtimes.prompts import (
     content_of,
     content_parts,
     describes_images,
+    template_options,
     with_messages,
     with_repair,
 )
@@ -102,14 +103,16 @@ def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
 
 
 class TextPrompts:
-    """Converts prompts without images to tensors."""
+    """Converts prompts without images to tensors. `continues` is that of `ChatTemplate`."""
 
-    def __init__(self, loader: ModelLoader, model: TransformersModel, network: Any) -> None:
+    def __init__(
+        self, loader: ModelLoader, model: TransformersModel, network: Any, *, continues: bool
+    ) -> None:
         side = "right" if network.config.is_encoder_decoder else "left"
         self.tokenizer = loader.load_processor(transformers.AutoTokenizer, padding_side=side)
         match_tokenizer(self.tokenizer, network, model.source)
         self._model = model
-        self._template = ChatTemplate(self.tokenizer, model)
+        self._template = ChatTemplate(self.tokenizer, model, continues=continues)
         self._template.check(model)
         self.is_chat, self.takes_parts = self._template.exists, self._template.takes_parts
         # a truncated prompt would be a different request
@@ -167,9 +170,12 @@ class TextPrompts:
 
 
 class ImagePrompts:
-    """Converts prompts of text and images, or images alone, to tensors."""
+    """Converts prompts of text and images, or images alone, to tensors. `continues` is that of
+    `ChatTemplate`."""
 
-    def __init__(self, loader: ModelLoader, model: TransformersModel, network: Any) -> None:
+    def __init__(
+        self, loader: ModelLoader, model: TransformersModel, network: Any, *, continues: bool
+    ) -> None:
         self._options = dict(model.options)
         loading = pop_loading_options(self._options)
         self._processor = loader.load_processor(transformers.AutoProcessor, **loading)
@@ -178,7 +184,7 @@ class ImagePrompts:
         self.tokenizer.padding_side = "right" if network.config.is_encoder_decoder else "left"
         match_tokenizer(self.tokenizer, network, model.source)
         self._model = model
-        self._template = ChatTemplate(self._processor, model)
+        self._template = ChatTemplate(self._processor, model, continues=continues)
         self._template.check(model)
         self._order = order_of_images(model)
         # a captioner such as BLIP has no chat template, and needs no text
@@ -216,10 +222,12 @@ class ImagePrompts:
 
 class ChatTemplate:
     """The chat template of a tokenizer or processor, if there is one. The constructor raises
-    ModelLoad if the step sets a field that needs a chat template, and there is none."""
+    ModelLoad if the step sets a field that needs a chat template, and there is none. `continues` is
+    whether the model continues a last message of the assistant, or answers in a new turn."""
 
-    def __init__(self, processor: Any, model: TransformersModel) -> None:
+    def __init__(self, processor: Any, model: TransformersModel, *, continues: bool = True) -> None:
         self._processor = processor
+        self._continues = continues
         self._source = model.source
         self.exists = getattr(processor, "chat_template", None) is not None
         for field in ("system", "messages"):
@@ -246,13 +254,15 @@ class ChatTemplate:
 
     def __call__(self, prompt: str | list[Message]) -> str:
         """Return the text of a prompt. A prompt that is a text is returned unchanged. Raises
-        JobFailure if messages are given and there is no chat template."""
+        JobFailure if messages are given and there is no chat template, and ValueError like
+        `template_options`."""
         if isinstance(prompt, str):
             return prompt
         if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
-        template = self._processor.apply_chat_template
-        return str(template(prompt, tokenize=False, add_generation_prompt=True))
+        new_turn = {"add_generation_prompt": True}
+        options = template_options(prompt) if self._continues else new_turn
+        return str(self._processor.apply_chat_template(prompt, tokenize=False, **options))
 
     @property
     def takes_parts(self) -> bool:

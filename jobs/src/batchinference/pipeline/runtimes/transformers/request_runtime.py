@@ -148,7 +148,9 @@ class RequestRuntime:
             self._path, self._runtime = "/embeddings", EncoderRuntime(embedding, device)
         else:
             generating = model.model_copy(update={**own, "details": "details"})
-            self._path, self._runtime = "/chat/completions", GenerationRuntime(generating, device)
+            # the API of OpenAI answers each chat in a new turn
+            self._runtime = GenerationRuntime(generating, device, continues=False)
+            self._path = "/chat/completions"
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
         """Return for each row the body of the response as JSON text, or the error of the row."""

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.prompts import check_chat
+from batchinference.pipeline.runtimes.prompts import check_chat, template_options
 from batchinference.spec.models import VllmModel
 
 
@@ -25,15 +25,13 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
-    """Return the prompt that the chat template makes of messages. If the last message is from the
-    assistant, the prompt ends within this message, so that the model continues it."""
-    continues = messages[-1]["role"] == "assistant"
+    """Return the prompt that the chat template makes of messages. Raises ValueError like
+    `template_options`."""
     prompt = processor.apply_chat_template(
         messages,
         tokenize=False,
         chat_template=model.chat_template,
-        add_generation_prompt=not continues,
-        continue_final_message=continues,
+        **template_options(messages),
         **model.chat_template_args,
     )
     return str(prompt)

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
@@ -19,8 +18,6 @@ from support.servers.api_server import ApiServer, Namespace, Refused
 from support.servers.s3 import S3Server, s3_server
 from support.service.process import ServiceProcess
 from support.service.running import ANSWER, ENDPOINT, requests
-
-Object = dict[str, Any]
 
 BUCKET = "data"
 OWN = {"enabled": True, "path": f"s3://{BUCKET}/batches", "keysSecret": "keys"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -141,77 +140,6 @@ def _gpt(kind: str, template: str | None = None) -> Callable[[Path], None]:
     return make
 
 
-_SPOKEN = [
-    "<|endoftext|>",
-    "<|startoftranscript|>",
-    "<|en|>",
-    "<|translate|>",
-    "<|transcribe|>",
-    "<|startoflm|>",
-    "<|startofprev|>",
-    "<|nospeech|>",
-    "<|notimestamps|>",
-]
-"""The special tokens of Whisper."""
-
-
-def _whisper(folder: Path) -> None:
-    """Write a model such as Whisper that hears windows of one second instead of 30."""
-    import transformers as hf
-
-    vocabulary = {
-        token: number for number, token in enumerate([*string.ascii_lowercase, "\u0120", *_SPOKEN])
-    }
-    tokenizer = hf.WhisperTokenizer(vocab=vocabulary, merges=[], language="en", task="transcribe")
-    tokenizer.add_special_tokens({"additional_special_tokens": _SPOKEN[1:]})
-    tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(51)])
-    tokenizer.save_pretrained(folder)
-    hf.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
-    ids = {token.strip("<|>"): tokenizer.convert_tokens_to_ids(token) for token in _SPOKEN}
-    end = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), ids["endoftext"])
-    layers = {
-        f"{side}_{what}": n
-        for side in ("encoder", "decoder")
-        for what, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
-    }
-    config = hf.WhisperConfig(
-        **layers,
-        **end,
-        d_model=16,
-        num_mel_bins=8,
-        max_source_positions=50,
-        max_target_positions=40,
-        vocab_size=len(tokenizer),
-        decoder_start_token_id=ids["startoftranscript"],
-        init_std=0.5,
-        suppress_tokens=None,
-        begin_suppress_tokens=None,
-    )
-    model = hf.WhisperForConditionalGeneration(config)
-    model.generation_config = _whisper_generation(ids, **end)
-    model.save_pretrained(folder)
-
-
-def _whisper_generation(ids: dict[str, int], **end: int) -> Any:
-    import transformers as hf
-
-    config = hf.GenerationConfig(
-        **end, decoder_start_token_id=ids["startoftranscript"], max_length=30
-    )
-    fields = {
-        "is_multilingual": True,
-        "language": "en",
-        "task": "transcribe",
-        "lang_to_id": {"<|en|>": ids["en"]},
-        "task_to_id": {task: ids[task] for task in ("transcribe", "translate")},
-        "no_timestamps_token_id": ids["notimestamps"],
-        "prev_sot_token_id": ids["startofprev"],
-    }
-    for name, value in fields.items():
-        setattr(config, name, value)
-    return config
-
-
 def _tiny(name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
         from support.models import tiny_transformers
@@ -235,6 +163,8 @@ _MODELS: dict[str, Callable[[Path], None]] = {
     "no-system": _gpt("GPT2LMHeadModel", NO_SYSTEM),
     "alternating": _gpt("GPT2LMHeadModel", ALTERNATING),
     "broken": _gpt("GPT2LMHeadModel", BROKEN),
-    "whisper": _whisper,
-    **{name: _tiny(name) for name in ("speech_recognizer", "audio_classifier", "encoder_decoder")},
+    **{
+        name: _tiny(name)
+        for name in ("whisper", "speech_recognizer", "audio_classifier", "encoder_decoder")
+    },
 }

@@ -39,14 +39,6 @@ def test_samples_equal_those_of_soundfile(tmp_path: Path, ending: str) -> None:
     assert outcome.column("sample_rate").tolist() == [rate]
 
 
-def test_files_keep_their_own_length_and_rate(tmp_path: Path) -> None:
-    write_audio(tmp_path / "a.wav", sine(440))
-    write_audio(tmp_path / "b.wav", sine(440, 8000, 0.1), rate=8000)
-    outcome = read_files("audio", tmp_path)
-    assert [samples.shape for samples in outcome.column("amplitude")] == [(1, 8000), (1, 800)]
-    assert outcome.column("sample_rate").tolist() == [SPEECH_RATE, 8000]
-
-
 def test_mono_averages_the_channels(tmp_path: Path) -> None:
     path = write_audio(tmp_path / "a.wav", sine(440), sine(220))
     (amplitude,) = read_files("audio", tmp_path, mono=True).column("amplitude")

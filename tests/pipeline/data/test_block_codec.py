@@ -178,23 +178,6 @@ def test_only_divided_rows_have_shares() -> None:
                                                  pack_id(0, 3): FULL_SHARE}  # fmt: skip
 
 
-def test_undivided_rows_that_join_a_divided_row_have_full_shares() -> None:
-    rows = good(0, 0, [1])
-    divided = rows.derived(rows.table.take([0, 0]), np.array([0, 0]), [])
-    others = merged([failed(1, 5), filtered(1, 6)])
-    block = joined_by_ray([encode(divided).slice(1), encode(others)])
-    undivided = {pack_id(1, 5): FULL_SHARE, pack_id(1, 6): FULL_SHARE}
-    assert shares_of(decode(block)) == {0: FULL_SHARE // 2, **undivided}
-
-
-def test_filtered_part_of_a_divided_row_keeps_its_share() -> None:
-    rows = good(0, 0, [1])
-    divided = rows.derived(rows.table.take([0, 0]), np.array([0, 0]), [])
-    second = decode(encode(divided).slice(1))
-    none_left = second.derived(second.table.slice(0, 0), np.array([], dtype=np.int64), [])
-    assert shares_of(decode(encode(none_left))) == {0: FULL_SHARE // 2}
-
-
 def test_share_is_divided_without_remainder() -> None:
     batch = replace(good(0, 0, [1, 2]), shares=np.array([7, 1]))
     parents = np.array([0, 0, 0, 1, 1])

@@ -215,24 +215,6 @@ def test_rows_do_not_depend_on_the_block_size(
     assert outcome.ends == {0: 1, 1: len(rows)}
 
 
-REFUSED: dict[str, tuple[str, str, str]] = {
-    "semicolons": ("id;text\n1;a, b\n2;b\n", "delimiter", '";"'),
-    "semicolons and decimal commas": ("id;price\n1;2,5\n2;3,5\n", "delimiter", '";"'),
-    "tabs": ("id\ttext\n1\ta\n2\tb\n", "delimiter", r'"\t"'),
-    "pipes": ("id|text\n1|a;b\n2|b\n", "delimiter", '"|"'),
-}
-"""Content, the option, and the value to set."""
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_file_that_needs_another_option_is_refused(tmp_path: Path, case: str) -> None:
-    content, option, value = REFUSED[case]
-    with pytest.raises(BadInput) as refused:
-        read_csv(tmp_path, content)
-    assert str(refused.value).startswith(f"read.options.{option}: {tmp_path}/000.csv ")
-    assert re.search(rf"Set .*{re.escape(value)}", str(refused.value))
-
-
 ENCODED: dict[str, tuple[bytes, dict[str, Any], str]] = {
     "UTF-16": ("id,text\n1,ä\n".encode("utf-16"), {}, "utf-16"),
     "UTF-16 without a mark": ("id,text\n1,ä\n".encode("utf-16-le"), {}, "utf-16-le"),

@@ -363,7 +363,6 @@ SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.duration("s"), st.sampled_from([timedelta(0), timedelta(1)])),
     (pa.null(), st.none()),
 ]
-Column = tuple[pa.DataType, list[Any]]
 
 
 def nested(column: tuple[pa.DataType, Any]) -> st.SearchStrategy[Any]:

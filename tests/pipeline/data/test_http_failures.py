@@ -44,14 +44,6 @@ def always(status: int, text: str = "", **headers: str) -> Answer:
     return failing(lambda *_: web.Response(status=status, text=text, headers=headers))
 
 
-async def test_transient_errors_are_retried() -> None:
-    rows = [str(status) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)]
-    first = failing(lambda text, count: web.Response(status=int(text)) if count == 1 else None)
-    async with served(first) as server:
-        assert await ask(chat(url=server.url, **QUICK), question=rows) == rows
-    assert len(server.requests) == 2 * len(rows)
-
-
 async def test_rejected_request_fails_its_row_only() -> None:
     def reject(text: str, _: int) -> web.Response | None:
         return web.Response(status=int(text), text="no" * 200) if text.isdigit() else None
@@ -109,16 +101,6 @@ async def test_persistent_error_of_one_row_fails_the_row() -> None:
         (alone,) = await ask(chat(url=server.url, **QUICK), question=["b"])
     assert [str(answer) for answer in answers] == ["a", "the endpoint answered 500: oh", "c"]
     assert isinstance(alone, RequestFailed), "also without other rows"
-
-
-async def test_row_that_is_always_rate_limited_fails_alone() -> None:
-    one = failing(lambda text, _: web.Response(status=429, text="large") if text == "7" else None)
-    rows = [str(number) for number in range(20)]
-    async with served(one) as server:
-        answers = await ask(chat(url=server.url, prompt="{question}"), question=rows)
-    assert isinstance(answers.pop(7), RequestFailed)
-    assert answers == [row for row in rows if row != "7"]
-    assert len(server.requests) == 19 + 9, "the row has its retries"
 
 
 @pytest.mark.parametrize(

@@ -199,19 +199,6 @@ async def test_retries_are_counted_and_rate_limiting_fails_no_row() -> None:
 
 
 @in_virtual_time
-async def test_row_without_answer_fails_only_if_others_succeed() -> None:
-    retries = Retries(2, RateLimiter(None))
-    bad, _ = scripted(NoResponse("no answer"))
-    asked = asyncio.create_task(retries.ask(bad))
-    await asyncio.sleep(0.1)
-    await retries.ask(scripted("well")[0])
-    with pytest.raises(RequestFailed, match="no answer"):
-        await asked
-    with pytest.raises(ConnectionError, match="no answer"):
-        await retries.ask(bad)
-
-
-@in_virtual_time
 async def test_many_consecutive_bad_answers_fail_the_endpoint() -> None:
     retries = Retries(0, RateLimiter(None))
     bad, _ = scripted(BadAnswer("500"))

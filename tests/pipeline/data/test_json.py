@@ -113,14 +113,6 @@ FILES: dict[str, tuple[bytes, bytes, list[dict[str, Any]], dict[str, str]]] = {
         *(b'{"n": 1.50}', b'{"n": "text"}\n{"n": [1, {"a":2}]}\n'),
         *([{"n": "1.50"}, {"n": "text"}, {"n": '[1, {"a":2}]'}], {"n": "string"}),
     ),
-    "several types of a nested field": (
-        *(b'{"m": [{"content": "a"}]}', b'{"m": [{"content": ["b"]}]}'),
-        *([{"m": '[{"content": "a"}]'}, {"m": '[{"content": ["b"]}]'}], {"m": "string"}),
-    ),
-    "texts that look like timestamps": (
-        *(b'{"d": "2020-01-01"}', b'{"d": "2020-01-01T00:00:00+02:00"}'),
-        *([{"d": "2020-01-01"}, {"d": "2020-01-01T00:00:00+02:00"}], {"d": "string"}),
-    ),
     "other columns": (
         *(b'{"a": 1}', b'{"b": "x"}\n{}\n'),
         [{"a": 1, "b": None}, {"a": None, "b": "x"}, {"a": None, "b": None}],

@@ -173,20 +173,6 @@ LABELS = {"candidateLabels": ["a", "b"]}
 SEEN: Document = {"prompt": "what?", "images": ["image"]}
 
 
-@pytest.fixture
-def writer_of_speech(tiny: Tiny, tmp_path: Path) -> str:
-    """Return the folder of a model that transcribes speech token by token."""
-    shutil.copytree(tiny("text_model"), tmp_path / "whisper")
-    small = {"d_model": 16, "num_mel_bins": 8, "max_source_positions": 10, "vocab_size": 40}
-    layers = {f"{side}_layers": 1 for side in ("encoder", "decoder")}
-    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = hf.WhisperConfig(**small, **layers, **heads, **tokens, decoder_start_token_id=1)
-    hf.WhisperForConditionalGeneration(config).save_pretrained(tmp_path / "whisper")
-    hf.WhisperFeatureExtractor(feature_size=8).save_pretrained(tmp_path / "whisper")
-    return str(tmp_path / "whisper")
-
-
 def refused(wrong: str, right: str) -> str:
     return re.escape(f"has no option '{wrong}' here; did you mean '{right}'?")
 
@@ -215,12 +201,12 @@ def test_error_of_a_misspelt_option_suggests_the_nearest(
         loaded(task, tiny(model), inputs, options={wrong: 1}, **fields)
 
 
-def test_generating_task_takes_generation_options(writer_of_speech: str) -> None:
-    task = "automatic-speech-recognition"
+def test_generating_task_takes_generation_options(tiny: Tiny) -> None:
+    task, source = "automatic-speech-recognition", tiny("whisper")
     with pytest.raises(ModelLoad, match=refused("max_new_token", "max_new_tokens")):
-        loaded(task, writer_of_speech, ["audio"], options={"max_new_token": 4})
+        loaded(task, source, ["audio"], options={"max_new_token": 4})
     options = {"max_new_tokens": 4, "return_timestamps": True, "language": "en", "num_beams": 2}
-    assert loaded(task, writer_of_speech, ["audio"], options=options)
+    assert loaded(task, source, ["audio"], options=options)
 
 
 @pytest.fixture

@@ -53,13 +53,6 @@ def paths(directory: Path | str, **options: object) -> dict[str, str]:
     return {row["path"].removeprefix(start): row["text"] for row in rows}
 
 
-def test_names_that_are_not_utf_8_are_read_and_shown_escaped(tmp_path: Path) -> None:
-    make(tmp_path, *NAMES)
-    assert paths(tmp_path) == {text: str(number) for number, text in enumerate(TEXTS)}
-    assert paths(f"{tmp_path}/*") == paths(tmp_path)
-    assert len(paths(f"{tmp_path}/caf*")) == 4
-
-
 @pytest.mark.parametrize(("name", "text"), zip(NAMES, TEXTS, strict=True), ids=TEXTS)
 def test_path_may_be_written_as_it_is_shown(tmp_path: Path, name: bytes, text: str) -> None:
     make(tmp_path, *NAMES)

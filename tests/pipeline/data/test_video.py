@@ -234,21 +234,6 @@ def test_colours_follow_the_tags_of_the_video(
     assert np.abs(result - colour).max() <= 4
 
 
-def test_further_tracks_are_counted_once(tmp_path: Path) -> None:
-    with av.open(tmp_path / "a.mkv", "w") as container:
-        tracks = [container.add_stream("ffv1", rate=10) for _ in range(3)]
-        for stream in tracks:
-            stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
-        for number, stream in enumerate(tracks):
-            pixels = np.full((HEIGHT, WIDTH, 3), 50 * number, np.uint8)
-            for _ in range(2):
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, "rgb24")))
-            container.mux(stream.encode())
-    outcome = read_files("video", tmp_path)
-    assert frames(outcome).max() < 10
-    assert outcome.warnings == {(0, 0): {"PagesIgnored": 2}}
-
-
 FILMS: dict[str, tuple[str, str, dict[str, str]]] = {
     "mp4": ("libx264", "yuv420p", {"movflags": "+faststart"}),
     "mov": ("mjpeg", "yuvj420p", {"movflags": "+faststart"}),

@@ -302,13 +302,6 @@ def test_member_with_the_name_of_the_column_of_keys_fails_its_row(tmp_path: Path
     assert "sample '1' has a member '__key__'" in outcome.bad[0, 0]
 
 
-def test_duplicate_member_fails_its_row(tmp_path: Path) -> None:
-    shard(tmp_path / "a.tar", dict.fromkeys(("1.txt", "1.TXT", "2.txt"), b"a"))
-    outcome = read_files("webdataset", tmp_path)
-    assert "sample '1' has two members 'txt'" in outcome.bad[0, 0]
-    assert [row["__key__"] for row in outcome.good] == ["2"]
-
-
 @pytest.mark.parametrize(
     ("begin", "noise", "good"),
     # a member that is missing, or has a damaged header, might belong to the third sample

@@ -135,37 +135,6 @@ def test_only_rows_of_a_damaged_row_group_fail(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "write",
-    [{"format": "json"}, {"format": "csv"}, {"format": "parquet", "partitionBy": ["text"]}],
-    ids=["json", "csv", "partitions"],
-)
-def test_value_that_python_cannot_represent_fails_its_row_only(
-    tmp_path: Path, write: dict[str, Any]
-) -> None:
-    (tmp_path / "in").mkdir()
-    moments = pa.array([0, 2**62, 0, 0], pa.timestamp("us"))
-    texts = pa.array([b"a", b"b", b"\xff", b"c"]).view(pa.string())
-    documents = ["{}", "{}", "{}", "bad"]
-    columns = {"json": documents, "at": moments, "text": texts}
-    pq.write_table(pa.table(columns), tmp_path / "in" / "a.parquet")
-    decode = {"column": "json", "format": "json", "fields": {"a": "int64"}, "output": "n"}
-    given = job_document(
-        "bad",
-        tmp_path / "in",
-        tmp_path / "out",
-        read={"format": "parquet", "paths": [str(tmp_path / "in")]},
-        write={"path": str(tmp_path / "out"), **write},
-        steps=[{"name": "own", "decode": decode}],
-        errors={"maxPercent": 100, "values": True},
-    )
-    run = run_in_process(given)
-    assert run.report.state == JobState.SUCCEEDED, run.report.message
-    assert run.counts == (4, 1, 3, 0)
-    steps = [error["step"] for error in errors_of(tmp_path / "out")]
-    assert sorted(steps) == ["own", "read", "read"]
-
-
 def test_a_process_that_dies_is_reported_with_its_step_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

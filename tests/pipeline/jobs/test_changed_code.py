@@ -157,23 +157,23 @@ def run_another_job(job: Job, mode: str = "error") -> None:
     assert run_in_process(document).report.state is JobState.SUCCEEDED
 
 
-def test_restart_keeps_the_output_of_another_job(job: Job) -> None:
-    run_another_job(job)
+@pytest.mark.parametrize(
+    ("mode", "texts", "reason"),
+    [
+        ("error", ["a"], "holds the output of another job, other on "),
+        ("append", ["a", "a1"], "holds rows that other on "),
+    ],
+)
+def test_restart_keeps_the_rows_of_another_job(
+    job: Job, mode: str, texts: list[str], reason: str
+) -> None:
+    if mode == "append":
+        job.run()
+    run_another_job(job, mode)
     refused = job.run("--restart")
     assert refused.exit_code == exits.BAD_INPUT
-    assert "holds the output of another job, other on " in refused.stderr
-    assert job.texts() == ["a"]
-    assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
-    assert job.texts() == ["a1"]
-
-
-def test_restart_keeps_rows_that_another_job_has_appended(job: Job) -> None:
-    job.run()
-    run_another_job(job, "append")
-    refused = job.run("--restart")
-    assert refused.exit_code == exits.BAD_INPUT
-    assert "holds rows that other on " in refused.stderr
-    assert job.texts() == ["a", "a1"]
+    assert reason in refused.stderr
+    assert job.texts() == texts
     assert job.run("--restart", mode="overwrite").exit_code == exits.SUCCESS
     assert job.texts() == ["a1"]
 

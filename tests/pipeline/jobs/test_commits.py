@@ -190,30 +190,6 @@ def described(file: Path) -> dict[str, object]:
     return {"name": file.name, "bytes": len(content), "crc32": zlib.crc32(content)}
 
 
-class FullDisk(Writer):
-    """A writer that raises OSError after the first file, as on a full disk."""
-
-    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes]]:
-        yield ".parquet", b"the first file"
-        raise OSError("no space left")
-
-
-class Unencodable(Writer):
-    """A writer that cannot encode a file, although it finds no row that is the cause."""
-
-    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        yield from ParquetWriter("snappy").files(table)
-        raise UnwritableValue("write: column 'n' cannot be encoded (unknown error)")
-
-
-def test_encoding_error_that_is_about_no_row_leaves_no_files(
-    job_pass: JobPass, layout: Layout
-) -> None:
-    with pytest.raises(UnwritableValue, match="unknown error"):
-        committing(job_pass, Unencodable()).put(MIXED, 0)
-    assert data_files(Path(layout.output.path)) == errors_of(layout) == []
-
-
 def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) -> None:
     halves = pa.table({"half": pa.array(np.array([0.5], np.float16)), "n": [1]})
     commit.put(good(0, 0, halves), task=0)
@@ -224,9 +200,25 @@ def test_manifest_has_the_types_of_the_files(commit: Committer, layout: Layout) 
     assert entry.columns[0] == ("half", "float")
 
 
-def test_failed_write_of_data_leaves_no_files(job_pass: JobPass, layout: Layout) -> None:
-    with pytest.raises(OSError, match="no space left"):
-        committing(job_pass, FullDisk()).put(MIXED, task=0)
+class Failing(Writer):
+    """A writer that fails after the first file."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
+        yield from ParquetWriter("snappy").files(table)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no space left"), UnwritableValue("n cannot be encoded, by no row")]
+)
+def test_failed_write_of_data_leaves_no_files(
+    job_pass: JobPass, layout: Layout, error: Exception
+) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        committing(job_pass, Failing(error)).put(MIXED, task=0)
     assert data_files(Path(layout.output.path)) == errors_of(layout) == []
     assert manifest_names(job_pass) == []
 

@@ -116,10 +116,14 @@ def test_decision_for_files(state: OutputState, mode: str, expected: object) -> 
     check(expected, state, mode)
 
 
+@pytest.mark.parametrize("retry", [False, True])
 @table_of(CASES)
-def test_decision_for_files_without_resume(state: OutputState, mode: str, expected: object) -> None:
-    """Only the commits of an unfinished run are affected."""
-    check(CONTINUE if expected == Action.RESUME else expected, state, mode, resume=False)
+def test_decision_for_files_without_resume(
+    state: OutputState, mode: str, expected: object, retry: bool
+) -> None:
+    """Only the commits of an unfinished run are affected, and nothing is retried."""
+    wanted = CONTINUE if expected == Action.RESUME else expected
+    check(wanted, state, mode, retry=retry, resume=False)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +146,6 @@ def test_decision_for_files_with_retry(state: OutputState, mode: str, expected: 
     if state.lease is not None and state.lease.key == LAYOUT.key and state.lease.begun:
         expected = Action.RETRY_FAILED if state.has_failed_rows or not state.complete else DONE
     check(expected, state, mode, retry=True)
-
-
-@table_of(CASES)
-def test_decision_for_files_with_retry_without_resume(
-    state: OutputState, mode: str, expected: object
-) -> None:
-    """A job that starts over retries nothing."""
-    check(
-        CONTINUE if expected == Action.RESUME else expected, state, mode, retry=True, resume=False
-    )
 
 
 @table_of(CASES)

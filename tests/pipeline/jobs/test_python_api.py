@@ -53,7 +53,6 @@ def test_a_run_resumes_restarts_and_retries(messages: Messages) -> None:
 
 
 SHORT = {"name": "short", "filter": "len(text) < 5"}
-JSON = {"format": "json", "path": "out"}
 
 
 @pytest.mark.parametrize("format_", ["sql", "iceberg"])

@@ -13,9 +13,10 @@ from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.documents.minimal import Document
 from support.inputs.table_sources import database, lance_set, saved
-from support.jobs.on_ray import job_document
+from support.jobs.on_ray import errors_of, job_document, run_in_process
 from support.jobs.user_code import step_until
 from support.jobs.without_ray import run_without_ray
+from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 from support.program import run_program
 
@@ -54,7 +55,11 @@ def retried(given: Document, directory: Path) -> Report:
 @pytest.mark.parametrize("format_", ["sql", "huggingface", "lance"])
 def test_retry_of_an_unrepeatable_source_is_refused(tmp_path: Path, format_: str) -> None:
     given = job(tmp_path, format_)
-    assert run_without_ray(given).state == JobState.SUCCEEDED
+    run = run_in_process(given)
+    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (30, 29, 1, 0))
+    assert sorted(row["id"] for row in rows_of(tmp_path / "out")) == [*range(7), *range(8, 30)]
+    (error,) = errors_of(tmp_path / "out")
+    assert (error["path"], error["row"]) == (f"{format_}:0", 7)
     if format_ == "lance":  # its versions can be distinguished
         lance.write_dataset(pa.Table.from_pylist(ROWS[:3]), tmp_path / "a.lance", mode="append")
     before = everything(tmp_path / "out")

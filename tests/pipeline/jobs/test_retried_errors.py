@@ -62,14 +62,6 @@ def test_retry_reads_failed_rows_only(document: Document, tmp_path: Path) -> Non
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
-def test_rows_that_fail_again_are_stored_once(document: Document, tmp_path: Path) -> None:
-    run_in_process(document)
-    run = again(document)
-    assert (run.report.state, run.counts) == (JobState.SUCCEEDED, (60, 54, 6, 0))
-    ids = [error["id"] for error in errors_of(tmp_path / "out")]
-    assert len(ids) == len(set(ids)) == 6
-
-
 def test_exploded_row_is_retried_as_a_whole(document: Document, tmp_path: Path) -> None:
     """One of its parts has failed. The other parts are in the output."""
     words = {"name": "words", "python": {"callable": "own_code:words", "method": "flatMap"}}

@@ -112,12 +112,6 @@ def test_duplicate_part_excludes_the_row() -> None:
     assert resolve_overlaps([one, other, one]) == []
 
 
-def test_parts_of_a_whole_row_do_not_count() -> None:
-    full = holding({(0, 1)})
-    parts = [holding(parts={(0, 1): 2}), holding(parts={(0, 1): 2})]
-    assert resolve_overlaps([*parts, full]) == [full]
-
-
 def test_uncounted_parts_exclude_their_whole_piece() -> None:
     """Row 2 is complete, but an entry counts as a whole or not at all."""
     both = holding(parts={(0, 1): 1, (0, 2): 1})
@@ -132,12 +126,6 @@ def test_thousands_of_overlapping_entries_are_resolved() -> None:
     cut = [entry([(0, 10 * n, 10 * n + 10)]) for n in range(2000)]
     across = [entry([(0, 10 * n + 5, 10 * n + 15)]) for n in range(2000)]
     assert resolve_overlaps([*cut, *cut, *across]) == cut
-
-
-def test_overlapping_chunks_of_a_duplicate_task_do_not_count() -> None:
-    """The two executions have cut the rows at different places. No chunk that counts overlaps."""
-    chunks = [entry([(0, first, first + 10)]) for first in (0, 4, 10, 14, 20, 24)]
-    assert resolve_overlaps(chunks) == chunks[::2]
 
 
 def brute_force_gaps(

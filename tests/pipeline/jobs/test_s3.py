@@ -58,13 +58,19 @@ class TestJobs:
         return done.stderr
 
     @pytest.mark.usefixtures("own_code")
-    def test_job_copies_rows_from_s3_to_s3(self, s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    def test_job_copies_rows_from_s3_to_s3(
+        self, s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # only the job names the server, as if input and output were on different servers
+        storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        monkeypatch.setenv("AWS_REGION", "nowhere-1")
         job = job_document(
             "s3",
             f"s3://{bucket}/in/",
             f"s3://{bucket}/out/",
-            read={"options": {"includePaths": True}},
-            write={"format": "parquet"},
+            read={"options": {"includePaths": True}, "storage": storage},
+            write={"format": "parquet", "storage": storage},
             steps=STEPS,
             errors={"maxRows": 1},
         )
@@ -87,16 +93,10 @@ class TestJobs:
 
     @pytest.mark.usefixtures("own_code")
     def test_job_copies_rows_from_disk_to_s3(
-        self, s3: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, s3: S3Server, bucket: str, tmp_path: Path
     ) -> None:
         write_lines(tmp_path / "in", {"a.txt": GOOD})
-        # only the job names the server, as if input and output were on different servers
-        storage = {"endpoint": s3.endpoint, "region": "us-east-1"}
-        job = job_document(
-            "up", "in", f"s3://{bucket}/result", steps=STEPS, write={"storage": storage}
-        )
-        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        monkeypatch.setenv("AWS_REGION", "nowhere-1")
+        job = job_document("up", "in", f"s3://{bucket}/result", steps=STEPS)
         assert "text: one" in self.run(job, tmp_path)
         objects = s3.objects(bucket, "result/")
         assert sorted(row["text"] for row in json_rows(objects, "result/part-")) == GOOD

@@ -86,13 +86,3 @@ def test_file_whose_rows_are_not_known_may_have_more() -> None:
     assert holdings.missing(Sizes(1, {})) == {0: [(5, None)]}
     assert Sizes(1, {}).total is None
     assert holdings.beyond(Sizes(1, {})) == []
-
-
-def test_partial_rows_are_missing_or_extra() -> None:
-    half = (0, 0, FULL_SHARE // 2)
-    one = Sizes(1, {0: 1})
-    assert AccountedRows.of([entry([], [half])]).missing(one) == {0: [(0, 1)]}
-    assert AccountedRows.of([entry([], [half]), entry([], [half])]).repeated == []
-    thrice = AccountedRows.of([entry([], [half])] * 3)
-    assert (thrice.missing(one), thrice.repeated) == ({}, [(0, 0, 1)])
-    assert AccountedRows.of([entry([(0, 0, 1)]), entry([], [half])]).repeated == [(0, 0, 1)]

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import transformers as hf
-from tokenizers import pre_tokenizers
 
 from support.models.tiny_transformers import CHARACTERS, characters
 
@@ -96,44 +95,6 @@ def _save(model: Any, folder: Path) -> None:
             if weights.ndim > 1:
                 weights.normal_(0, 0.3)
     model.save_pretrained(folder)
-
-
-SPECIAL = [
-    "<|startoftranscript|>", "<|en|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>",
-    "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>",
-]  # fmt: skip
-
-
-def write_whisper(folder: Path) -> str:
-    """Write a speech recognizer for windows of 30 seconds, and return its folder."""
-    letters = {letter: at for at, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    end = len(letters)
-    tokenizer = hf.WhisperTokenizer(vocab={**letters, "<|endoftext|>": end}, merges=[])
-    tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
-    tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(1501)])
-    ids = dict(zip(SPECIAL, tokenizer.convert_tokens_to_ids(SPECIAL), strict=True))
-    ends = {"pad_token_id": end, "bos_token_id": end, "eos_token_id": end}
-    start = ids["<|startoftranscript|>"]
-    config = hf.WhisperConfig(
-        vocab_size=len(tokenizer), num_mel_bins=16, d_model=16, encoder_layers=1, decoder_layers=1,
-        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16,
-        decoder_ffn_dim=16, max_target_positions=64, decoder_start_token_id=start, **ends,
-    )  # fmt: skip
-    model = hf.WhisperForConditionalGeneration(config)
-    given = {
-        "no_timestamps_token_id": ids["<|notimestamps|>"], "lang_to_id": {"<|en|>": ids["<|en|>"]},
-        "task_to_id": {"transcribe": ids["<|transcribe|>"]}, "is_multilingual": True,
-        "language": "en", "task": "transcribe", "max_length": 24, "alignment_heads": [[0, 0]],
-        "max_initial_timestamp_index": 50, "begin_suppress_tokens": [end], "suppress_tokens": [],
-        "prev_sot_token_id": ids["<|startofprev|>"], "return_timestamps": False,
-        "_from_model_config": False,
-    }  # fmt: skip
-    for name, value in given.items():
-        setattr(model.generation_config, name, value)
-    _save(model, folder)
-    extractor = hf.WhisperFeatureExtractor(feature_size=16)
-    hf.WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
-    return str(folder)
 
 
 def write_wave_classifier(folder: Path, norm: str, *, mask: bool) -> str:

@@ -244,6 +244,76 @@ def speech_recognizer(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
+_SPOKEN = [
+    "<|endoftext|>",
+    "<|startoftranscript|>",
+    "<|en|>",
+    "<|translate|>",
+    "<|transcribe|>",
+    "<|startoflm|>",
+    "<|startofprev|>",
+    "<|nospeech|>",
+    "<|notimestamps|>",
+]
+"""The special tokens of Whisper."""
+
+
+def whisper(folder: Path) -> None:
+    """Write a model such as Whisper that hears windows of one second instead of 30."""
+    vocabulary = {
+        token: number for number, token in enumerate([*string.ascii_lowercase, "\u0120", *_SPOKEN])
+    }
+    tokenizer = hf.WhisperTokenizer(vocab=vocabulary, merges=[], language="en", task="transcribe")
+    tokenizer.add_special_tokens({"additional_special_tokens": _SPOKEN[1:]})
+    tokenizer.add_tokens([f"<|{number * 0.02:.2f}|>" for number in range(51)])
+    tokenizer.save_pretrained(folder)
+    hf.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
+    ids = {token.strip("<|>"): tokenizer.convert_tokens_to_ids(token) for token in _SPOKEN}
+    end = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), ids["endoftext"])
+    layers = {
+        f"{side}_{what}": n
+        for side in ("encoder", "decoder")
+        for what, n in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
+    }
+    config = hf.WhisperConfig(
+        **layers,
+        **end,
+        d_model=16,
+        num_mel_bins=8,
+        max_source_positions=50,
+        max_target_positions=40,
+        vocab_size=len(tokenizer),
+        decoder_start_token_id=ids["startoftranscript"],
+        init_std=0.5,
+        suppress_tokens=None,
+        begin_suppress_tokens=None,
+    )
+    model = hf.WhisperForConditionalGeneration(config)
+    model.generation_config = _whisper_generation(ids, **end)
+    model.save_pretrained(folder)
+
+
+def _whisper_generation(ids: dict[str, int], **end: int) -> Any:
+    config = hf.GenerationConfig(
+        **end, decoder_start_token_id=ids["startoftranscript"], max_length=30
+    )
+    fields = {
+        "is_multilingual": True,
+        "language": "en",
+        "task": "transcribe",
+        "lang_to_id": {"<|en|>": ids["en"]},
+        "task_to_id": {task: ids[task] for task in ("transcribe", "translate")},
+        "no_timestamps_token_id": ids["notimestamps"],
+        "prev_sot_token_id": ids["startofprev"],
+        "alignment_heads": [[0, 0]],
+        "max_initial_timestamp_index": 50,
+        "return_timestamps": False,
+    }
+    for name, value in fields.items():
+        setattr(config, name, value)
+    return config
+
+
 def audio_text_model(folder: Path) -> None:
     """Write a model that embeds audio and text in the same space."""
     config = hf.ClapConfig(

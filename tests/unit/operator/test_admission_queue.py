@@ -55,20 +55,6 @@ def queue() -> Queue:
     return Queue(1)
 
 
-def test_no_job_waits_without_a_limit() -> None:
-    queue = Queue()
-    queue.wait("a")
-    assert queue.admission_queue.decide(("team", "a")) is None
-
-
-def test_older_job_starts_first(queue: Queue) -> None:
-    queue.wait("a", "b")
-    assert (queue.starts("a"), queue.starts("b")) == (True, False)
-    admission = queue.admission_queue.decide(("team", "b"))
-    assert admission is not None
-    assert admission.ahead == 1
-
-
 def test_priority_may_change_while_a_job_waits(queue: Queue) -> None:
     queue.wait("a", created_at="1")
     queue.wait("b", created_at="2")

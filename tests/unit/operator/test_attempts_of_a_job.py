@@ -15,7 +15,6 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.reconcile.retention import END_SECONDS
 from batchinference_operator.status.attempts import (
     MAX_ATTEMPTS,
     add_attempt,
@@ -106,15 +105,6 @@ def test_failed_ray_job_is_removed_after_its_end_is_recorded() -> None:
     assert actions.requeue_after == POLL_SECONDS, "the backoff does not delay the removal"
 
 
-@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
-def test_finished_job_is_requeued_without_any_event(state: JobState) -> None:
-    loop = ReconcileLoop(retry={"maxAttempts": 1})
-    loop.run()
-    loop.set_report(state, message="node lost")
-    assert loop.reconcile().requeue_after == 0
-    assert loop.reconcile().requeue_after == END_SECONDS
-
-
 def test_next_attempt_waits_for_the_removal_and_has_its_own_token() -> None:
     loop = failed_once()
     loop.reconcile()
@@ -173,16 +163,6 @@ def test_ended_ray_job_stays_and_its_cluster_is_released() -> None:
     )
     loop.reconcile()
     assert set(loop.ray_jobs) == {"job-1", "job-2"}
-
-
-def test_progress_does_not_decrease_with_the_next_attempt() -> None:
-    loop = ReconcileLoop(retry=AT_ONCE)
-    loop.run(rows=70)
-    loop.fail()
-    loop.remove()
-    loop.run(rows=5)
-    assert loop.status["progress"]["rows"] == 70
-    assert loop.attempt["rows"] == 5
 
 
 def test_job_fails_when_no_attempt_is_left() -> None:
@@ -294,13 +274,6 @@ def test_deleting_unrecorded_ray_job_is_waited_for(loop: ReconcileLoop) -> None:
     loop.ray_jobs["job-1"]["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
     actions = loop.reconcile()
     assert (actions.create, actions.status, actions.requeue_after) == ((), None, POLL_SECONDS)
-
-
-def test_end_missed_by_the_operator_is_recorded(loop: ReconcileLoop) -> None:
-    loop.start()
-    loop.set_kuberay_status(**{**RUNNING, **SUCCEEDED})
-    loop.reconcile(86_400)
-    assert (loop.phase, loop.attempt["outcome"]) == ("Succeeded", "Succeeded")
 
 
 def test_attempt_ends_once() -> None:

@@ -39,19 +39,6 @@ async def test_job_runs_from_creation_to_complete(harness: Harness, lag: dict[st
 
 
 @in_virtual_time
-async def test_job_waits_until_the_ray_jobs_of_its_namespace_are_listed(harness: Harness) -> None:
-    """Otherwise a second attempt could start while a RayJob that no list contains yet runs."""
-    async with harness.operator() as controller:
-        controller.is_listed = lambda namespace: namespace != NAMESPACE
-        harness.cluster.apply()
-        await asyncio.sleep(100)
-        assert harness.calls == []
-        controller.is_listed = lambda _: True
-        controller.requeue_waiting_for_list(NAMESPACE)
-        await until(lambda: harness.phase() == "Starting", 10)
-
-
-@in_virtual_time
 async def test_finished_job_causes_no_calls(harness: Harness) -> None:
     async with harness.operator() as controller:
         await harness.finish_job()

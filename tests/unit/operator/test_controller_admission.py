@@ -222,7 +222,7 @@ async def test_concurrency_limit_holds_despite_faults_and_restarts(seed: int) ->
 async def test_job_that_waits_for_the_list_of_ray_jobs_keeps_its_position(harness: Harness) -> None:
     started = watch_ray_jobs(harness)
     async with harness.operator(config=at_most(1)) as controller:
-        controller.is_listed = lambda _: False
+        controller.is_listed = lambda namespace: namespace != NAMESPACE
         await apply_in_order(harness, "job-a", "job-b")
         controller.is_listed = lambda _: True
         controller.queue.add((NAMESPACE, "job-b"))

@@ -22,7 +22,7 @@ from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, WRITE_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
-from support.operator.harness import LAGS, Harness
+from support.operator.harness import Harness
 from support.operator.objects import CONFIG, NAMESPACE, UID, owner, ray_job_body, report
 from support.operator.virtual_time import BEGINNING, in_virtual_time, until
 
@@ -39,18 +39,6 @@ async def test_deleted_job_is_forgotten(harness: Harness, unseen: bool) -> None:
         calls = len(harness.calls)
         await asyncio.sleep(10_000)
         assert len(harness.calls) == calls
-
-
-@pytest.mark.parametrize("lag", LAGS, ids=str)
-@in_virtual_time
-async def test_late_watch_does_not_mean_a_deleted_ray_job(
-    harness: Harness, lag: dict[str, float]
-) -> None:
-    async with harness.operator(lag=lag):
-        harness.cluster.apply()
-        await asyncio.sleep(100)
-    assert harness.phase() == "Starting"
-    assert harness.phases == ["Starting"]
 
 
 @in_virtual_time

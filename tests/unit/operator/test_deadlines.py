@@ -72,15 +72,6 @@ def test_first_row_ends_the_pending_and_starts_the_stall_deadline() -> None:
         assert loop.phase == phase
 
 
-def test_pod_problem_is_the_cause_of_a_pending_timeout() -> None:
-    loop = limited(pending="10m")
-    loop.start()
-    loop.pods = pods_with_problem("ImagePullBackOff", "no such image")
-    loop.reconcile(600)
-    assert state(loop) == ("Failed", "ImagePull")
-    assert loop.message.endswith("pending 10m: pod job-1-worker: no such image")
-
-
 def test_active_deadline_applies_to_each_attempt() -> None:
     loop = ReconcileLoop(deadlines={"active": "1h"}, retry={"backoff": {"initial": "0s"}})
     loop.run()
@@ -122,15 +113,6 @@ def test_timeout_names_the_stage_or_the_pod_problem(
     loop.pods = pods
     loop.reconcile(300)
     messages.check(loop.attempt["message"])
-
-
-def test_each_new_row_restarts_the_stall_deadline() -> None:
-    loop = limited(stall="5m")
-    loop.run(rows=10)
-    for rows in range(11, 20):
-        loop.set_report(JobState.RUNNING, rows=rows)
-        loop.reconcile(299)
-        assert loop.phase == "Running", rows
 
 
 def test_restarted_driver_must_finish_rows_within_the_stall_deadline() -> None:
@@ -180,14 +162,6 @@ def test_silent_driver_is_subject_to_the_deadlines(deadline: str, rows: int) -> 
     loop.reconcile(1)
     assert loop.attempt["outcome"] == "Failed"
     assert f"deadlines.{deadline}" in loop.attempt["message"]
-
-
-def test_unreachable_driver_does_not_reset_the_rows() -> None:
-    loop = limited(stall="5m")
-    loop.run(rows=900)
-    loop.report = None
-    loop.reconcile(200)
-    assert loop.attempt["rows"] == 900
 
 
 @pytest.mark.parametrize("deadline", ["pending", "stall"])
@@ -265,17 +239,6 @@ def test_running_job_is_requeued_at_its_deadline() -> None:
     loop = limited(stall="1s")
     loop.run()
     assert loop.reconcile().requeue_after == 1 < POLL_SECONDS
-
-
-def test_deadline_may_change_while_the_job_runs() -> None:
-    loop = limited(active="1h")
-    loop.run()
-    loop.spec["deadlines"] = {"active": "2h"}
-    loop.reconcile(3600)
-    assert loop.phase == "Running"
-    loop.spec["deadlines"] = {}
-    loop.reconcile(36_000)
-    assert loop.phase == "Running"
 
 
 def test_pending_deadline_holds_in_an_attempt_that_resumes() -> None:

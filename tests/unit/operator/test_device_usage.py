@@ -122,20 +122,6 @@ def test_cluster_of_a_deleted_ray_job_is_charged_from_the_start_of_the_attempt(
     assert used(loop) == (10, 20)
 
 
-def test_usage_of_a_job_is_the_sum_of_its_attempts() -> None:
-    loop = ReconcileLoop(retry={"maxAttempts": 5, "backoff": {"initial": "0s"}})
-    for attempt in range(1, 4):
-        loop.run()
-        began = (loop.now - BEGINNING).total_seconds()
-        loop.pods = (pod(since=began, attempt=attempt),)
-        loop.reconcile(33.3)
-        loop.fail()
-        loop.remove()
-        loop.pods = ()
-    attempts = loop.status["attempts"]
-    assert used(loop)[0] == sum(attempt.get("deviceSeconds", 0) for attempt in attempts) > 90
-
-
 MOMENTS = st.lists(st.floats(0.01, 40), max_size=30)
 PODS = st.lists(
     st.builds(
@@ -274,9 +260,3 @@ def test_platform_limit_applies_to_every_job(own: dict[str, float]) -> None:
     loop.limit(device_hours=1.0)
     loop.reconcile(900)
     assert loop.reason == "LimitExceeded"
-
-
-def test_job_without_limit_continues() -> None:
-    loop = running(cluster={})
-    loop.reconcile(1_000_000)
-    assert loop.phase == "Running"

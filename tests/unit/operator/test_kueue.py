@@ -204,10 +204,3 @@ def test_worker_that_is_replaced_is_released_and_the_deadlines_continue() -> Non
     assert loop.reconcile(1).release_pods is not None
     gate(loop, 600)
     assert loop.attempt["cause"] == "DeadlineExceeded"
-
-
-def test_gated_pod_does_not_delay_a_job_that_finishes_rows() -> None:
-    loop = ReconcileLoop(cluster={"queueName": "gpu"})
-    loop.run(rows=10)
-    gate(loop)
-    assert (loop.phase, loop.reason, loop.attempt["rows"]) == ("Running", "Running", 10)

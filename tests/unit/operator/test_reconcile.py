@@ -137,21 +137,6 @@ def test_defaults_of_the_operator_are_rendered_or_named_if_missing() -> None:
     assert "spec.cluster.image" in message(actions)
 
 
-def test_missing_ray_job_of_a_planned_attempt_is_created_again() -> None:
-    first = act(Observed(job()))
-    actions = act(Observed(planned_job()))
-    assert actions.create == first.create
-    assert actions.status is None
-
-
-def test_start_continues_after_a_lost_status_write() -> None:
-    """The RayJob is not created again, because a quota may refuse it."""
-    starting = {"job-1": view(**INITIALIZING)}
-    first, again = (act(Observed(each, starting)) for each in (planned_job(), job()))
-    assert [body["kind"] for body in again.create] == ["Secret"]
-    assert (again.create, again.status) == (first.create, first.status)
-
-
 def test_token_secret_is_created_when_the_ray_job_is_observed() -> None:
     seen = view(**INITIALIZING)
     actions = act(Observed(planned_job(), {"job-1": seen}))

@@ -26,10 +26,10 @@ _WAITING = {
         "Compare the message with the quota of the ClusterQueue.",
     ),
     Waiting.NAME_TAKEN: Entry(
-        "a RayJob with the name of the job's RayJob exists and belongs to something else",
-        "If the message names a deleted BatchInference, wait: its RayJob is being deleted. "
-        "Otherwise delete that RayJob, or give the job [another name]"
-        "(cluster.md#run-a-failed-job-again).",
+        "another RayJob has the name of the job's RayJob, such as one that "
+        "`kubectl delete --cascade=orphan` left",
+        "Wait if the message says so. Otherwise delete that RayJob: the job then starts. Or give "
+        "the job [another name](cluster.md#run-a-failed-job-again).",
     ),
     Waiting.API_SERVER_UNAVAILABLE: Entry(
         "the API server, or a webhook that it calls, has not answered for a minute",

@@ -29,6 +29,7 @@ from plugins.messages import Messages
 from support.documents.parsed import spec_of
 from support.jobs.table_writes import TableTarget, in_order
 from support.outputs.builders import succeeded_report
+from support.outputs.other_writers import create_empty
 from support.outputs.tables import catalog_of
 
 
@@ -49,6 +50,13 @@ def test_missing_columns_are_added(target: TableTarget) -> None:
     target.run(rows_of(id=[0]))
     target.run(rows_of(id=[1], new=["x"]), name="more", mode="append")
     assert target.rows() == [{"id": 0, "new": None}, {"id": 1, "new": "x"}]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg", "lance"], indirect=True)
+def test_empty_table_gets_new_columns_in_mode_error(target: TableTarget) -> None:
+    create_empty(target.kind, target.folder)
+    assert target.run(rows_of(id=[0], text=["a"]))
+    assert target.rows() == [{"id": 0, "text": "a"}]
 
 
 @pytest.mark.parametrize("target", ["delta", "iceberg", "sql"], indirect=True)

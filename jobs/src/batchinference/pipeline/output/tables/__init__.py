@@ -25,6 +25,7 @@ from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     TableFiles,
+    has_rows_error,
     table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import (
@@ -200,6 +201,12 @@ class Table(Writer, CommittedTable):
 
     def holds_rows(self) -> bool:
         return len(self.rows(1)) > 0
+
+    def check_rows(self, existing: Any, write: WriteTable) -> None:
+        """Raise BadOutput if the mode is `error` and an opened table has rows. Each try of a commit
+        checks the version that it changes, because others may have added rows to it."""
+        if write.mode == "error" and len(self.head(existing, 1)) > 0:
+            raise has_rows_error(write)
 
 
 def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:

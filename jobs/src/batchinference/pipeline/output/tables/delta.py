@@ -6,12 +6,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
@@ -34,6 +35,7 @@ class DeltaLakeTable(MergingTable):
     parquet = ParquetWriter("snappy")
 
     def __init__(self, write: WriteDelta) -> None:
+        self._write = write
         address = Location(write.path, write.storage)
         self._address = address.without_links_below(address)
         self._adds = write.adds
@@ -97,22 +99,25 @@ class DeltaLakeTable(MergingTable):
         yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(batches))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        conflicts = (CommitFailedError,) if self._adds else ()
-        fence.retry_conflicts(lambda: self._register(rows, fence), conflicts)
+        fence.retry_conflicts(lambda: self._register(rows, fence), (CommitFailedError,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of the same transaction IDs
         marks = fence.commit_id, fence.series_id
         transactions = [Transaction(_application(mark), 1) for mark in marks]
-        properties = CommitProperties(app_transactions=transactions)
+        # the modes error and overwrite commit only to the version that is opened here: rows that
+        # others add meanwhile would not be checked, and would get the new schema
+        retries = None if self._adds else 0
+        properties = CommitProperties(max_commit_retries=retries, app_transactions=transactions)
         if rows.keys is not None:
             self._merge(table or self._empty(rows), rows, properties, fence)
         elif table is None:
             self._create(rows, properties, fence)
         elif rows.files:
-            self._write(table, rows, properties, fence)
+            self._put(table, rows, properties, fence)
         elif not self._adds and not fence.has_committed(partial(self.commit_count_in, table)):
+            self.check_rows(table, self._write)
             fence.check()
             table.delete(commit_properties=properties)
 
@@ -120,16 +125,27 @@ class DeltaLakeTable(MergingTable):
         if not (schema := typed_columns(self.columns(rows), self.partition_by)):
             return
         fence.check()
-        create_table_with_add_actions(  # fails if another writer has created the table
-            self._address.library_uri,
-            Schema.from_arrow(schema),
-            rows.files,
-            partition_by=list(self.partition_by) or None,
-            storage_options=self._address.storage_options,
-            commit_properties=properties,
-        )
+        with self._conflict_if_created():
+            create_table_with_add_actions(
+                self._address.library_uri,
+                Schema.from_arrow(schema),
+                rows.files,
+                partition_by=list(self.partition_by) or None,
+                storage_options=self._address.storage_options,
+                commit_properties=properties,
+            )
 
-    def _write(
+    @contextmanager
+    def _conflict_if_created(self) -> Iterator[None]:
+        """Convert an error into CommitFailedError if another writer has created the table."""
+        try:
+            yield
+        except DeltaError as error:
+            if self.existing() is None:
+                raise
+            raise CommitFailedError(str(error)) from error
+
+    def _put(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
         self._check_partitions_kept(table)
@@ -138,6 +154,7 @@ class DeltaLakeTable(MergingTable):
             schema = self._widen(table, schema)
         if fence.has_committed(partial(self.commit_count_in, table)):
             return
+        self.check_rows(table, self._write)
         fence.check()
         table.create_write_transaction(
             rows.files,
@@ -149,13 +166,14 @@ class DeltaLakeTable(MergingTable):
 
     def _empty(self, rows: TableFiles) -> DeltaTable:
         """Create the table without rows unless it exists, and return it."""
-        return DeltaTable.create(
-            self._address.library_uri,
-            Schema.from_arrow(typed_columns(self.columns(rows), self.partition_by)),
-            mode="ignore",
-            partition_by=list(self.partition_by) or None,
-            storage_options=self._address.storage_options,
-        )
+        with self._conflict_if_created():
+            return DeltaTable.create(
+                self._address.library_uri,
+                Schema.from_arrow(typed_columns(self.columns(rows), self.partition_by)),
+                mode="ignore",
+                partition_by=list(self.partition_by) or None,
+                storage_options=self._address.storage_options,
+            )
 
     def _merge(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence

@@ -40,7 +40,6 @@ from batchinference.spec.write import WriteIceberg
 class IcebergTable(MergingTable):
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
-        self._adds = write.adds
         self.key = tuple(write.key or ())
         self._merging: IcebergMerge | None = None
         self.partition_by = tuple(write.partition_by or ())
@@ -151,8 +150,9 @@ class IcebergTable(MergingTable):
             return
         # no retries by pyiceberg, because it would not check the marks of the new commits
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        self.check_rows(table, self._write)
         with table.transaction() as transaction:
-            if not self._adds:
+            if self._write.mode == "overwrite":
                 transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
             if rows.files:
                 _widen(transaction, table, typed_columns(rows.schema, self.partition_by))

@@ -243,6 +243,23 @@ class TestIceberg:
             values = table.scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
             assert sorted(values) == ids, kind
 
+    @pytest.mark.parametrize("filled", [False, True], ids=["new", "unpartitioned before"])
+    def test_append_to_an_iceberg_table_with_changed_partitions_is_refused(
+        self, target: TableTarget, filled: bool, messages: Messages
+    ) -> None:
+        """pyiceberg would put the null into the partition of the other row."""
+        rows = rows_of(id=[1, 2], kind=["cat", None])
+        if filled:
+            target.run(rows, name="before", mode="append")
+        commit = before_commit(target, rows, mode="append")
+        catalog = catalog_of(target.folder)
+        table = catalog.create_table_if_not_exists("ns.rows", rows.schema)
+        with table.update_spec() as update:
+            update.add_identity("kind")
+        with messages.raises(BadOutput):
+            commit()
+        assert target.rows() == (rows.to_pylist() if filled else [])
+
     def test_partition_transforms_are_rejected(
         self, target: TableTarget, messages: Messages
     ) -> None:

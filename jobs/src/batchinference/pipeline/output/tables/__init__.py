@@ -244,6 +244,20 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
     return tuple(existing)
 
 
+def check_partitions_kept(
+    field: str, table: str, before: Sequence[str], now: Sequence[str]
+) -> None:
+    """Raise BadOutput if the partition columns of a table are no longer those of the files, because
+    readers would then see or look for other values in the changed columns."""
+    if list(before) != list(now):
+        columns, earlier = ", ".join(now) or "none", ", ".join(before) or "none"
+        raise BadOutput(
+            f"write.{field}: the partition columns of the table {table} have changed during the "
+            f"job ({columns}, before {earlier}). Restore them and run the job again, or choose "
+            f"another {field}"
+        )
+
+
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
     """Return the schema without columns of type null: readers return null for a missing column.
     Partition columns of type null are kept and become text, as do nulls in lists and structs."""

@@ -18,7 +18,12 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_split import partitions
-from batchinference.pipeline.output.tables import lake_types, partitions_of, typed_columns
+from batchinference.pipeline.output.tables import (
+    check_partitions_kept,
+    lake_types,
+    partitions_of,
+    typed_columns,
+)
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, tables_in
@@ -148,7 +153,8 @@ class DeltaLakeTable(MergingTable):
     def _put(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
-        self._check_partitions_kept(table)
+        where, columns = f"at '{self._address.uri}'", table.metadata().partition_columns
+        check_partitions_kept("path", where, self.partition_by, columns)
         schema = typed_columns(rows.schema, self.partition_by)
         if self._adds:
             schema = self._widen(table, schema)
@@ -190,18 +196,6 @@ class DeltaLakeTable(MergingTable):
         merged = table.merge(source, same, "source", "target", commit_properties=properties)
         # with the update clause, there is always a commit, even if no row is inserted
         merged.when_matched_update(values).when_not_matched_insert(values).execute()
-
-    def _check_partitions_kept(self, table: DeltaTable) -> None:
-        """Raise BadOutput if the partition columns of the table are no longer those of the files,
-        because Delta would then read null in the changed partition columns."""
-        columns = table.metadata().partition_columns
-        if columns != list(self.partition_by):
-            raise BadOutput(
-                f"write.path: the partition columns of the table at '{self._address.uri}' have "
-                f"changed during the job ({', '.join(columns) or 'none'}, before "
-                f"{', '.join(self.partition_by) or 'none'}). Restore them and run the job again, "
-                "or choose another path"
-            )
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
         """Add columns of `schema` to the table if it lacks them. Return the table's new schema."""

@@ -93,3 +93,32 @@ def test_table_that_another_job_creates_at_the_same_moment_is_used(target: Table
     fence = Fence("in", "of in", lambda: target.execute(create))
     target.table().register(files, fence)
     assert target.rows() == [{"id": 1, "more": None}]
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_two_jobs_that_need_the_table_for_themselves_conflict(
+    target: TableTarget, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one commits while the first one has read the table, but not inserted its row."""
+    target.execute("CREATE TABLE rows (id BIGINT)")
+    first = staged(target, "first", pa.table({"id": [1]}))
+    second = staged(target, "second", pa.table({"id": [2]}))
+    tables = {name: target.table(mode=mode) for name in ("first", "second")}
+    real, others = sql.batches_in, iter([second])
+
+    def commit(name: str, files: TableFiles) -> None:
+        tables[name].register(files, Fence(name, f"of {name}", lambda: None))
+
+    def batches(file: Location, count: int) -> Iterator[pa.RecordBatch]:
+        for files in others:
+            commit("second", files)
+        yield from real(file, count)
+
+    monkeypatch.setattr(sql, "batches_in", batches)
+    if mode == "error":
+        with pytest.raises(BadOutput, match="has rows already"):
+            commit("first", first)
+    else:
+        commit("first", first)
+    assert target.rows() == [{"id": 2 if mode == "error" else 1}]

@@ -175,13 +175,20 @@ class SqlTable(MergingTable):
         creates = is_new and engine.dialect.name in TRANSACTIONAL
         if is_new and not creates:  # creating a table would end the transaction
             _create_new(table, engine)
-        with engine.begin() as connection:
+        with self._isolated(engine).begin() as connection:
             # the primary key of the marks allows only one commit per series
             for mark in (fence.series_id, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
             if creates:
                 _create_new(table, connection)
             self._put(connection, table, batches)
+
+    def _isolated(self, engine: sa.Engine) -> sa.Engine:
+        """Return an engine whose transactions conflict if each of two jobs sees a table without the
+        rows of the other: both would then find it empty, or replace only the rows before both."""
+        if self._write.adds or engine.dialect.name != "postgresql":
+            return engine
+        return engine.execution_options(isolation_level="SERIALIZABLE")
 
     def _put(
         self, connection: sa.Connection, table: sa.Table, batches: Iterator[list[Row]]

@@ -187,6 +187,21 @@ def test_vectors_that_do_not_fit_are_refused_before_rows_are_computed(
         target.open(**fields)
 
 
+@pytest.mark.parametrize("fields", [{"distance": "euclidean"}, {"dimensions": 2}], ids=str)
+def test_collection_with_other_vectors_that_another_job_creates_is_refused(
+    target: Target, fields: Row
+) -> None:
+    job = target.open(dimensions=3, distance="dot")
+    vectors = pa.array([[0.0, 2.0, 0.0]], pa.list_(pa.float32()))
+    job.put(pa.table({"id": [1], "vector": vectors}))
+    other = {"dimensions": 3, "distance": "dot", **fields}
+    own = vectors.flatten()[: other["dimensions"]].to_pylist()
+    target.run(pa.table({"id": [2], "vector": [own]}), name="other", **other)
+    with pytest.raises(BadOutput, match=r"has vectors with . numbers and the distance"):
+        job.commit()
+    assert [row["id"] for row in target.store.rows()] == [2]
+
+
 @only_opensearch
 def test_index_without_the_vectors_is_refused(target: Target, messages: Messages) -> None:
     target.run(rows_with(1))

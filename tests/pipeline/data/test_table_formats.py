@@ -29,6 +29,7 @@ from plugins.messages import Messages
 from support.documents.parsed import spec_of
 from support.jobs.table_writes import TableTarget, in_order
 from support.outputs.builders import succeeded_report
+from support.outputs.other_writers import create_empty
 from support.outputs.tables import catalog_of
 
 
@@ -49,6 +50,13 @@ def test_missing_columns_are_added(target: TableTarget) -> None:
     target.run(rows_of(id=[0]))
     target.run(rows_of(id=[1], new=["x"]), name="more", mode="append")
     assert target.rows() == [{"id": 0, "new": None}, {"id": 1, "new": "x"}]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg", "lance"], indirect=True)
+def test_empty_table_gets_new_columns_in_mode_error(target: TableTarget) -> None:
+    create_empty(target.kind, target.folder)
+    assert target.run(rows_of(id=[0], text=["a"]))
+    assert target.rows() == [{"id": 0, "text": "a"}]
 
 
 @pytest.mark.parametrize("target", ["delta", "iceberg", "sql"], indirect=True)
@@ -234,6 +242,23 @@ class TestIceberg:
         for kind, ids in {"cat": [0, 4], "": [5]}.items():
             values = table.scan(f"kind = '{kind}'").to_arrow().column("id").to_pylist()
             assert sorted(values) == ids, kind
+
+    @pytest.mark.parametrize("filled", [False, True], ids=["new", "unpartitioned before"])
+    def test_append_to_an_iceberg_table_with_changed_partitions_is_refused(
+        self, target: TableTarget, filled: bool, messages: Messages
+    ) -> None:
+        """pyiceberg would put the null into the partition of the other row."""
+        rows = rows_of(id=[1, 2], kind=["cat", None])
+        if filled:
+            target.run(rows, name="before", mode="append")
+        commit = before_commit(target, rows, mode="append")
+        catalog = catalog_of(target.folder)
+        table = catalog.create_table_if_not_exists("ns.rows", rows.schema)
+        with table.update_spec() as update:
+            update.add_identity("kind")
+        with messages.raises(BadOutput):
+            commit()
+        assert target.rows() == (rows.to_pylist() if filled else [])
 
     def test_partition_transforms_are_rejected(
         self, target: TableTarget, messages: Messages

@@ -166,8 +166,11 @@ def pass_check() -> None:
     """Pass the check before the commit."""
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("filled", [False, True])
+COMMITS = [(False, mode) for mode in ("error", "append", "overwrite")]
+COMMITS += [(True, mode) for mode in ("append", "overwrite")]
+
+
+@pytest.mark.parametrize(("filled", "mode"), COMMITS)
 def test_table_takes_one_commit_of_a_series(target: TableTarget, filled: bool, mode: str) -> None:
     files = ready_to_commit(target, mode, filled=filled)
     table = target.table(mode=mode)

@@ -1,4 +1,5 @@
-"""Programs that append rows to a table, with the format's own library, while a job writes to it."""
+"""Programs that create a table, or append rows to it, with the library of its format, while a job
+writes to it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,28 @@ from support.outputs.tables import catalog_of
 
 PROCESSES, MOST_ROWS = 4, 25
 """The number of programs, and how many rows each of them appends at most, one by one."""
+
+
+def create_empty(format_: str, path: Path) -> None:
+    """Create the table without rows, unless it exists."""
+    none = pa.schema([("text", pa.string())]).empty_table()
+    if format_ == "delta":
+        import deltalake
+
+        deltalake.write_deltalake(path / "out", none, mode="append")
+    elif format_ == "iceberg":
+        catalog = catalog_of(path)
+        catalog.create_namespace_if_not_exists("ns")
+        catalog.create_table_if_not_exists("ns.rows", none.schema)
+    elif format_ == "lance" and not (path / "out" / "_versions").exists():
+        import lance
+
+        lance.write_dataset(none, path / "out")
+    elif format_ == "sql":
+        import sqlalchemy as sa
+
+        with sa.create_engine(f"sqlite:///{path}/data.db").begin() as connection:
+            connection.execute(sa.text("CREATE TABLE IF NOT EXISTS rows (text TEXT)"))
 
 
 def append(format_: str, path: Path, text: str) -> None:

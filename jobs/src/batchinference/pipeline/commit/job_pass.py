@@ -18,7 +18,6 @@ from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     Fence,
     TableFiles,
-    has_rows_error,
     table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import BadOutput
@@ -211,8 +210,6 @@ class JobPass:
         BadOutput if another run has taken over the output, or if the table refuses the rows."""
         self._write_final_state(final, report)
         with table_errors_as_bad_output():
-            if write.mode == "error" and table.holds_rows():
-                raise has_rows_error(write)
             lease, is_later = self.lease, self.number > 1
             fence = Fence(lease.commit_id, lease.series_id, self.check_lease, is_later)
             table.register(rows, fence)

@@ -25,6 +25,7 @@ from batchinference.pipeline.commit.manifest import DataFile, ManifestEntry
 from batchinference.pipeline.commit.table_commit import (
     CommittedTable,
     TableFiles,
+    has_rows_error,
     table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import (
@@ -201,6 +202,12 @@ class Table(Writer, CommittedTable):
     def holds_rows(self) -> bool:
         return len(self.rows(1)) > 0
 
+    def check_rows(self, existing: Any, write: WriteTable) -> None:
+        """Raise BadOutput if the mode is `error` and an opened table has rows. Each try of a commit
+        checks the version that it changes, because others may have added rows to it."""
+        if write.mode == "error" and len(self.head(existing, 1)) > 0:
+            raise has_rows_error(write)
+
 
 def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:
     """Return the schema that the data files of all entries have. Raises BadOutput if unification
@@ -235,6 +242,20 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
             f"{', '.join(existing) or 'nothing'}. Name the same columns, or leave it out"
         )
     return tuple(existing)
+
+
+def check_partitions_kept(
+    field: str, table: str, before: Sequence[str], now: Sequence[str]
+) -> None:
+    """Raise BadOutput if the partition columns of a table are no longer those of the files, because
+    readers would then see or look for other values in the changed columns."""
+    if list(before) != list(now):
+        columns, earlier = ", ".join(now) or "none", ", ".join(before) or "none"
+        raise BadOutput(
+            f"write.{field}: the partition columns of the table {table} have changed during the "
+            f"job ({columns}, before {earlier}). Restore them and run the job again, or choose "
+            f"another {field}"
+        )
 
 
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:

@@ -6,18 +6,24 @@ import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_split import partitions
-from batchinference.pipeline.output.tables import lake_types, partitions_of, typed_columns
+from batchinference.pipeline.output.tables import (
+    check_partitions_kept,
+    lake_types,
+    partitions_of,
+    typed_columns,
+)
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, tables_in
@@ -34,6 +40,7 @@ class DeltaLakeTable(MergingTable):
     parquet = ParquetWriter("snappy")
 
     def __init__(self, write: WriteDelta) -> None:
+        self._write = write
         address = Location(write.path, write.storage)
         self._address = address.without_links_below(address)
         self._adds = write.adds
@@ -97,22 +104,25 @@ class DeltaLakeTable(MergingTable):
         yield from (pa.table(batch) for batch in pa.RecordBatchReader.from_stream(batches))
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        conflicts = (CommitFailedError,) if self._adds else ()
-        fence.retry_conflicts(lambda: self._register(rows, fence), conflicts)
+        fence.retry_conflicts(lambda: self._register(rows, fence), (CommitFailedError,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         table = self.existing()
         # Delta reports a conflict if a concurrent commit has one of the same transaction IDs
         marks = fence.commit_id, fence.series_id
         transactions = [Transaction(_application(mark), 1) for mark in marks]
-        properties = CommitProperties(app_transactions=transactions)
+        # the modes error and overwrite commit only to the version that is opened here: rows that
+        # others add meanwhile would not be checked, and would get the new schema
+        retries = None if self._adds else 0
+        properties = CommitProperties(max_commit_retries=retries, app_transactions=transactions)
         if rows.keys is not None:
             self._merge(table or self._empty(rows), rows, properties, fence)
         elif table is None:
             self._create(rows, properties, fence)
         elif rows.files:
-            self._write(table, rows, properties, fence)
+            self._put(table, rows, properties, fence)
         elif not self._adds and not fence.has_committed(partial(self.commit_count_in, table)):
+            self.check_rows(table, self._write)
             fence.check()
             table.delete(commit_properties=properties)
 
@@ -120,24 +130,37 @@ class DeltaLakeTable(MergingTable):
         if not (schema := typed_columns(self.columns(rows), self.partition_by)):
             return
         fence.check()
-        create_table_with_add_actions(  # fails if another writer has created the table
-            self._address.library_uri,
-            Schema.from_arrow(schema),
-            rows.files,
-            partition_by=list(self.partition_by) or None,
-            storage_options=self._address.storage_options,
-            commit_properties=properties,
-        )
+        with self._conflict_if_created():
+            create_table_with_add_actions(
+                self._address.library_uri,
+                Schema.from_arrow(schema),
+                rows.files,
+                partition_by=list(self.partition_by) or None,
+                storage_options=self._address.storage_options,
+                commit_properties=properties,
+            )
 
-    def _write(
+    @contextmanager
+    def _conflict_if_created(self) -> Iterator[None]:
+        """Convert an error into CommitFailedError if another writer has created the table."""
+        try:
+            yield
+        except DeltaError as error:
+            if self.existing() is None:
+                raise
+            raise CommitFailedError(str(error)) from error
+
+    def _put(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
     ) -> None:
-        self._check_partitions_kept(table)
+        where, columns = f"at '{self._address.uri}'", table.metadata().partition_columns
+        check_partitions_kept("path", where, self.partition_by, columns)
         schema = typed_columns(rows.schema, self.partition_by)
         if self._adds:
             schema = self._widen(table, schema)
         if fence.has_committed(partial(self.commit_count_in, table)):
             return
+        self.check_rows(table, self._write)
         fence.check()
         table.create_write_transaction(
             rows.files,
@@ -149,13 +172,14 @@ class DeltaLakeTable(MergingTable):
 
     def _empty(self, rows: TableFiles) -> DeltaTable:
         """Create the table without rows unless it exists, and return it."""
-        return DeltaTable.create(
-            self._address.library_uri,
-            Schema.from_arrow(typed_columns(self.columns(rows), self.partition_by)),
-            mode="ignore",
-            partition_by=list(self.partition_by) or None,
-            storage_options=self._address.storage_options,
-        )
+        with self._conflict_if_created():
+            return DeltaTable.create(
+                self._address.library_uri,
+                Schema.from_arrow(typed_columns(self.columns(rows), self.partition_by)),
+                mode="ignore",
+                partition_by=list(self.partition_by) or None,
+                storage_options=self._address.storage_options,
+            )
 
     def _merge(
         self, table: DeltaTable, rows: TableFiles, properties: CommitProperties, fence: Fence
@@ -172,18 +196,6 @@ class DeltaLakeTable(MergingTable):
         merged = table.merge(source, same, "source", "target", commit_properties=properties)
         # with the update clause, there is always a commit, even if no row is inserted
         merged.when_matched_update(values).when_not_matched_insert(values).execute()
-
-    def _check_partitions_kept(self, table: DeltaTable) -> None:
-        """Raise BadOutput if the partition columns of the table are no longer those of the files,
-        because Delta would then read null in the changed partition columns."""
-        columns = table.metadata().partition_columns
-        if columns != list(self.partition_by):
-            raise BadOutput(
-                f"write.path: the partition columns of the table at '{self._address.uri}' have "
-                f"changed during the job ({', '.join(columns) or 'none'}, before "
-                f"{', '.join(self.partition_by) or 'none'}). Restore them and run the job again, "
-                "or choose another path"
-            )
 
     def _widen(self, table: DeltaTable, schema: pa.Schema) -> pa.Schema:
         """Add columns of `schema` to the table if it lacks them. Return the table's new schema."""

@@ -23,6 +23,7 @@ from pyiceberg.transforms import IdentityTransform
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
+    check_partitions_kept,
     common_types,
     lake_types,
     partitions_of,
@@ -40,7 +41,6 @@ from batchinference.spec.write import WriteIceberg
 class IcebergTable(MergingTable):
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
-        self._adds = write.adds
         self.key = tuple(write.key or ())
         self._merging: IcebergMerge | None = None
         self.partition_by = tuple(write.partition_by or ())
@@ -52,7 +52,8 @@ class IcebergTable(MergingTable):
         if existing is None:
             self._check_creation(catalog)
         else:
-            self._check_partitions(existing)
+            name, partitions = f"'{self._write.table}'", self._partitions_in(existing)
+            self.partition_by = partitions_of(name, self.partition_by, partitions)
             self.types = _columns_of(existing)
 
     def convert(self, table: pa.Table) -> pa.Table:
@@ -151,8 +152,12 @@ class IcebergTable(MergingTable):
             return
         # no retries by pyiceberg, because it would not check the marks of the new commits
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        self.check_rows(table, self._write)
+        if not self.key:  # a merge divides the rows by itself
+            name, partitions = f"'{self._write.table}'", self._partitions_in(table)
+            check_partitions_kept("table", name, self.partition_by, partitions)
         with table.transaction() as transaction:
-            if not self._adds:
+            if self._write.mode == "overwrite":
                 transaction.delete(AlwaysTrue(), {} if rows.files else fence.marks)
             if rows.files:
                 _widen(transaction, table, typed_columns(rows.schema, self.partition_by))
@@ -171,7 +176,9 @@ class IcebergTable(MergingTable):
     def _catalog(self) -> Catalog:
         return open_catalog(self._write, self._write.path, self._write.storage, "write")
 
-    def _check_partitions(self, table: ExistingTable) -> None:
+    def _partitions_in(self, table: ExistingTable) -> list[str]:
+        """Return the partition columns of a table. Raises BadOutput if a partition is not by whole
+        values of a column."""
         fields = table.spec().fields
         hidden = [each for each in fields if not isinstance(each.transform, IdentityTransform)]
         if hidden:
@@ -179,8 +186,7 @@ class IcebergTable(MergingTable):
                 f"write.table '{self._write.table}' is partitioned by {hidden[0].transform} of "
                 f"{hidden[0].name}, and only partitions by whole values can be written"
             )
-        existing = [table.schema().find_column_name(field.source_id) or "" for field in fields]
-        self.partition_by = partitions_of(f"'{self._write.table}'", self.partition_by, existing)
+        return [table.schema().find_column_name(field.source_id) or "" for field in fields]
 
 
 def _columns_of(table: ExistingTable) -> pa.Schema:

@@ -37,6 +37,7 @@ class LanceTable(Table):
     parquet = ParquetWriter("zstd", names_of_lists=True)
 
     def __init__(self, write: WriteLance) -> None:
+        self._write = write
         self._address = Location(write.path, write.storage)
         self._append = write.mode == "append"
         self._number_column, self._columns = write.number_column, write.columns or ()
@@ -112,8 +113,10 @@ class LanceTable(Table):
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
         dataset = self.existing()
-        if dataset is not None and fence.has_committed(partial(self.commit_count_in, dataset)):
-            return
+        if dataset is not None:
+            if fence.has_committed(partial(self.commit_count_in, dataset)):
+                return
+            self.check_rows(dataset, self._write)
         if not rows.files and (not rows.schema if dataset is None else self._append):
             return
         if self._number_column:

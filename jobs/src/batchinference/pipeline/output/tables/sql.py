@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.commit.table_commit import Fence, TableFiles
+from batchinference.pipeline.commit.table_commit import Fence, TableFiles, has_rows_error
 from batchinference.pipeline.errors import (
     DATABASES_EXTRA,
     BadOutput,
@@ -38,6 +38,8 @@ MARKS = "batchinference_commits"
 """A table in the user's schema with two rows for each commit: the ID of its pass, and the ID of the
 series (all passes over these rows). The transaction of the job's rows inserts both."""
 INSERT_ROWS = 1000
+TRANSACTIONAL = ("postgresql", "sqlite")
+"""Databases in which a transaction that fails also takes back the tables that it has created."""
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases that distinguish column names by case."""
 _HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
@@ -127,40 +129,81 @@ class SqlTable(MergingTable):
         if (existing is None and not rows.schema) or self._was_committed(fence):
             return
         table = self._new(self.columns(rows)) if existing is None else existing
+        if is_changed := existing is not None and not self._is_known(existing):
+            self.load()
         fence.check()
         try:
-            self._put(engine, table, rows, fence)
+            batches = self._batches(rows, is_changed)
+            self._commit(engine, table, batches, fence, is_new=existing is None)
         except Exception as error:
             if self._was_committed(fence):
                 return
             if is_blocked(error):
                 raise Blocked(_short_message(error)) from None
-            if existing is None and not self.holds_rows():
-                table.drop(engine, checkfirst=True)
-            if isinstance(error, BadOutput):
+            if isinstance(error, (BadOutput, Blocked)):
                 raise
             raise BadOutput(
                 f"write.table: the rows could not be inserted into '{self._write.table}' "
                 f"({_short_message(error)})"
             ) from None
 
-    def _put(self, engine: sa.Engine, table: sa.Table, rows: TableFiles, fence: Fence) -> None:
-        """Insert or merge the rows in one transaction."""
+    def _is_known(self, existing: sa.Table) -> bool:
+        """Return whether an existing table has the columns with which the rows were compared."""
+        return self._existing is not None and _types_in(existing) == _types_in(self._existing)
+
+    def _batches(self, rows: TableFiles, is_changed: bool) -> Iterator[list[Row]]:
+        """Yield the rows of a job. If the table has changed since they were compared with it,
+        compare them again. Raises BadOutput if they do not fit."""
+        for batch in (batch for file in rows.files for batch in batches_in(file, INSERT_ROWS)):
+            table = pa.Table.from_batches([batch])
+            yield (self.convert(table) if is_changed else table).to_pylist()
+
+    def _commit(
+        self,
+        engine: sa.Engine,
+        table: sa.Table,
+        batches: Iterator[list[Row]],
+        fence: Fence,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Put the rows into a table in one transaction, which also creates the table if it is new.
+        After an error, no table is dropped: it may have rows of another job that are not visible
+        yet."""
         marks = self._marks()
-        # before the transaction, because creating a table ends a transaction in some databases
-        for new in (table, marks):
-            _create(new, engine)
-        with engine.begin() as connection:
+        _create(marks, engine)
+        creates = is_new and engine.dialect.name in TRANSACTIONAL
+        if is_new and not creates:  # creating a table would end the transaction
+            _create_new(table, engine)
+        with self._isolated(engine).begin() as connection:
             # the primary key of the marks allows only one commit per series
             for mark in (fence.series_id, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
-            if self._write.mode == "overwrite":
-                connection.execute(sa.delete(table))
-            for batch in (batch for file in rows.files for batch in batches_in(file, INSERT_ROWS)):
-                if self.key:
-                    upsert(connection, table, self.key, batch.to_pylist())
-                else:
-                    connection.execute(sa.insert(table), batch.to_pylist())
+            if creates:
+                _create_new(table, connection)
+            self._put(connection, table, batches)
+
+    def _isolated(self, engine: sa.Engine) -> sa.Engine:
+        """Return an engine whose transactions conflict if each of two jobs sees a table without the
+        rows of the other: both would then find it empty, or replace only the rows before both."""
+        if self._write.adds or engine.dialect.name != "postgresql":
+            return engine
+        return engine.execution_options(isolation_level="SERIALIZABLE")
+
+    def _put(
+        self, connection: sa.Connection, table: sa.Table, batches: Iterator[list[Row]]
+    ) -> None:
+        """Insert or merge rows. Raises BadOutput if the mode is `error` and the table has rows."""
+        first = sa.select(table).limit(1)
+        if self._write.mode == "error" and connection.execute(first).first() is not None:
+            raise has_rows_error(self._write)
+        if self._write.mode == "overwrite":
+            connection.execute(sa.delete(table))
+        for batch in batches:
+            if self.key:
+                upsert(connection, table, self.key, batch)
+            else:
+                connection.execute(sa.insert(table), batch)
 
     def keys_in(self, existing: sa.Table) -> Iterator[pa.Table]:
         columns = [existing.columns[name] for name in self.key]
@@ -232,6 +275,10 @@ class SqlTable(MergingTable):
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
 
 
+def _types_in(table: sa.Table) -> dict[str, str]:
+    return {name: repr(column.type) for name, column in table.columns.items()}
+
+
 def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
     """Return the table with times in UTC, and with UUIDs as texts, except for columns of UUIDs."""
     for index, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
@@ -250,6 +297,17 @@ def _create(table: sa.Table, engine: sa.Engine) -> None:
     except SQLAlchemyError:
         if not sa.inspect(engine).has_table(table.name, schema=table.schema):
             raise
+
+
+def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
+    """Create a table. Raises Blocked if another job has created it, so that the next try compares
+    the rows with its columns."""
+    try:
+        table.create(bind)
+    except SQLAlchemyError as error:
+        if not sa.inspect(bind.engine).has_table(table.name, schema=table.schema):
+            raise
+        raise Blocked(_short_message(error)) from None
 
 
 def _type(kind: pa.DataType) -> Any:

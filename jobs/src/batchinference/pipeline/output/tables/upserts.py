@@ -206,6 +206,8 @@ class UpsertTable(MergingTable):
             self._check_same_key(client, fence, version)
             if self.find_vectors(client) is None:
                 self.create(client, self.name, self.vectors)
+            # another job may have created it, with vectors that this job must not write
+            vectors_of(self._write, self.name, self.find_vectors(client))
             self._put_all(client, rows.files, version, fence)
             self.make_searchable(client)
             fence.check()

@@ -1,0 +1,124 @@
+"""Other jobs use the same new table of a database while a job commits to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from batchinference.pipeline.commit.table_commit import Fence, TableFiles
+from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.tables import sql
+from batchinference.pipeline.storage.location import Location
+from support.jobs.table_writes import TableTarget
+
+MISSING = Location("/missing.parquet")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> TableTarget:
+    of_server = request.param == "postgresql"
+    url = {"url": request.getfixturevalue("postgres")} if of_server else {}
+    return TableTarget(request.param, tmp_path, {"mode": "append", **url})
+
+
+def staged(target: TableTarget, name: str, rows: pa.Table) -> TableFiles:
+    """Return the files of a job that is ready to commit."""
+    job = target.open(rows, name=name, path=str(target.folder / name))
+    return job.place_files(job.check())[1]
+
+
+def register(target: TableTarget, name: str, files: TableFiles) -> None:
+    target.table().register(files, Fence(name, f"of {name}", lambda: None))
+
+
+def test_failed_commit_keeps_the_rows_of_another_job(
+    target: TableTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first job fails, the rows of the second one are not visible yet."""
+    first = staged(target, "first", pa.table({"id": [1]}))
+    second = staged(target, "second", pa.table({"id": [2]}))
+    first = replace(first, files=[*first.files, MISSING])
+    real, inserted = sql.batches_in, Event()
+    pool, others = ThreadPoolExecutor(), list[Future[None]]()
+
+    def batches(file: Location, count: int) -> Iterator[pa.RecordBatch]:
+        if file is MISSING:
+            others.append(pool.submit(register, target, "second", second))
+            inserted.wait(0.5)  # the second job may also wait for the end of this transaction
+        yield from real(file, count)
+        if file in second.files:
+            inserted.set()
+            time.sleep(0.5)
+
+    monkeypatch.setattr(sql, "batches_in", batches)
+    with pool, pytest.raises(BadOutput, match=r"missing\.parquet"):
+        register(target, "first", first)
+    others[0].result()
+    assert target.rows() == [{"id": 2}]
+    assert target.table().commit_count("second")
+
+
+def test_failed_commit_leaves_no_new_table(target: TableTarget) -> None:
+    files = staged(target, "in", pa.table({"id": [1]}))
+    with pytest.raises(BadOutput, match=r"missing\.parquet"):
+        register(target, "in", replace(files, files=[*files.files, MISSING]))
+    assert not sa.inspect(target.engine()).has_table("rows")
+    register(target, "in", files)
+    assert target.rows() == [{"id": 1}]
+
+
+@pytest.mark.parametrize("mode", ["error", "append", "overwrite"])
+def test_rows_are_compared_with_a_table_that_another_job_creates(
+    target: TableTarget, mode: str
+) -> None:
+    """The database would store another value."""
+    job = target.open(pa.table({"id": [1], "n": [1.5]}), mode=mode)
+    target.execute("CREATE TABLE rows (id BIGINT, n INTEGER)")
+    with pytest.raises(BadOutput, match=r"column 'n' is INTEGER.*has integers only"):
+        job.commit()
+    assert target.rows() == []
+
+
+def test_table_that_another_job_creates_at_the_same_moment_is_used(target: TableTarget) -> None:
+    files = staged(target, "in", pa.table({"id": [1]}))
+    create = "CREATE TABLE IF NOT EXISTS rows (id BIGINT, more BIGINT)"
+    fence = Fence("in", "of in", lambda: target.execute(create))
+    target.table().register(files, fence)
+    assert target.rows() == [{"id": 1, "more": None}]
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("mode", ["error", "overwrite"])
+def test_two_jobs_that_need_the_table_for_themselves_conflict(
+    target: TableTarget, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one commits while the first one has read the table, but not inserted its row."""
+    target.execute("CREATE TABLE rows (id BIGINT)")
+    first = staged(target, "first", pa.table({"id": [1]}))
+    second = staged(target, "second", pa.table({"id": [2]}))
+    tables = {name: target.table(mode=mode) for name in ("first", "second")}
+    real, others = sql.batches_in, iter([second])
+
+    def commit(name: str, files: TableFiles) -> None:
+        tables[name].register(files, Fence(name, f"of {name}", lambda: None))
+
+    def batches(file: Location, count: int) -> Iterator[pa.RecordBatch]:
+        for files in others:
+            commit("second", files)
+        yield from real(file, count)
+
+    monkeypatch.setattr(sql, "batches_in", batches)
+    if mode == "error":
+        with pytest.raises(BadOutput, match="has rows already"):
+            commit("first", first)
+    else:
+        commit("first", first)
+    assert target.rows() == [{"id": 2 if mode == "error" else 1}]

@@ -12,8 +12,9 @@ from batchinference.pipeline.arrow import empty_table
 from batchinference.pipeline.errors import GateFailed
 from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.first_rows.row_values import values_of_rows
+from batchinference.pipeline.output.output_rows import type_as_read
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.type_widening import is_list, is_tensor, is_text, map_types
+from batchinference.pipeline.type_widening import is_list, is_tensor, is_text
 from batchinference.spec.gate import Expectation, Gate, Measure, parse_expectation
 from batchinference.spec.write import Write
 from batchinference.text import counted
@@ -57,7 +58,7 @@ def type_problem(gate: Gate, write: Write, columns: pa.Schema) -> str:
     measures = expectation.measures.items()
     types = dict.fromkeys(expectation.columns, pa.null())
     for name in types.keys() & {*columns.names}:
-        types[name] = _stored_type(write, columns.field(name).type)
+        types[name] = type_as_read(write, columns.field(name).type)
     rows = empty_table(pa.schema([*types.items()]))
     try:
         results = {text: _result_type(text, measure, rows) for text, measure in measures}
@@ -66,18 +67,6 @@ def type_problem(gate: Gate, write: Write, columns: pa.Schema) -> str:
     except UnsuitableTypes as error:
         return _with_measures(expectation, error.message)
     return ""
-
-
-def _stored_type(write: Write, kind: pa.DataType) -> pa.DataType:
-    """Return the type with which stored values of a column are read; null if it is unknown."""
-
-    def of_json(leaf: pa.DataType) -> pa.DataType:
-        is_kept = _is_number(leaf) or pa.types.is_boolean(leaf) or is_text(leaf)
-        return leaf if is_kept and not pa.types.is_decimal(leaf) else pa.null()
-
-    if write.format == "csv":  # the texts of a column may be numbers
-        return pa.null() if is_text(kind) else of_json(kind)
-    return map_types(kind, of_json) if write.format == "json" else kind
 
 
 def _result_type(text: str, measure: Measure, rows: pa.Table) -> pa.DataType:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batchinference.pipeline.type_widening import is_tensor, is_text
 from batchinference.spec.problems import Problem
-from batchinference.spec.write import Write, WriteWebdataset
+from batchinference.spec.write import Write
 from batchinference.spec.write.tables import WriteStore
 
 _EXACT = (
@@ -63,10 +63,8 @@ def of_store(store: str) -> KeyRule:
 def key_problems(write: Write, columns: pa.Schema) -> Iterator[Problem]:
     """Yield a problem for each key column whose values can never be a key. `columns` are the known
     columns of the output; the null type means that a type is unknown."""
-    if isinstance(write, WriteWebdataset):
-        rule = OF_WEBDATASET
-    else:
-        rule = of_store(write.format) if isinstance(write, WriteStore) else OF_TABLES
-    keys = write.column_fields.get(rule.field, ())
-    for message in rule.problems(columns.field(name) for name in keys if name in columns.names):
-        yield Problem(f"spec.write.{rule.field}", message)
+    of_key = of_store(write.format) if isinstance(write, WriteStore) else OF_TABLES
+    for rule in (OF_WEBDATASET, of_key):
+        keys = write.column_fields.get(rule.field, ())
+        for message in rule.problems(columns.field(name) for name in keys if name in columns.names):
+            yield Problem(f"spec.write.{rule.field}", message)

@@ -25,7 +25,12 @@ from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values
-from batchinference.pipeline.type_widening import TypeMismatch, with_equal_types
+from batchinference.pipeline.type_widening import (
+    TypeMismatch,
+    is_text,
+    map_types,
+    with_equal_types,
+)
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
@@ -46,6 +51,18 @@ def files_of(write: Write) -> list[pafs.FileInfo]:
     files = output.without_links(output.data_files())
     visible = [info for info in files if not base_name(info.path).startswith(("_", "."))]
     return sorted(visible, key=lambda info: str(info.path))
+
+
+def type_as_read(write: Write, kind: pa.DataType) -> pa.DataType:
+    """Return the type with which `first_rows` reads written values; null if it is unknown."""
+
+    def of_json(leaf: pa.DataType) -> pa.DataType:
+        of_kind = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, is_text)
+        return leaf if any(is_of_kind(leaf) for is_of_kind in of_kind) else pa.null()
+
+    if write.format == "csv":  # the texts of a column may be numbers
+        return pa.null() if is_text(kind) else of_json(kind)
+    return map_types(kind, of_json) if write.format == "json" else kind
 
 
 def all_rows(write: Write) -> pa.Table:

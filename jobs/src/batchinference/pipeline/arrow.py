@@ -295,7 +295,7 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
     if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
         rows = [value for value in values if value]
         return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
-    suspect = _CONVERTED
+    suspect: tuple[Any, ...] = _CONVERTED
     if kind.num_fields or not all(map(_is_exact_number, types)):
         suspect += (kinds.is_integer, kinds.is_floating)
     return pa.uuid() in parts or any(is_kind(part) for part in parts for is_kind in suspect)

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -142,19 +141,18 @@ class Location:
         """The compression that the extension of this file means, if any."""
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
-    def open_stream(self) -> io.BufferedReader:
+    def open_stream(self) -> io.BufferedReader | pa.NativeFile:
         """Open this file as a decompressed stream. Its method `read1` returns fewer bytes than are
         wanted only before the end of the file. It raises MissingEnd after all bytes of a gzip file
         whose end is missing."""
         return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
-    def unpacked(self, source: pa.NativeFile) -> io.BufferedReader:
+    def unpacked(self, source: pa.NativeFile) -> io.BufferedReader | pa.NativeFile:
         """Return the decompressed stream of `source`, the opened file, as `open_stream`."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
-        stream = pa.CompressedInputStream(source, self.compression) if packed else source
-        return cast(io.BufferedReader, stream)
+        return pa.CompressedInputStream(source, self.compression) if packed else source
 
     def open_input_file(self) -> pa.NativeFile:
         """Open this file for random access, without decompressing it."""

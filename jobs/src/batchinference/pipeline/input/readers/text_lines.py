@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
+import pyarrow as pa
+
 from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.input.readers import BadRow, grouped
 from batchinference.pipeline.storage.location import Location, MissingEnd
@@ -201,7 +203,7 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
     return lines, max(1, round(read * len(lines) / len(content)))
 
 
-def _has_end(stream: io.BufferedReader) -> bool:
+def _has_end(stream: io.BufferedReader | pa.NativeFile) -> bool:
     """Return whether the end of a file, of which all other bytes were read, is there."""
     try:
         stream.read1(1)

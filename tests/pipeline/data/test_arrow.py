@@ -245,6 +245,18 @@ def test_to_column_rejects_values_without_a_type() -> None:
         to_table({"a": [1], "b": [1, 2]})
 
 
+@pytest.mark.parametrize("kind", [bool, np.uint8, float, "U1", "S1", "M8[us]", object])
+def test_to_column_never_loses_a_mask(kind: type | str) -> None:
+    items = np.array([1, 0], np.uint8 if kind == "M8[us]" else kind).astype(kind)
+    masked, filled = np.ma.array(items, mask=[0, 1]), np.ma.array(items, mask=[0, 0])
+    for values in ([masked], [None, masked], [[masked]], [[items, masked]], [{"a": masked}]):
+        with pytest.raises((TypeError, ValueError, pa.ArrowException)):
+            to_column(values)
+    assert to_column(masked).is_null().to_pylist() == [False, True]
+    assert to_column([items[0], np.ma.masked]).is_null().to_pylist() == [False, True]
+    assert len(to_column([filled, filled])) == 2
+
+
 def test_missing_tensor_is_none_in_a_batch() -> None:
     for shape in ((2, 3), (4, 1)):
         tensors = np.zeros((2, 3), np.uint8), np.ones(shape, np.uint8)

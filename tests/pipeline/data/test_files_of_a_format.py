@@ -4,6 +4,7 @@ are counted by extension and reason."""
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import shutil
@@ -237,7 +238,7 @@ def test_compressed_lines_are_read(tmp_path: Path, codec: str, file_format: str,
         (gzip.compress(b"a\n") + bytes(100_000), ["a"], 0),
         (gzip.compress(b"a\n") + bytes(9) + gzip.compress(b"b\n"), ["a", "b"], 0),
         (b"", [], 0),
-        (gzip.compress(b"a\n")[:-1], [], 1),
+        (gzip.compress(b"a\n")[:-1], ["a"], 1),
         (gzip.compress(b"a\n")[:-5] + bytes(5), [], 1),
         (gzip.compress(b"a\n" * 10**6), ["a"] * 10**6, 0),
     ],
@@ -250,6 +251,40 @@ def test_gzip_is_read_to_its_end(
     outcome = read_files("text", tmp_path)
     assert [row["text"] for row in outcome.good] == texts
     assert len(outcome.bad) == failed
+
+
+NAMES = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(2000)]
+LINES = {"text": ("txt", "", "{}\n"), "csv": ("csv", "text\n", "{}\n"),
+         "json": ("jsonl", "", '{{"text": "{}"}}\n')}  # fmt: skip
+"""By format, the extension, the header, and the line of a name."""
+
+
+@pytest.mark.parametrize("file_format", LINES)
+def test_rows_before_the_missing_end_of_gzip_are_read(tmp_path: Path, file_format: str) -> None:
+    extension, header, line = LINES[file_format]
+    packed = gzip.compress((header + "".join(map(line.format, NAMES))).encode())
+    (tmp_path / f"a.{extension}.gz").write_bytes(packed[: len(packed) // 2])
+    outcome = read_files(file_format, tmp_path)
+    texts = [row["text"] for row in outcome.good]
+    assert 900 < len(texts) < 1100
+    assert texts == NAMES[: len(texts)]
+    (error,) = outcome.bad.values()
+    assert "Compressed file ended" in error
+
+
+@pytest.mark.parametrize("file_format", LINES)
+def test_error_of_damaged_gzip_tells_about_the_rows_before(
+    tmp_path: Path, file_format: str
+) -> None:
+    """Their values cannot be trusted: only the end of the file has a checksum."""
+    extension, header, line = LINES[file_format]
+    packed = bytearray(gzip.compress((header + "".join(map(line.format, NAMES))).encode()))
+    packed[len(packed) // 2] ^= 4
+    (tmp_path / f"a.{extension}.gz").write_bytes(packed)
+    outcome = read_files(file_format, tmp_path)
+    assert outcome.good == []
+    (error,) = outcome.bad.values()
+    assert "rows before" in error
 
 
 def test_raw_pictures_are_not_read_as_their_thumbnail(tmp_path: Path) -> None:

@@ -227,7 +227,22 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
     ),
     "texts": ([*map(TEXTS.cast, (pa.string(), pa.large_string(), pa.json_()))], "T..  a == 'Ox'"),
     "UUIDs": ([UUIDS], "T.  endswith(str(a), '-000000000000')"),
-    "UUIDs in lists": ([pa.ListArray.from_arrays([0, 2, 2], UUIDS)], "TT  a is not None"),
+    "UUIDs in lists": (
+        [pa.ListArray.from_arrays([0, 2, 2], UUIDS)],
+        """
+            TT  a is not None ; a[1] is None
+            T.  a[0] == '00000000-0000-0000-0000-000000000000' ; endswith(a[0], '-000000000000')
+            .T  a[0] is None
+        """,
+    ),
+    "UUIDs in maps": (
+        [pa.MapArray.from_arrays([0, 2, 2], pa.array(["k", "n"]), UUIDS)],
+        "T.  endswith(a.k, '-000000000000')",
+    ),
+    "JSON in lists": (
+        [pa.ListArray.from_arrays([0, 2, 3], TEXTS.cast(pa.json_()))],
+        "T.  a[0] == 'Ox' ; a[1] == 'y'",
+    ),
     "dictionary texts": (
         [TEXTS.dictionary_encode()],
         "T..  lower(a) == 'ox' ; len(a) == 2 ; a in ['Ox'] ; a == 'Ox' ; matches(a, 'x')",

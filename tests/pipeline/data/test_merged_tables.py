@@ -139,6 +139,27 @@ def test_row_with_a_nul_fails(target: TableTarget) -> None:
     assert target.rows() == [{"id": 2, "text": "b"}]
 
 
+@pytest.mark.parametrize(("kind", "written"), [("jsonb", [2, 3]), ("json", [1, 2, 3])])
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_row_with_a_nul_that_jsonb_lacks_fails(
+    target: TableTarget, kind: str, written: list[int]
+) -> None:
+    target.execute(f"CREATE TABLE rows (id bigint PRIMARY KEY, v {kind})")
+    values = [{"a": ["x\0"]}, {"a": ["\\u0000"]}, None]
+    assert target.run(rows_with(1, 2, 3, v=values))
+    assert target.rows() == [{"id": id_, "v": values[id_ - 1]} for id_ in written]
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+def test_bytes_in_a_column_of_texts_are_refused_before_rows_are_computed(
+    target: TableTarget, messages: Messages
+) -> None:
+    assert target.run(rows_with(1, text=["a"]), name="first")
+    job = target.open(name="second")
+    with messages.raises(BadOutput):
+        job.begin(rows_with(2, text=[b"b"]))
+
+
 REFUSED: dict[str, Callable[[], list[pa.Table]]] = {
     "a key twice in a task": lambda: [rows_with(1, 2, 1)],
     "a key twice in the job": lambda: [rows_with(*range(9)), rows_with(*range(3, 8))],

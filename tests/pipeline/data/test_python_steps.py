@@ -96,6 +96,7 @@ GIVEN = {
     "large integers": pa.array([[(1 << 53) + 1, None], [1], []]),
     "times": pa.array([[NANO], [None], None], pa.list_(pa.timestamp("ns"))),
     "map": pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+    "intervals": pa.array([pa.MonthDayNano([1, 2, 3]), None, pa.MonthDayNano([4, 5, 6])]),
     "UUIDs in lists": pa.ListArray.from_arrays(
         [0, 1, 2, 2], pa.array([b"a" * 16, None], pa.uuid())
     ),
@@ -120,6 +121,56 @@ def test_copied_columns_are_unchanged(own: Callable[..., Transform], name: str) 
         result = as_result(own(function, method=method)(table))
         assert not result.failed
         assert str(result.table) == str(table), method  # NaN does not equal itself
+
+
+def test_changed_intervals_stay_intervals(own: Callable[..., Transform]) -> None:
+    table = pa.table({"c": GIVEN["intervals"]})
+    later = pa.MonthDayNano([7, 8, 9])
+    result = as_result(own(lambda row: {"c": [row["c"], later]}, method="map")(table)).table
+    assert result.column("c").type == pa.list_(pa.month_day_nano_interval())
+    assert result.column("c").to_pylist() == [[each, later] for each in table["c"].to_pylist()]
+
+
+def test_masked_values_of_an_input_column_are_null(own: Callable[..., Transform]) -> None:
+    hidden = [False, True, False]
+    table = pa.table({"n": [1, 2, 3], "text": ["a", "b", "c"], "f": [0.5, 1.5, 2.5]})
+    dates = pa.array([1, 2, 3], pa.date32())
+    step = own(lambda batch: {name: np.ma.array(batch[name], mask=hidden) for name in batch})
+    result = as_result(step(table.append_column("date", dates)))
+    assert not result.failed
+    expected = {name: [values[0], None, values[2]] for name, values in table.to_pydict().items()}
+    assert result.table.select(table.column_names).to_pydict() == expected
+    assert result.table["date"].is_null().to_pylist() == hidden
+
+
+@pytest.mark.parametrize("method", ["mapBatches", "map"])
+def test_value_with_a_masked_array_fails_its_row(
+    own: Callable[..., Transform], method: str
+) -> None:
+    arrays = {
+        1: np.ma.array([1, 2], mask=[0, 1]),
+        2: np.ma.array([3, 4], mask=[0, 0]),
+        3: np.ma.array([5, 6]),
+    }
+    functions = {
+        "map": lambda row: {"v": arrays[row["n"]]},
+        "mapBatches": lambda batch: {"v": [arrays[n] for n in batch["n"].tolist()]},
+    }
+    result = as_result(own(functions[method], method=method)(TABLE))
+    assert tensors_to_lists(result.table).to_pydict() == {"v": [[3, 4], [5, 6]]}
+    assert list(result.failed) == [0]
+    assert "masked_array(" in describe(result.failed[0])
+
+
+def test_arrays_of_later_batches_fit_a_column_of_lists(own: Callable[..., Transform]) -> None:
+    array = np.array([1, 2])
+    batches = [[[3], None, array], [None, array, None], [array, array, array], [None, [4], array]]
+    step = own(lambda batch: {"v": batches[batch["n"][0]]})
+    for number, batch in enumerate(batches):
+        result = as_result(step(pa.table({"n": [number] * 3})))
+        assert not result.failed
+        assert result.table["v"].type == pa.list_(pa.int64())
+        assert result.table["v"].to_pylist() == [v if v is None else list(v) for v in batch]
 
 
 def test_changed_columns_keep_type_that_holds_their_values(own: Callable[..., Transform]) -> None:

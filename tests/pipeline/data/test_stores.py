@@ -220,7 +220,14 @@ def test_vectors_with_names(target: Target, messages: Messages) -> None:
         target.open(vectorColumn="other")
 
 
-@pytest.mark.parametrize("column", [{"id": [1.5]}, {"vector": ["a"]}], ids=str)
+INTERVALS = pa.nulls(1, pa.month_day_nano_interval())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [{"id": [1.5]}, {"vector": ["a"]}, {"odd": INTERVALS}],
+    ids=["key", "vector", "interval"],
+)
 def test_columns_of_unsuitable_types_are_refused(
     target: Target, column: Row, messages: Messages
 ) -> None:

@@ -130,6 +130,10 @@ UNFIT: dict[str, tuple[pa.Array, pa.Array]] = {
     "a number with more digits": (pa.array([Decimal("1.25")]), pa.array([0.125])),
     "a number as a flag": (pa.array([True]), pa.array([7])),
     "a time without a zone": (pa.array([MOMENT], pa.timestamp("us", "UTC")), pa.array([MOMENT])),
+    "bytes as a text": (pa.array(["a"]), pa.array([b"b"])),
+    "bytes in lists of texts": (pa.array([["a"]]), pa.array([[b"b"]])),
+    "bytes in a field of texts": (pa.array([{"a": "b"}]), pa.array([{"a": b"b"}])),
+    "a text as bytes": (pa.array([b"a"]), pa.array(["b"])),
 }
 
 

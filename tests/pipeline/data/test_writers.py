@@ -26,12 +26,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
-from batchinference.pipeline.errors import BadOutput, JobFailure
-from batchinference.pipeline.output.file_split import FileSplit
+from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
+from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.output_rows import all_rows, first_rows
 from batchinference.pipeline.output.writers import Writer, rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
-from batchinference.pipeline.storage.partitions import NULL_DIRECTORY
+from batchinference.pipeline.storage.partitions import NULL_DIRECTORY, partition_values
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet
 from plugins.messages import Messages
 from support.documents.parsed_write import write_of
@@ -454,14 +454,41 @@ def test_unusable_columns_are_named(cut: FileSplit, messages: Messages) -> None:
 
 
 def test_long_values_are_shortened_to_directories_that_differ() -> None:
-    values = ["x" * 200, "x" * 201, "x" * 5000, "x" * 5000 + "y", "ü" * 300, "%" * 300]
+    values = ["x" * 250, "x" * 251, "x" * 5000, "x" * 5000 + "y", "ü" * 300, "%" * 300]
     table = pa.table({"n": range(len(values)), "kind": values})
-    folders = [folder for folder, _ in FileSplit(partition_by=("kind",)).split(table)]
-    assert folders[0] == f"kind={'x' * 200}"
+    folders = [folder for folder, _ in partitions(table, ("kind",))]
+    assert folders[0] == f"kind={'x' * 250}"
     assert len({*folders}) == len(values)
     assert max(map(len, folders)) <= 255
     assert all(unquote(folder).isprintable() and "%~" not in folder for folder in folders)
-    assert folders == [folder for folder, _ in FileSplit(partition_by=("kind",)).split(table)]
+    assert folders == [folder for folder, _ in partitions(table, ("kind",))]
+
+
+def test_value_that_only_a_directory_has_must_fit_its_name(messages: Messages) -> None:
+    kinds = ["x" * 250, None, "x" * 252, "ü" * 41, "ü" * 42]
+    table = pa.table({"kind": kinds, "o": [{"k": kind} for kind in kinds], "n": range(5)})
+    by_kind, by_part = FileSplit(partition_by=("kind",)), FileSplit(partition_by=("o.k",))
+    for split in (by_kind, replace(by_part, columns=("n",))):
+        assert [*split.unwritable(table)] == [2, 4]
+        with messages.raises(UnwritableValue):
+            list(split.split(table))
+    assert by_part.unwritable(table) == {}  # the files have the struct
+    folders = [folder for folder, _ in by_kind.split(table.take([0, 1, 3]))]
+    read = [partition_values(f"{folder}/a.parquet")["kind"] for folder in folders]
+    assert read == ["x" * 250, None, "ü" * 41]
+
+
+@pytest.mark.parametrize("names", [("kind", "Kind"), ("n", "kind", "Kind")], ids=str)
+def test_partition_column_must_differ_from_others_not_only_in_case(
+    names: tuple[str, ...], messages: Messages
+) -> None:
+    """Libraries that ignore case would read the partition in place of the column of the files."""
+    table = pa.table({"Kind": [1], "kind": ["a"], "n": [1]})
+    with messages.raises(JobFailure):
+        list(FileSplit(partition_by=("kind",)).split(table))
+    with messages.raises(JobFailure):
+        list(FileSplit(partition_by=names).split(table))
+    assert list(FileSplit(("n",), ("kind",)).split(table))
 
 
 def test_column_with_too_long_a_name_cannot_be_a_directory(messages: Messages) -> None:

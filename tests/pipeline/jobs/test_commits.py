@@ -152,6 +152,17 @@ def test_row_that_cannot_be_written_to_a_partition_fails_alone(
     assert len(manifest_of(job_pass)["entries"][0]["data"]) == 2
 
 
+def test_row_whose_partition_value_is_too_long_fails_alone(
+    job_pass: JobPass, layout: Layout
+) -> None:
+    table = pa.table({"n": [0, 1, 2], "kind": ["a", "x" * 300, "b"]})
+    committing(job_pass, layout=FileSplit(partition_by=("kind",))).put(good(0, 0, table), 0)
+    (error,) = errors_of(layout)
+    assert (error["row"], error["step"]) == (1, "write")
+    assert "'kind' is too long" in str(error["error"])
+    assert len(manifest_of(job_pass)["entries"][0]["data"]) == 2
+
+
 def test_error_files_have_one_schema(commit: Committer, layout: Layout) -> None:
     commit.put(failed(1, 0), task=0)
     (file,) = data_files(Path(layout.errors.path))

@@ -175,8 +175,9 @@ def to_column(values: Any) -> pa.ChunkedArray:
     """Return values as a column. The values of Arrow data are not changed.
 
     Ray changes NumPy texts and bytes, and Python times, so these are converted without Ray. Raises
-    TypeError for objects that Ray Data could only pickle, for masked values in several dimensions,
-    and if the common type would change a value, such as a datetime among dates."""
+    TypeError for objects that Ray Data could only pickle, for masked values in several dimensions
+    or in arrays inside of a value, and if the common type would change a value, such as a datetime
+    among dates."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return plain_column(pa.chunked_array(getattr(values, "chunks", [values]), values.type))
     if isinstance(values, np.ndarray):
@@ -186,7 +187,7 @@ def to_column(values: Any) -> pa.ChunkedArray:
         if values.ndim == 1 and values.dtype.char in _NUMBERS:
             return pa.chunked_array([pa.array(values)])
     if np.ma.is_masked(values):
-        raise TypeError("only arrays of one dimension may have masked values")
+        values = _masked_items(values)
     if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
         return _by_ray(values)
     kind = _PLAIN.get(frozenset(map(type, values)) - {NoneType})
@@ -205,14 +206,24 @@ def to_column(values: Any) -> pa.ChunkedArray:
     return unchanged(column, values)
 
 
+def _masked_items(array: np.ma.MaskedArray) -> list[Any]:
+    """Return the items of a masked array. Raises TypeError if it has several dimensions."""
+    if array.ndim > 1:
+        raise TypeError("only arrays of one dimension may have masked values")
+    return list(array)
+
+
 def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
-    """Return values with arrays in the byte order of this machine, and numbers instead of arrays
-    without dimensions. If all arrays with values have one type, empty arrays get this type."""
+    """Return values with arrays in the byte order of this machine, numbers in place of arrays with
+    no dimensions, and None in place of `np.ma.masked`, an item of a masked array. If all arrays
+    with values have one type, empty arrays get this type."""
     arrays = (value for value in values if isinstance(value, np.ndarray) and value.size)
     dtypes = {array.dtype.newbyteorder("=") for array in arrays}
     common = dtypes.pop() if len(dtypes) == 1 else None
 
     def alike(array: np.ndarray) -> Any:
+        if array is np.ma.masked:
+            return None
         dtype = common or array.dtype.newbyteorder("=")
         dtype = np.dtype("M8[s]") if dtype == "M8[D]" else dtype  # Ray would read days as ms
         return array.astype(dtype, copy=False)[()]
@@ -270,26 +281,45 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
     types = frozenset(map(type, values)) - {NoneType}
     if types in _PLAIN:
         return False
+    if any(issubclass(each, np.ma.MaskedArray) for each in types):
+        return True  # Arrow and Ray ignore the masks of arrays inside of a value
     if types <= {list, tuple} and is_list(kind):
-        lists = [*filter(None, values)]
-        is_plain = frozenset(map(type, chain.from_iterable(lists))) in _PLAIN  # without a copy
-        return not is_plain and _may_change(kind.value_type, [*chain.from_iterable(lists)])
-    if is_tensor(kind) or types == {np.ndarray}:
-        forms = {(getattr(v, "dtype", None), np.ndim(v)) for v in values if v is not None}
-        number = kind.value_type if is_tensor(kind) else [*nested_types(kind)][-1]
-        is_exact = all(_holds_exactly(number, dtype) for dtype, _ in forms)
-        is_exact = is_exact and len({axes for _, axes in forms}) == 1
-        if is_exact or is_tensor(kind):  # without a comparison of each number
-            return not is_exact and len(forms) > 1
-    if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
-        rows = [*filter(None, values)]
-        return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
-    is_number = (kinds.is_integer, kinds.is_floating)
-    exact = (int, float, np.integer, np.float32)  # Arrow cuts float16 next to int
-    has_others = bool in types or not all(issubclass(each, exact) for each in types)
-    suspect = _CONVERTED + is_number * bool(has_others or kind.num_fields)
+        return _may_change_items(kind.value_type, [value for value in values if value])
+    if is_tensor(kind):
+        arrays = [value for value in values if value is not None]
+        forms = {(getattr(array, "dtype", None), np.ndim(array)) for array in arrays}
+        return len(forms) > 1 and not _are_held_exactly(kind.value_type, arrays)
     parts = [*nested_types(kind)]
+    if types == {np.ndarray} and _are_held_exactly(parts[-1], values):
+        return False
+    if all(issubclass(each, dict) for each in types) and kinds.is_struct(kind):
+        rows = [value for value in values if value]
+        return any(_may_change(part.type, [row.get(part.name) for row in rows]) for part in kind)
+    suspect: tuple[Any, ...] = _CONVERTED
+    if kind.num_fields or not all(map(_is_exact_number, types)):
+        suspect += (kinds.is_integer, kinds.is_floating)
     return pa.uuid() in parts or any(is_kind(part) for part in parts for is_kind in suspect)
+
+
+def _may_change_items(kind: pa.DataType, lists: Sequence[Any]) -> bool:
+    """Return whether Arrow may have changed an item of lists to make items of this type."""
+    types = frozenset(map(type, chain.from_iterable(lists)))  # without a copy of the items
+    return types not in _PLAIN and _may_change(kind, [*chain.from_iterable(lists)])
+
+
+def _is_exact_number(kind: type) -> bool:
+    """Return whether Arrow makes numbers of this Python or NumPy type without changing them, next
+    to numbers of other such types. Next to integers, it cuts the fraction of a float16."""
+    return kind is not bool and issubclass(kind, int | float | np.integer | np.float32)
+
+
+def _are_held_exactly(kind: pa.DataType, values: Sequence[Any]) -> bool:
+    """Return whether values are null or arrays with the same number of axes, and a type certainly
+    holds all of their numbers. The numbers are not compared one by one."""
+    arrays = [value for value in values if value is not None]
+    dtypes = {getattr(array, "dtype", None) for array in arrays}
+    has_same_axes = len(set(map(np.ndim, arrays))) == 1
+    return has_same_axes and all(_holds_exactly(kind, dtype) for dtype in dtypes)
 
 
 def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
@@ -304,6 +334,8 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the number, text, bytes, time or decimal
     that was stored, also inside lists, arrays and structs. Other values are not compared."""
+    if np.ma.is_masked(value):
+        return False
     if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
         return _is_same_array(read, value)
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):

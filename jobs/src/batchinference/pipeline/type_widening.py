@@ -138,7 +138,8 @@ def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the table with the columns and types of `schema`, and then its further columns.
-    Missing columns become null. Raises TypeMismatch if values do not fit the types."""
+    Missing columns become null. Raises TypeMismatch if values do not fit the types, and for a cast
+    of bytes to texts or of texts to bytes."""
     columns = {field.name: _cast(table, field) for field in schema}
     others = [field for field in table.schema if field.name not in columns]
     arrays = [*columns.values(), *(table.column(field.name) for field in others)]
@@ -150,6 +151,7 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
+        _check_bytes(column.type, field.type)
         if kinds.is_dictionary(field.type):  # Arrow casts only texts to a dictionary
             values = exact_cast(column, field.type.value_type)
             return values.dictionary_encode().cast(field.type)
@@ -285,6 +287,12 @@ def _check_digits_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
 def is_text(kind: pa.DataType) -> bool:
     """Return whether values of this type are texts."""
     return bool(kinds.is_string(kind) or kinds.is_large_string(kind))
+
+
+def is_bytes(kind: pa.DataType) -> bool:
+    """Return whether values of this type are bytes, of any or of fixed length."""
+    is_binary = kinds.is_binary(kind) or kinds.is_large_binary(kind)
+    return bool(is_binary or kinds.is_fixed_size_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -485,6 +493,27 @@ def _leaves(array: pa.Array, cast: pa.Array) -> Iterator[tuple[pa.Array, pa.Arra
 def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
     """Return the keys or items of a map array. `maps.keys` and `maps.items` ignore slicing."""
     return pa.ListArray.from_arrays(maps.offsets, getattr(maps, part)).flatten()
+
+
+def _check_bytes(source: pa.DataType, target: pa.DataType) -> None:
+    """Raise ArrowInvalid for a cast of bytes to texts or of texts to bytes, at any depth. Arrow
+    allows it for bytes that are valid UTF-8, but nobody has said that they are a text."""
+    source, target = plain_type(source), plain_type(target)
+    if is_bytes(source) and is_text(target):
+        raise pa.ArrowInvalid("bytes are no text. Decode them in a step")
+    if is_text(source) and is_bytes(target):
+        raise pa.ArrowInvalid("a text is no bytes. Encode it in a step")
+    if kinds.is_struct(source) and kinds.is_struct(target):
+        names = [name for name in source.names if target.get_field_index(name) >= 0]
+        pairs = [(source.field(name).type, target.field(name).type) for name in names]
+    else:
+        pairs = list(zip(_inner_types(source), _inner_types(target), strict=False))
+    for pair in pairs:
+        _check_bytes(*pair)
+
+
+def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
+    return [kind.field(number).type for number in range(kind.num_fields)]
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:

@@ -108,8 +108,10 @@ class OutputFiles:
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
         """Return the batch, in which rows that cannot be encoded are now failed rows of `write`.
         Raises JobFailure if failed rows are not allowed, and `error` if no row is the cause."""
-        errors: dict[int, Exception] = {}
         table = self._numbered(batch)
+        errors: dict[int, Exception] = {**self.layout.unwritable(table)}
+        if errors:
+            return self._without(batch, errors)
         split, indexes = self.layout.split(table), self.layout.indexes(table)
         for (_, rows), positions in zip(split, indexes, strict=True):
             unwritable = self.writer.unwritable(rows)

@@ -15,7 +15,6 @@ import datetime as dt
 import operator
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache, partial, reduce
@@ -29,7 +28,13 @@ import pyarrow.dataset as pads
 from batchinference.pipeline.arrow import empty_table, tensors_to_lists, with_column
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
-from batchinference.pipeline.type_widening import is_list, is_text, may_be_hexadecimal, unify_types
+from batchinference.pipeline.type_widening import (
+    is_list,
+    is_text,
+    map_types,
+    may_be_hexadecimal,
+    unify_types,
+)
 from batchinference.spec.expression import (
     code_of,
     column_of,
@@ -316,9 +321,8 @@ class _Translation:
         orelse = constant(pa.scalar(None, body.kind)) if orelse.is_null else orelse
         if body.kind != orelse.kind:  # a value that is not chosen need not fit the type
             body, orelse = _constant_as(body, orelse.kind), _constant_as(orelse, body.kind)
-            nulls = [pc.scalar(pa.scalar(None, each.kind)) for each in (body, orelse)]
-            body = replace(body, expression=pc.if_else(condition, body.expression, nulls[0]))
-            orelse = replace(orelse, expression=pc.if_else(condition, nulls[1], orelse.expression))
+            body = _if(condition, body, constant(pa.scalar(None, body.kind)))
+            orelse = _if(condition, constant(pa.scalar(None, orelse.kind)), orelse)
             body, orelse = _with_common_type(body, orelse)
         return self._apply(lambda *both: pc.if_else(condition, *both), body, orelse)
 
@@ -375,6 +379,12 @@ class _Translation:
         return result if result.is_null else result.cast(pa.int64())
 
 
+def _if(condition: pc.Expression, chosen: Operand, other: Operand) -> Operand:
+    """Return `chosen` in the rows for which the condition is true, and `other`, which has the same
+    type, in all other rows."""
+    return Operand(pc.if_else(condition, chosen.expression, other.expression), chosen.kind)
+
+
 def _computable(operand: Operand) -> Operand:
     """Return a column or part in a type with which Arrow computes: integers as int64, for example,
     and UUIDs as texts. Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
@@ -391,7 +401,8 @@ def _computable(operand: Operand) -> Operand:
 def _field_of(value: Operand, name: str) -> Operand:
     kind = value.kind
     if pa.types.is_map(kind):
-        return Operand(pc.map_lookup(value.expression, name, "first"), kind.item_type)
+        item = pc.map_lookup(_stored(value).expression, name, "first")
+        return _restored(item, kind.item_type)
     if not pa.types.is_struct(kind):
         fix = f". Read an item first, such as [0].{name}" if is_list(kind) else _decode_fix(kind)
         raise NoSuchPart(f"there is no field '{name}', because the value is {_shown(kind)}{fix}")
@@ -418,11 +429,25 @@ def _item_of(value: Operand, index: int) -> Operand:
         problem = f"there is no item {index}, because the value is {shown}, and no list"
         begins = ". For its beginning, use startswith" if is_text(value.kind) else ""
         raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
+    lists = _stored(value)
     # replace short lists by null, because list_element fails for them, and list_slice may crash
-    null = pc.scalar(pa.scalar(None, value.kind))
+    null = pc.scalar(pa.scalar(None, lists.kind))
     is_long_enough = pc.list_value_length(value.expression) > index
-    lists = pc.if_else(is_long_enough, value.expression, null)
-    return Operand(pc.list_element(lists, index), value.kind.value_type)
+    long_lists = pc.if_else(is_long_enough, lists.expression, null)
+    return _restored(pc.list_element(long_lists, index), value.kind.value_type)
+
+
+def _stored(value: Operand) -> Operand:
+    """Return lists or maps with the stored bytes in place of UUIDs, and the stored texts in place
+    of JSON, at any depth: Arrow has no operations for lists and maps of such types."""
+    kind = map_types(value.kind, lambda leaf: getattr(leaf, "storage_type", leaf))
+    return value if kind == value.kind else value.cast(kind)
+
+
+def _restored(item: pc.Expression, kind: pa.DataType) -> Operand:
+    """Return an item of `_stored` in its own type."""
+    stored = map_types(kind, lambda leaf: getattr(leaf, "storage_type", leaf))
+    return Operand(item if stored == kind else item.cast(kind), kind)
 
 
 def _to_integer(value: Operand) -> Operand:
@@ -626,13 +651,19 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
     try:
         if pa.types.is_time(kind):
             return pa.scalar(dt.time.fromisoformat(text), kind)
-        if not getattr(kind, "tz", None):
-            return pa.scalar(text).cast(kind)
-        with suppress(pa.ArrowInvalid):
-            return pa.scalar(text).cast(kind)
-        return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
+        if pa.types.is_timestamp(kind) and kind.tz:
+            return _in_zone(text, kind)
+        return pa.scalar(text).cast(kind)
     except ValueError:  # including Arrow's errors
         raise InvalidTime(f"'{text}' is no {kind}") from None
+
+
+def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:
+    """Return the time of a text that may have a time zone, by default that of the type."""
+    try:
+        return pa.scalar(text).cast(kind)
+    except pa.ArrowInvalid:  # the text has no time zone
+        return pc.assume_timezone(pa.scalar(text).cast(pa.timestamp(kind.unit)), kind.tz)
 
 
 def _is_temporal(kind: pa.DataType) -> bool:

@@ -27,6 +27,7 @@ from batchinference.pipeline.input.csv_dialect import (
     for_parser,
     without_escapes,
 )
+from batchinference.pipeline.storage.location import MissingEnd
 from batchinference.text import counted
 
 BLOCK_BYTES = 1 << 21
@@ -252,6 +253,8 @@ class CsvText:
         """The number of lines of `skipLines`, and of comments, that `begin` has removed."""
         self._source, self._row_bytes, self._block_bytes = source, row_bytes, block_bytes
         self._text, self._begin, self._ended = b"", 0, False
+        self._missing_end: MissingEnd | None = None
+        """The error if the end of the file is missing after the loaded text."""
 
     @property
     def beginning(self) -> bytes:
@@ -296,6 +299,7 @@ class CsvText:
                 header = text[: records.stop].rstrip(b"\r\n")
                 self._begin += len(header)
                 return for_parser(header, self.dialect)
+            self._check_end()
             if size >= self._row_bytes:
                 return self.rest(self._too_long, text, RAISE_LIMIT)
             size *= 2
@@ -317,12 +321,15 @@ class CsvText:
             if stop:
                 yield self._block(text[:stop] if removed else text, stop, removed, columns)
                 self._begin += stop
+            else:
+                self._check_end()
             if fault:
                 yield fault.damage(*self._drop(all_text=True))
             elif not stop and size >= self._row_bytes:
                 fault = Fault(self._too_long, text, RAISE_LIMIT)
                 yield fault.damage(*self._drop(all_text=False))
             size = self._block_bytes if stop or size >= self._row_bytes else 2 * size
+        self._check_end()
 
     @property
     def _too_long(self) -> str:
@@ -360,16 +367,34 @@ class CsvText:
             quotes += text.count(quote, at) if quote else 0
             complete = at == len(text)
             size, self._begin = size + len(text), self._begin + len(text)
+        self._check_end()
         return lines + (not complete), size
 
     def _load(self, size: int) -> int:
         """Load text until `size` bytes are unread or the text ends. Return how many are unread."""
-        missing = size - (len(self._text) - self._begin)
-        if missing > 0 and not self._ended:
-            more = self._source.read(missing)
-            self._ended = len(more) < missing
-            self._text, self._begin = self._text[self._begin :] + more, 0
+        unread = len(self._text) - self._begin
+        if unread < size and not self._ended and self._missing_end is None:
+            parts = self._parts(size - unread)
+            self._text, self._begin = b"".join([self._text[self._begin :], *parts]), 0
         return len(self._text) - self._begin
+
+    def _parts(self, size: int) -> Iterator[bytes]:
+        """Yield the next `size` bytes in parts, or fewer if the text ends."""
+        while size > 0 and not self._ended:
+            try:
+                part = self._source.read1(size)
+            except MissingEnd as error:
+                self._missing_end = error
+                return
+            self._ended = not part
+            size -= len(part)
+            yield part
+
+    def _check_end(self) -> None:
+        """Raise MissingEnd if the rest of the loaded text is no complete line or record, because
+        the end of the file is missing."""
+        if self._missing_end is not None:
+            raise self._missing_end
 
     def _is_all(self, text: bytes) -> bool:
         """Return whether this unread text is the rest of the file."""
@@ -385,6 +410,7 @@ class CsvText:
             if line_end and (self._ended or line_end.end() < len(self._text)):
                 self._begin = line_end.end()
                 return
+            self._check_end()
             # the line may end in the text that follows, or this may be half of a CRLF
             self._begin = line_end.start() if line_end else len(self._text)
 

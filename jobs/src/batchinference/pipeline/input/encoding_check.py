@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from typing import IO
 
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.signatures import packed_as
@@ -138,7 +137,7 @@ class Utf8Converter:
 class Utf8Stream(io.RawIOBase):
     """The content of the stream `source` in UTF-8, converted in blocks of `block_bytes` bytes."""
 
-    def __init__(self, source: IO[bytes], encoding: str, block_bytes: int) -> None:
+    def __init__(self, source: io.BufferedReader, encoding: str, block_bytes: int) -> None:
         self._source, self._convert = source, Utf8Converter(encoding)
         self._block_bytes, self._ready, self._ended = block_bytes, b"", False
 
@@ -149,7 +148,7 @@ class Utf8Stream(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         """Write the next bytes in UTF-8 into `buffer`, and return their number; 0 at the end."""
         while not (self._ready or self._ended):
-            content = self._source.read(self._block_bytes)
+            content = self._source.read1(self._block_bytes)
             self._ended = not content
             self._ready = self._convert(content, final=self._ended)
         size = min(len(buffer), len(self._ready))

@@ -358,14 +358,16 @@ class FileInput(JobInput):
 
     def _divide_if_cheap(self, files: list[InputFile], tasks: int) -> list[InputFile]:
         """Return the files, divided into about `tasks` parts if dividing them is cheap."""
-        parts, self._largest_part = self._cut_at_starts(files, tasks)
+        parts, self._largest_part = self._divide_at_starts(files, tasks)
         if self._largest_part:
             small = self._small_file_stats(files)
             if small is not None:
                 parts, self._largest_part = parts_of(files, small, tasks), 0.0
         return parts
 
-    def _cut_at_starts(self, files: list[InputFile], tasks: int) -> tuple[list[InputFile], float]:
+    def _divide_at_starts(
+        self, files: list[InputFile], tasks: int
+    ) -> tuple[list[InputFile], float]:
         """Return the files, divided at rows where the reader can start directly, and the value for
         `_largest_part`, which is 1 if the reader can only start at the beginning of a file."""
         reader = self.rows.reader

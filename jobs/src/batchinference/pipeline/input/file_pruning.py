@@ -24,9 +24,11 @@ class Bounds(NamedTuple):
 FileBounds = Mapping[str, Bounds]
 
 
-def matching(where: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]) -> list[int]:
-    """Return the indexes of the files in which the condition `where` may hold for a row. `bounds`
-    has the bounds of each file."""
+def matching(
+    condition: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]
+) -> list[int]:
+    """Return the indexes of the files in which the condition may hold for a row. `bounds` has the
+    bounds of each file."""
     form, local = pads.ParquetFileFormat(), pafs.LocalFileSystem()
     files = [
         form.make_fragment(str(index), local, partition_expression=_known(file, schema))
@@ -36,7 +38,7 @@ def matching(where: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBound
     def indexes_of(part: Sequence[pads.Fragment]) -> list[int]:
         dataset = pads.FileSystemDataset(part, schema, form, local)
         try:
-            return [int(fragment.path) for fragment in dataset.get_fragments(where)]
+            return [int(fragment.path) for fragment in dataset.get_fragments(condition)]
         except pa.ArrowException:  # such as a bound of another type: return the file
             if len(part) == 1:
                 return [int(part[0].path)]

@@ -137,9 +137,11 @@ def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[n
     return samples, track.rate
 
 
-def _missing_samples(source: InputContainer, track: AudioStream, samples: int) -> Exception | None:
+def _missing_samples(
+    container: InputContainer, track: AudioStream, samples: int
+) -> Exception | None:
     """Return an error if there are fewer samples than a format of _STATING_FORMATS states."""
-    if source.format.name in _STATING_FORMATS and track.duration and track.time_base:
+    if container.format.name in _STATING_FORMATS and track.duration and track.time_base:
         stated = round(track.duration * track.time_base * track.rate)
         if samples < stated:
             return EOFError(f"only {samples} of {stated} samples can be decoded")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batchinference.pipeline.arrow import decoded
-from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.storage.partitions import NULL_DIRECTORY, directory_name
+from batchinference.pipeline.errors import JobFailure, UnwritableValue
+from batchinference.pipeline.output.writers import unwritable_items
+from batchinference.pipeline.storage.partitions import (
+    NULL_DIRECTORY,
+    check_has_name,
+    directory_name,
+)
 from batchinference.pipeline.type_widening import is_text
 from batchinference.spec.expression import root_of
 from batchinference.spec.reserved import OWN_PREFIX
@@ -63,7 +69,41 @@ class FileSplit:
         return [name for name in chosen if name in columns and name not in self.partition_by]
 
     def split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the directory of each file, relative to the output, and its rows."""
+        """Yield the directory of each file, relative to the output, and its rows. Raises
+        UnwritableValue if a value that only the name of a directory has is too long for it."""
+        self._check_case(table.column_names)
+        for error in self.unwritable(table).values():
+            raise error
+        yield from self._split(table)
+
+    def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
+        """Return an error for each row with a partition value that is too long for the name of a
+        directory, and that is not in a column of the files, by row index."""
+        errors: dict[int, UnwritableValue] = {}
+        columns, written = table.column_names, self.written(table.column_names)
+        for name in self.partition_by if table.num_rows else ():
+            if name in columns or root_of(name) not in written:
+                column = partition_column(self.chosen(table), name)
+                distinct = column.unique().to_pylist()
+                problems = unwritable_items(partial(check_has_name, name), distinct)
+                wrong = {distinct[index]: error for index, error in problems.items()}
+                values = enumerate(column.to_pylist() if wrong else ())
+                errors |= {row: wrong[value] for row, value in values if value in wrong}
+        return errors
+
+    def _check_case(self, columns: list[str]) -> None:
+        """Raise JobFailure if names of partition columns, or of one and a column of the files,
+        differ only in case. Readers that ignore case would show one column instead of both."""
+        known: dict[str, str] = {}
+        for name in (*self.partition_by, *(self.written(columns) if self.partition_by else ())):
+            other = known.setdefault(name.lower(), name)
+            if other != name and other in self.partition_by:
+                raise JobFailure(
+                    f"write.partitionBy: the columns '{other}' and '{name}' differ only in case, "
+                    f"which readers may not tell apart. Rename '{name}' in a step"
+                )
+
+    def _split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         for directory, part in partitions(self.chosen(table), self.partition_by):
             rows = part.drop_columns(list(self.partition_by))
             size = self.rows_per_file or rows.num_rows
@@ -73,7 +113,7 @@ class FileSplit:
     def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
         """Yield the indexes of the rows of each file in the table (int64)."""
         numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
-        for _, rows in replace(self, columns=(_INDEX,)).split(numbered):
+        for _, rows in replace(self, columns=(_INDEX,))._split(numbered):
             yield rows.column(_INDEX).to_numpy()
 
     def null_names(self, table: pa.Table) -> Iterator[int]:
@@ -124,11 +164,17 @@ def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
     """Return the Hive-style partition directory of each row."""
     parts = []
     for name in columns:
-        column = table.column(name)
-        if not any(is_scalar(column.type) for is_scalar in _SCALARS):
-            raise JobFailure(
-                f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
-                "Use a column of texts, numbers, dates or booleans"
-            )
-        parts.append([directory_name(name, value) for value in column.to_pylist()])
+        values = partition_column(table, name).to_pylist()
+        parts.append([directory_name(name, value) for value in values])
     return ["/".join(row) for row in zip(*parts, strict=True)]
+
+
+def partition_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return a partition column. Raises JobFailure if its values cannot name directories."""
+    column = table.column(name)
+    if not any(is_scalar(column.type) for is_scalar in _SCALARS):
+        raise JobFailure(
+            f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
+            "Use a column of texts, numbers, dates or booleans"
+        )
+    return column

@@ -73,7 +73,12 @@ class SelectColumns(Transform):
         return batch.select(self.columns)
 
 
-class DropColumns(SelectColumns):
+@dataclass(frozen=True)
+class DropColumns(Transform):
+    LOADS_NOTHING = True
+    step: str
+    columns: list[str]
+
     def __call__(self, batch: pa.Table) -> pa.Table:
         require_columns(self.step, self.columns, batch)
         return batch.drop_columns(self.columns)

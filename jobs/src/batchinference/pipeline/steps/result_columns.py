@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batchinference.pipeline.arrow import concat, to_column, with_column, with_nulls
+from batchinference.pipeline.arrow import (
+    concat,
+    tensors_to_lists,
+    to_column,
+    with_column,
+    with_nulls,
+)
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.steps.returned_values import InputColumn, chunks_of
 from batchinference.pipeline.steps.transform import TransformResult
-from batchinference.pipeline.type_widening import exact_cast, unify_types
+from batchinference.pipeline.type_widening import exact_cast, is_list, is_tensor, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
@@ -122,7 +128,9 @@ class ResultColumns:
             if not _is_sequence(values):
                 raise no_column_error(self._step, name, values, error) from error
             return self._row_by_row(name, values, {})
-        kind = unify_types(self._types.get(name, pa.null()), column.type)
+        known = self._types.get(name, pa.null())
+        column = _as_lists_beside(known, column)
+        kind = unify_types(known, column.type)
         cast = None if kind is None else _cast(column, kind)
         if cast is None:
             return self._row_by_row(name, values, {})
@@ -137,9 +145,11 @@ class ResultColumns:
         for row in range(len(values)):
             try:
                 columns[row] = same[row] if row in same else to_column(values[row : row + 1])
-            except _NO_COLUMN:
-                misfits[row] = TypeError(f"column '{name}': {_unsupported_value(values[row])}")
+            except _NO_COLUMN as error:
+                problem = _unsupported_value(values[row], error)
+                misfits[row] = TypeError(f"column '{name}': {problem}")
         kind = self._types.get(name) or _most_common(column.type for column in columns.values())
+        columns = {row: _as_lists_beside(kind, column) for row, column in columns.items()}
         for row, column in list(columns.items()):
             wider = unify_types(kind, column.type)
             if wider is None:
@@ -199,20 +209,31 @@ def _is_sequence(values: Any) -> bool:
     return values.ndim > 0 if isinstance(values, np.ndarray) else isinstance(values, Sequence)
 
 
-def _unsupported_value(value: Any) -> str:
-    """Return a message that says why Arrow does not accept a value."""
+def _unsupported_value(value: Any, cause: Exception) -> str:
+    """Return a message that says why a value cannot be in a column. `cause` is the error of
+    `to_column`; the error of Arrow, if there is one, says more."""
     message = f"a value of type {type(value).__name__} that Arrow cannot hold"
     try:
         pa.array([value])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         return f"{message}: {error}"
-    return message
+    return f"{message}: {cause}"
 
 
 def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
     """Return the most common type that is not null: of equally common types, the first one."""
     counts = Counter(kind for kind in kinds if not pa.types.is_null(kind))
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
+
+
+def _as_lists_beside(
+    kind: pa.DataType, column: pa.Array | pa.ChunkedArray
+) -> pa.Array | pa.ChunkedArray:
+    """Return tensors as lists if the type of their column is a list, as Ray does with arrays and
+    lists in one batch. Return any other column unchanged."""
+    if not (is_list(kind) and is_tensor(column.type)):
+        return column
+    return tensors_to_lists(pa.table({"column": column})).column(0)
 
 
 def _cast(

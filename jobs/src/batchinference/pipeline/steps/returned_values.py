@@ -31,6 +31,8 @@ class InputColumn:
         input value that a conversion may change. If all values fit the type of the input column,
         return a column of this type instead, and no rows."""
         given = self._read(self._column)
+        if np.ma.is_masked(values):
+            return values, {}
         if _is_plain(values) and (
             not _is_plain(given) or (values.dtype, values.ndim) != (given.dtype, given.ndim)
         ):
@@ -123,6 +125,8 @@ def copied(values: Any) -> Any:
         return _copied_array(values)
     if isinstance(values, list):
         return _copied_items(values)
+    if isinstance(values, pa.MonthDayNano):  # a tuple, of which Arrow would make a list
+        return values
     if isinstance(values, tuple):  # stays a tuple, because the keys of a map are in tuples
         return tuple(_copied_items(values))
     if isinstance(values, dict):

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import IO
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -142,17 +141,18 @@ class Location:
         """The compression that the extension of this file means, if any."""
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
-    def open_stream(self) -> IO[bytes]:
-        """Open this file as a decompressed stream."""
+    def open_stream(self) -> io.BufferedReader | pa.NativeFile:
+        """Open this file as a decompressed stream. Its method `read1` returns fewer bytes than are
+        wanted only before the end of the file. It raises MissingEnd after all bytes of a gzip file
+        whose end is missing."""
         return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
-    def unpacked(self, source: pa.NativeFile) -> IO[bytes]:
-        """Return the decompressed stream of `source`, the opened file."""
+    def unpacked(self, source: pa.NativeFile) -> io.BufferedReader | pa.NativeFile:
+        """Return the decompressed stream of `source`, the opened file, as `open_stream`."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
-        stream: IO[bytes] = pa.CompressedInputStream(source, self.compression) if packed else source
-        return stream
+        return pa.CompressedInputStream(source, self.compression) if packed else source
 
     def open_input_file(self) -> pa.NativeFile:
         """Open this file for random access, without decompressing it."""
@@ -285,12 +285,18 @@ class Location:
         delete_all(self.at(info.path) for info in self.files(recursive=True))
 
 
+class MissingEnd(OSError):
+    """The end of a gzip file is missing. All of its content before this end was read."""
+
+
 class _GzipStream(io.RawIOBase):
     """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow the compressed
-    data. Raises OSError if the data is damaged."""
+    data. If the end of the file is missing, the content before it can be read, and then MissingEnd
+    is raised. Other damage raises OSError at once, because the content before it may be wrong."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)
+        self._missing_end: MissingEnd | None = None
 
     def readable(self) -> bool:
         return True
@@ -300,12 +306,29 @@ class _GzipStream(io.RawIOBase):
         super().close()
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        """Write the next bytes into `buffer` until it is full or the content ends."""
+        size = 0
+        while size < len(buffer) and (content := self._next(len(buffer) - size)):
+            buffer[size : size + len(content)] = content
+            size += len(content)
+        if not size and self._missing_end is not None:
+            raise self._missing_end
+        return size
+
+    def _next(self, size: int) -> bytes:
+        """Return at most `size` bytes; none at the end, also if it is missing."""
         try:
-            content = self._content.read1(len(buffer))
-        except (EOFError, zlib.error) as error:
-            raise OSError(f"the gzip stream is damaged: {error}") from None
-        buffer[: len(content)] = content
-        return len(content)
+            return self._content.read1(size)
+        except EOFError as error:
+            self._missing_end = MissingEnd(f"the gzip stream is damaged: {error}")
+            return b""
+        except (gzip.BadGzipFile, zlib.error) as error:
+            if isinstance(error, gzip.BadGzipFile) and not self._content.tell():
+                raise  # the file is no gzip
+            raise OSError(
+                "the gzip stream is damaged, and rows before the damage may be missing or wrong: "
+                f"{error}"
+            ) from None
 
 
 def delete_all(files: Iterable[Location]) -> None:

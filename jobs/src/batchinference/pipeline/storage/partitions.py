@@ -6,33 +6,49 @@ import hashlib
 import re
 from urllib.parse import quote, unquote
 
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import JobFailure, UnwritableValue
 
 NULL_DIRECTORY = "__HIVE_DEFAULT_PARTITION__"
 """The text of the value null."""
-MAX_VALUE = 200
-"""Maximum number of bytes of a partition value in a directory name, without the hash."""
-MAX_SEGMENT = 255 - len("=~")
-"""Maximum number of bytes of the column name, the shortened value and its hash together."""
+MAX_NAME = 255
+"""Maximum number of bytes of a directory name in file systems."""
 SHORTENED, HASH_DIGITS = "~", 32
+SHOWN = 80
+"""Maximum number of characters of a directory name in a message."""
 _CUT_ESCAPE = re.compile("%.?$")
 """Matches an incomplete percent-encoding at the end of a text that was cut."""
 
 
 def directory_name(name: str, value: object) -> str:
-    """Return the directory name for a value of a partition column. A long value is cut and gets a
-    hash, because names have at most 255 bytes. Raises JobFailure for a too long column name."""
-    column = quote(name, safe="")
-    text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
-    room = min(MAX_VALUE, MAX_SEGMENT - len(column) - HASH_DIGITS)
+    """Return the directory name for a value of a partition column. A value that is too long is cut
+    and gets a hash. Raises JobFailure for a too long column name."""
+    exact = _exact_name(name, value)
+    if len(exact) <= MAX_NAME:
+        return exact
+    column, _, text = exact.partition("=")
+    room = MAX_NAME - len(f"{column}={SHORTENED}") - HASH_DIGITS
     if room < 1:
         raise JobFailure(
             f"write.partitionBy: the name of column '{name}' is too long for a directory. Rename it"
         )
-    if len(text) > room:
-        digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
-        text = f"{_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
-    return f"{column}={text}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
+    return f"{column}={_CUT_ESCAPE.sub('', text[:room])}{SHORTENED}{digest}"
+
+
+def check_has_name(name: str, value: object) -> None:
+    """Raise UnwritableValue if a value of a partition column is too long for a directory name, from
+    which readers would then get another value. Raises JobFailure for a too long column name."""
+    if directory_name(name, value) != (exact := _exact_name(name, value)):
+        raise UnwritableValue(
+            f"write.partitionBy: a value of column '{name}' is too long: the name of its directory "
+            f"would have {len(exact)} bytes ({exact[:SHOWN]}...). Shorten it in a step, or choose "
+            "another column"
+        )
+
+
+def _exact_name(name: str, value: object) -> str:
+    text = NULL_DIRECTORY if value is None else quote(value_text(value), safe=" ")
+    return f"{quote(name, safe='')}={text}"
 
 
 def value_text(value: object) -> str:

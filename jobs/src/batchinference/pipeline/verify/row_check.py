@@ -62,7 +62,9 @@ class Sizes:
         """Return the row counts (int64) of the files with the numbers `files`: 0 for files that do
         not exist, and the maximum int64 for unknown counts."""
         unknown = np.iinfo(np.int64).max if self.rows_each is None else self.rows_each
-        sizes = [self.ends.get(at, unknown) if at < self.files else 0 for at in files.tolist()]
+        sizes = [
+            self.ends.get(file, unknown) if file < self.files else 0 for file in files.tolist()
+        ]
         return np.array(sizes, dtype=np.int64)
 
 

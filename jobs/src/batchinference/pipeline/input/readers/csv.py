@@ -154,7 +154,9 @@ class CsvReader(Reader):
 
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as stream:
-            content = io.BufferedReader(cast(io.RawIOBase, stream))
+            content = stream
+            if not isinstance(stream, io.BufferedReader):  # of pyarrow, whose streams cannot peek
+                content = io.BufferedReader(cast(io.RawIOBase, stream))
             check_beginning(content.peek(HEAD_BYTES), self._options.encoding)
             if self._encoding:
                 content = io.BufferedReader(Utf8Stream(content, self._encoding, self.block_bytes))

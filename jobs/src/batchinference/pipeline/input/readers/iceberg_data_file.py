@@ -22,7 +22,6 @@ from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input.file_pruning import FileBounds, bounds_of_group
 from batchinference.pipeline.input.parquet_file import OpenParquet
-from batchinference.pipeline.input.readers import Reader
 from batchinference.pipeline.input.readers.parquet import read_footer
 from batchinference.pipeline.input.readers.table_data_file import VersionedReader
 from batchinference.pipeline.input.table_version import TableVersion
@@ -99,7 +98,9 @@ class IcebergReader(VersionedReader):
         super().__init__(version, names, where)
         self._rows = TableRows.of(version.schema, self._schema.names)
 
-    def for_file(self, constants: Mapping[str, Any] | None, deleted: bytes | None) -> Reader:
+    def for_file(
+        self, constants: Mapping[str, Any] | None, deleted: bytes | None
+    ) -> VersionedReader:
         reader = cast(IcebergReader, super().for_file(constants, deleted))
         known = {name for name, value in (constants or {}).items() if value is not None}
         names = [name for name in self._schema.names if name not in known]

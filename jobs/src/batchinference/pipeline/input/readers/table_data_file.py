@@ -27,7 +27,6 @@ from batchinference.pipeline.input.readers import (
     BadRow,
     Chunk,
     FileStats,
-    Reader,
     size_of,
 )
 from batchinference.pipeline.input.readers.parquet import ParquetReader
@@ -109,7 +108,9 @@ class VersionedReader(ParquetReader):
         shared = dict(zip(self._schema.names, self._schema.types, strict=True))
         return TypedRows(shared, self._names, self._filter, constants)
 
-    def for_file(self, constants: Mapping[str, Any] | None, deleted: bytes | None) -> Reader:
+    def for_file(
+        self, constants: Mapping[str, Any] | None, deleted: bytes | None
+    ) -> VersionedReader:
         reader = copy.copy(self)
         reader._casts = cast(Any, self._typed(constants or {}))
         reader._deleted = positions_in(deleted)

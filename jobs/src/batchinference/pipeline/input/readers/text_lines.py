@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import BinaryIO, TypeVar, cast
 
+import pyarrow as pa
+
 from batchinference.pipeline.error_classification import raise_storage_error
 from batchinference.pipeline.input.readers import BadRow, grouped
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Location, MissingEnd
 
 BUFFER_BYTES = 4 << 20
 """Bytes per fetch. In an object store, each fetch is a request."""
@@ -130,10 +132,10 @@ def _chunks(file: Location, max_bytes: int, chunk_bytes: int) -> Iterator[bytes 
 
 def _blocks(file: Location, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     with file.open_stream() as stream:
-        block = bytes(stream.read(size)).removeprefix(codecs.BOM_UTF8)
+        block = bytes(stream.read1(size)).removeprefix(codecs.BOM_UTF8)
         while block:
             yield block
-            block = bytes(stream.read(size))
+            block = bytes(stream.read1(size))
 
 
 def _without_long_lines(chunk: bytes, limit: int) -> Iterator[bytes | BadRow]:
@@ -187,13 +189,24 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
     try:
         with file.filesystem.open_input_file(file.path) as source:
             unpacked = file.unpacked(source)
-            content = unpacked.read(size)
+            content = unpacked.read1(size)
             read = source.tell()
+            is_complete = len(content) < size and _has_end(unpacked)
     except OSError as error:
         raise_storage_error(error)
         return b"", 0  # the file becomes a failed row when it is read
     head = content.removeprefix(codecs.BOM_UTF8)
-    if len(content) < size:
+    if is_complete:
         return head, read
-    lines = head[: head.rfind(b"\n") + 1] or (head if size == LINE_SAMPLE_BYTES else b"")
+    is_long_line = len(content) == LINE_SAMPLE_BYTES
+    lines = head[: head.rfind(b"\n") + 1] or (head if is_long_line else b"")
     return lines, max(1, round(read * len(lines) / len(content)))
+
+
+def _has_end(stream: io.BufferedReader | pa.NativeFile) -> bool:
+    """Return whether the end of a file, of which all other bytes were read, is there."""
+    try:
+        stream.read1(1)
+    except MissingEnd:
+        return False
+    return True

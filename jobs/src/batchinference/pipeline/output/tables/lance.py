@@ -19,7 +19,11 @@ from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import Table, check_columns, check_types
-from batchinference.pipeline.output.writers.parquet import ParquetWriter, without_empty_structs
+from batchinference.pipeline.output.writers.parquet import (
+    ParquetWriter,
+    check_stored_types,
+    without_empty_structs,
+)
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
 from batchinference.pipeline.storage.location import Location
@@ -58,7 +62,8 @@ class LanceTable(Table):
         if self.types is not None:
             where = f"write.path: the dataset '{self._address.uri}'"
             check_columns(table.column_names, self.types.names, where)
-        table = without_empty_structs(_with_vectors(table), "Lance")
+        check_stored_types(table.schema, "Lance")
+        table = without_empty_structs(_with_vectors(table))
         # `from_pyarrow` refuses most types of dictionaries, but Lance stores dictionaries of all
         # types that it has (except UUIDs). So the types of their values are checked
         stored = [field.with_type(map_types(field.type, _stored)) for field in table.schema]

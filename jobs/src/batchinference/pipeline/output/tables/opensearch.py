@@ -33,6 +33,7 @@ _CONFLICT = 409
 
 
 class OpensearchTable(UpsertTable):
+    product = "OpenSearch"
     _write: WriteOpensearch
 
     def __init__(self, write: WriteOpensearch) -> None:

@@ -40,6 +40,7 @@ _INVALID = (400, 422)
 
 
 class QdrantTable(UpsertTable):
+    product = "Qdrant"
     _write: WriteQdrant
     _named = False
     """Whether the vectors of the collection have names."""

@@ -30,7 +30,7 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
-from batchinference.pipeline.type_widening import exact_cast, is_text, plain_type
+from batchinference.pipeline.type_widening import exact_cast, is_text, nested_types, plain_type
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -40,6 +40,8 @@ series (all passes over these rows). The transaction of the job's rows inserts b
 INSERT_ROWS = 1000
 TRANSACTIONAL = ("postgresql", "sqlite")
 """Databases in which a transaction that fails also takes back the tables that it has created."""
+DATABASE = "the database"
+"""How messages name the output that lacks a type."""
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases that distinguish column names by case."""
 _HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
@@ -73,7 +75,7 @@ class SqlTable(MergingTable):
             check_columns(table.column_names, names, f"write.table: '{self._write.table}'")
         elif self._dialect not in CASE_SENSITIVE:
             check_case(table.column_names)
-        table = storable(tensors_to_lists(table))
+        table = storable(tensors_to_lists(table), DATABASE)
         types = self._types(table.schema)
         table = _portable(table, types)
         check_keys(table.schema, types, self.key, self._dialect)
@@ -92,14 +94,27 @@ class SqlTable(MergingTable):
         return super().files(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        errors = self.vectors.unwritable(tensors_to_lists(table)) if self.vectors else {}
+        table = tensors_to_lists(table)
+        errors = self.vectors.unwritable(table) if self.vectors else {}
         for field in table.schema if self._dialect == "postgresql" else ():
-            if is_text(plain_type(field.type)):
-                has_nul = pc.match_substring(table[field.name].cast(pa.large_string()), "\0")
-                problem = f"column '{field.name}' has a NUL character, which PostgreSQL lacks"
-                rows = pc.indices_nonzero(has_nul.fill_null(False)).to_pylist()
-                errors |= dict.fromkeys(rows, UnwritableValue(f"write: {problem}. Remove it"))
+            problem = f"column '{field.name}' has a NUL character, which PostgreSQL lacks"
+            rows = self._rows_with_nul(table, field)
+            errors |= dict.fromkeys(rows, UnwritableValue(f"write: {problem}. Remove it"))
         return errors
+
+    def _rows_with_nul(self, table: pa.Table, field: pa.Field) -> list[int]:
+        """Return the indexes of the rows with a NUL character that PostgreSQL cannot store in this
+        column. The type json stores it, because it keeps the JSON as a text."""
+        column = table.column(field.name)
+        if is_text(plain_type(field.type)):
+            has_nul = pc.match_substring(column.cast(pa.large_string()), "\0")
+            return list(pc.indices_nonzero(has_nul.fill_null(False)).to_pylist())
+        existing = None if self._existing is None else self._existing.columns.get(field.name)
+        stored = sa.JSON() if existing is None else existing.type
+        is_json = isinstance(stored, sa.JSON) and not isinstance(stored, postgresql.JSONB)
+        if is_json or not any(map(is_text, nested_types(field.type))):
+            return []
+        return [row for row, value in enumerate(column.to_pylist()) if _has_nul(value)]
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
         """Return the number of values that become null, by row index: NaN and infinity in nested
@@ -277,6 +292,15 @@ class SqlTable(MergingTable):
 
 def _types_in(table: sa.Table) -> dict[str, str]:
     return {name: repr(column.type) for name, column in table.columns.items()}
+
+
+def _has_nul(value: Any) -> bool:
+    """Return whether a text in a value, at any depth, has a NUL character."""
+    if isinstance(value, dict):
+        return any(map(_has_nul, (*value, *value.values())))
+    if isinstance(value, list | tuple):
+        return any(map(_has_nul, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:

@@ -12,7 +12,7 @@ from pyarrow import types as kinds
 from sqlalchemy.dialects import postgresql
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.type_widening import exact_cast, is_text, plain_type
+from batchinference.pipeline.type_widening import exact_cast, is_bytes, is_text, plain_type
 
 SqlTypes = Mapping[str, Any]
 """The SQLAlchemy types of the columns of a table, by column."""
@@ -88,6 +88,8 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
 
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
     is_other = kinds.is_nested(column.type) or kinds.is_duration(column.type)
+    if dialect != "sqlite":  # which stores bytes as bytes, also in a column of texts
+        is_other = is_other or is_bytes(column.type)
     _require(not is_other, "it has texts only")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
     if length is not None and is_text(column.type):

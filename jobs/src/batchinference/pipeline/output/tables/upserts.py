@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -66,6 +66,8 @@ Refusal = tuple[str, bool]
 class UpsertTable(MergingTable):
     """A collection of rows, in which the id of a row is made from its key."""
 
+    product: ClassVar[str]
+    """The name of the store in messages."""
     vectors: Vectors | None = None
 
     def __init__(self, write: WriteStore, name: str) -> None:
@@ -162,7 +164,7 @@ class UpsertTable(MergingTable):
         keys = (field for field in table.schema if field.name in self.key)
         for problem in of_store(self._write.format).problems(keys):
             raise BadOutput(f"write.key: {problem}")
-        table = storable(tensors_to_lists(table))
+        table = storable(tensors_to_lists(table), self.product)
         return self.vectors.cast(table) if self.vectors else table
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
@@ -260,7 +262,9 @@ class UpsertTable(MergingTable):
         with ThreadPoolExecutor(THREADS) as pool:
             while group := list(islice(batches, THREADS)):
                 fence.check()
-                for causes in pool.map(lambda one: self._put_batch(client, one, version), group):
+                for causes in pool.map(
+                    lambda batch: self._put_batch(client, batch, version), group
+                ):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(

@@ -81,8 +81,9 @@ def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table
 
 def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
     """Return the table with types that Parquet and Spark support: float32 in place of float16, and
-    the text {} in place of structs without fields. Raises BadOutput as `without_empty_structs`."""
-    table = without_empty_structs(table, name)
+    the text {} in place of structs without fields. Raises BadOutput as `check_stored_types`."""
+    check_stored_types(table.schema, name)
+    table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
         wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
         if wide != field.type:
@@ -90,12 +91,17 @@ def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
     return table
 
 
-def without_empty_structs(table: pa.Table, name: str) -> pa.Table:
-    """Return the table with the text {} in place of structs without fields. Raises BadOutput for a
-    type that Parquet lacks. The message says that the format `name` lacks this type."""
-    for index, field in enumerate(table.schema):
+def check_stored_types(schema: pa.Schema, name: str) -> None:
+    """Raise BadOutput for a column with a type that Parquet lacks, in which tasks write the rows of
+    all tables. The message says that the output `name` lacks this type."""
+    for field in schema:
         if any(is_one(kind) for kind in nested_types(field.type) for is_one in _NOT_IN_PARQUET):
             raise missing_type(field, name)
+
+
+def without_empty_structs(table: pa.Table) -> pa.Table:
+    """Return the table with the text {} in place of structs without fields."""
+    for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
             chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
             kind = chunks[0].type if chunks else pa.string()

@@ -19,7 +19,7 @@ from batchinference.pipeline.arrow import to_batch, to_column
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.execution.step_runner import ErrorHandling, SegmentRunner
-from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs

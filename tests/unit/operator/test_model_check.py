@@ -27,7 +27,7 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.status import ENDED_PHASES, BatchInferenceStatus, Phase
 from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.unrecoverable import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
+from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import internal, with_observed_generation

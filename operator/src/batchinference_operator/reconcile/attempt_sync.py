@@ -36,6 +36,7 @@ from batchinference_operator.reconcile.driver_report import (
 )
 from batchinference_operator.reconcile.job_view import JobView, MutableSpec
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
+from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
 from batchinference_operator.reconcile.out_of_memory import (
     memory_of_next_attempt,
     record_out_of_memory,
@@ -49,7 +50,6 @@ from batchinference_operator.reconcile.requeue import (
     without_pods_seconds,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.unrecoverable import record_driver_head, unrecoverable_cause
 from batchinference_operator.status.attempts import (
     faulty_nodes,
     is_running,

@@ -12,7 +12,7 @@ from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.expression import UnsuitableTypes, check_text
 from batchinference.pipeline.model_turns import OCCUPANCY, TURNS
-from batchinference.pipeline.non_finite import NonFiniteOutput, non_finite_values
+from batchinference.pipeline.non_finite_counts import NonFiniteOutput, non_finite_values
 from batchinference.pipeline.row_warnings import collect_warnings, warn
 from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
 from batchinference.pipeline.runtimes.device import Device

@@ -18,8 +18,8 @@ from batchinference.pipeline.arrow import (
     with_nulls,
 )
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.steps.returned_values import InputColumn, chunks_of
 from batchinference.pipeline.steps.transform import TransformResult
+from batchinference.pipeline.steps.unchanged_values import InputColumn, chunks_of
 from batchinference.pipeline.type_widening import exact_cast, is_list, is_tensor, unify_types
 from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article

@@ -33,8 +33,8 @@ from batchinference.pipeline.steps.result_columns import (
     check_reserved,
     no_column_error,
 )
-from batchinference.pipeline.steps.returned_values import copied, input_columns
 from batchinference.pipeline.steps.transform import Transform, TransformResult
+from batchinference.pipeline.steps.unchanged_values import copied, input_columns
 from batchinference.pipeline.storage.arrow_files import UnsafeColumn, refuse_pickles
 from batchinference.spec.python_step import DEVICE
 from batchinference.text import counted, with_article

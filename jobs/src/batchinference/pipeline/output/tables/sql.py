@@ -23,7 +23,7 @@ from batchinference.pipeline.errors import (
     mask_secrets,
     require_package,
 )
-from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.output.tables import Row, check_case, check_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.sql_types import check_keys, check_required, check_values

@@ -35,7 +35,7 @@ from batchinference.pipeline.errors import (
     UnwritableValue,
     mask_secrets,
 )
-from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.output.key_types import of_store
 from batchinference.pipeline.output.tables import Row
 from batchinference.pipeline.output.tables.keys import MergingTable

@@ -14,7 +14,7 @@ import pyarrow.csv as pac
 
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.output.python_rows import (
     DAMAGE,
     ROWS_AT_ONCE,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from batchinference.gzip_format import gzip_compressor
 from batchinference.json_text import to_json
 from batchinference.pipeline.arrow import tensors_to_lists
-from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.output.python_rows import Row, unpacked
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.storage.location import Location

@@ -19,7 +19,7 @@ from batchinference.pipeline.arrow import values_of
 from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.errors import BadOutput, UnwritableValue
 from batchinference.pipeline.media.images import encode, is_pixels
-from batchinference.pipeline.non_finite import non_finite_values
+from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.output.key_types import OF_WEBDATASET
 from batchinference.pipeline.output.python_rows import Row
 from batchinference.pipeline.output.writers import FileWriter, unwritable_items

@@ -19,7 +19,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, BinaryIO, NoReturn
@@ -127,6 +127,18 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
             before = None
         if (after := change(before)) != before:
             _replace(name, parent, directory, after)
+
+
+@contextmanager
+def locked(path: str, root: str) -> Iterator[None]:
+    """Hold the lock with which `update` changes a file, so that nobody changes this file during the
+    block. Raises BlockingIOError if another process holds the lock."""
+    directory, name = os.path.split(os_path(path))
+    with ExitStack() as entered:
+        with _named(path):
+            parent = entered.enter_context(_directory(directory, root, make=True))
+            entered.enter_context(_locked(f".{name}.lock", parent, path))
+        yield
 
 
 @contextmanager

@@ -239,7 +239,13 @@ class JobRun:
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         if write.id_column is not None:
-            write_error_file(job_pass.layout, write.id_column, snapshot.entries, run.first_file)
+            write_error_file(
+                job_pass.layout,
+                write.id_column,
+                snapshot.entries,
+                run.first_file,
+                guard=job_pass.guard,
+            )
         job_pass.mark_complete(snapshot, report)
         if job_pass.layout.is_replacement:
             # the report in the replacement is final, even if swapping in the replacement fails

@@ -48,7 +48,7 @@ class Guard:
     check: Check
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def enforced(self) -> Iterator[None]:
         """Check before the block. On a disk, nobody changes `file` during the block."""
         with ExitStack() as entered:
             if self.file.local:
@@ -211,7 +211,7 @@ class Location:
         nobody can change the file of the guard, and in a store nobody can change this file. Without
         locks or conditional puts, such a change is unlikely, but possible."""
         if self.local:
-            with guard.held():
+            with guard.enforced():
                 self.write(content)
         elif not with_retries(
             lambda: put_object(self.scheme, self.path, self.storage, content, guard.check)
@@ -302,7 +302,7 @@ class Location:
     def delete_if(self, guard: Guard) -> None:
         """Delete this file if the guard allows it, like `delete`. In a store, a driver that pauses
         right after the check may delete a later file, because no delete has a condition."""
-        with guard.held():
+        with guard.enforced():
             self.delete()
 
     def move(self, target: Location) -> None:
@@ -331,11 +331,11 @@ class Location:
         """Delete this directory and its content if the guard allows it. In a store, files with new
         names that appear after the check are not deleted."""
         if self.local:
-            with guard.held():
+            with guard.enforced():
                 self.delete_directory()
             return
         files = [self.at(info.path) for info in self.files(recursive=True)]
-        with guard.held():
+        with guard.enforced():
             delete_all(files)
 
 

@@ -20,6 +20,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.storage.location import Guard, Location
 from batchinference.spec.report import JobState, Report
+from plugins.messages import Messages
 from support.documents.minimal import Document, document
 from support.jobs.without_ray import run_without_ray
 from support.outputs.rows import rows_of
@@ -107,6 +108,25 @@ def test_late_state_of_an_append_is_not_written(site: Site, name: str) -> None:
     assert of_others == now
     assert run_without_ray(site.job("append")).state == JobState.SUCCEEDED
     assert (site.rows(), site.is_proven()) == (["a1", "a2", "b1"], True)
+
+
+def test_nobody_takes_over_between_the_check_and_a_write(
+    site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    """On a disk, the driver has the lock of the lease meanwhile."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    write, refused = Location.write, list[Report]()
+
+    def late(self: Location, content: bytes) -> None:
+        if self.path.endswith("out/_batchinference/input.parquet") and not refused:
+            with patch.object(heartbeat, "this_process", lambda: "another process"):
+                refused.append(run_without_ray(site.job(), lease_timeout=0.0))
+        write(self, content)
+
+    with patch.object(Location, "write", late):
+        assert run_without_ray(site.job()).state == JobState.SUCCEEDED
+    messages.check(refused[0].message)
+    assert (site.rows(), site.is_proven()) == (["a1", "a2"], True)
 
 
 @pytest.mark.parametrize("name", ["input.parquet", "code.json", "output.json", "report.json"])

@@ -154,6 +154,11 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
             raise error from None  # the directory is not writable
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(
+            errno.EAGAIN, "another process is changing the output. If it hangs, end it", path
+        ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             os.close(descriptor)

@@ -9,7 +9,10 @@ from unittest.mock import patch
 
 import pytest
 
-from batchinference.pipeline.commit.code_and_spec_changes import describe_code_change, write_code
+from batchinference.pipeline.commit.code_and_spec_changes import (
+    describe_code_change,
+    serialized_code,
+)
 from batchinference.pipeline.errors import BadOutput, ModelLoad
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.steps import code_hashes
@@ -193,7 +196,7 @@ def test_modules_of_constructor_refs_count(modules: Path) -> None:
 @pytest.mark.parametrize("name", ["steps[0].model: file a.bin", "steps[0].python: module a.py"])
 def test_new_files_of_a_model_and_new_modules_count(tmp_path: Path, name: str) -> None:
     location = Location(str(tmp_path / "code.json"))
-    write_code(location, {})
+    location.write(serialized_code({}))
     assert "from none to 1)" in describe_code_change(location, {name: "1"})
 
 
@@ -204,7 +207,7 @@ def test_model_of_the_hub_counts_by_its_spec() -> None:
 def test_changes_are_named(tmp_path: Path, messages: Messages) -> None:
     location = Location(str(tmp_path / "code.json"))
     assert describe_code_change(location, {"a": "1"}) == ""
-    write_code(location, {"a": "1" * 64, "b": "2"})
+    location.write(serialized_code({"a": "1" * 64, "b": "2"}))
     assert describe_code_change(location, {"a": "1" * 64, "b": "2"}) == ""
     messages.check(describe_code_change(location, {"b": "3"}))
 

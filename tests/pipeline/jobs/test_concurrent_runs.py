@@ -16,9 +16,10 @@ from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.lease import read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.input import file_input
+from batchinference.pipeline.input.file_input import FileInput
 from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from batchinference.pipeline.row_batch import RowBatch
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Guard, Location
 from batchinference.spec import parse
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
@@ -208,10 +209,11 @@ def test_rows_of_a_running_append_are_not_deleted(
     ("owner", "name"),
     [
         (InputSnapshot, "serialized"),
+        (FileInput, "first_rows"),
         (pipeline_job, "run_monitored"),
         (pipeline_job, "take_deaths"),
     ],
-    ids=["claims", "computes", "begins-next-pass"],
+    ids=["claims", "counts", "computes", "begins-next-pass"],
 )
 def test_same_job_is_refused_while_its_first_run(
     site: Site, monkeypatch: pytest.MonkeyPatch, messages: Messages, owner: Any, name: str
@@ -329,15 +331,15 @@ def test_job_that_took_over_during_a_prepare_owns_the_output(
 
 def test_late_success_mark_completes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its driver was considered dead. Another driver has started over and died."""
-    write = Location.write
+    write = Location.write_if
 
-    def late(self: Location, content: bytes) -> None:
+    def late(self: Location, guard: Guard, content: bytes) -> None:
         if self.path.endswith("_SUCCESS"):
-            monkeypatch.setattr(Location, "write", write)
+            monkeypatch.setattr(Location, "write_if", write)
             fail_after_tasks(monkeypatch, site.job(resume=False))
-        write(self, content)
+        write(self, guard, content)
 
-    monkeypatch.setattr(Location, "write", late)
+    monkeypatch.setattr(Location, "write_if", late)
     assert "has taken over" in str(run_without_ray(site.job()).message)
     assert len(site.rows()) < 3
     site.completes(site.job(), "a1", "a2", "b1")

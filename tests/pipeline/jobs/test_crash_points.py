@@ -66,12 +66,6 @@ STEPS = """
     write _batchinference/job.json
     clear _batchinference/attempts
     clear _batchinference/errors
-    delete _batchinference/report.json
-    delete _batchinference/report.html
-    delete _batchinference/spec.json
-    delete _batchinference/input.parquet
-    delete _batchinference/code.json
-    delete _batchinference/output.json
     write _batchinference/input.parquet
     write _batchinference/code.json
     write _batchinference/spec.json

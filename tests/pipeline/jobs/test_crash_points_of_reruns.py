@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from batchinference.pipeline.commit.code_and_spec_changes import write_code
+from batchinference.pipeline.commit.code_and_spec_changes import serialized_code
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.verify import verify
 from batchinference.spec.report import JobState
@@ -169,7 +169,7 @@ def test_correction_of_the_code_before_the_first_commit(site: Site) -> None:
     job, manifest = site.job("out"), "write _batchinference/attempts/*/TASK.json"
     site.run(job, site.run(site.job("undisturbed")).steps.index(manifest))
     code = Location(str(site.directory / "out" / "_batchinference" / "code.json"))
-    write_code(code, {"steps[2].python: module corrected.py": "0"})
+    code.write(serialized_code({"steps[2].python: module corrected.py": "0"}))
     seen = OutputFaults(site.directory / "out")
     assert any("part-" in name for name in seen.names()), "a file without a commit"
     assert faults(site, job, lambda: seen) == {}

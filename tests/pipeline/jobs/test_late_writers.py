@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import signal
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from batchinference.spec.report import JobState
+from support.documents.minimal import Document
 from support.jobs.crash_points import JobProcess, Site, faults, on_disk, on_disk_and_long_on_s3
 from support.outputs.checks import OutputFaults
 from support.tiers import in_long_tier
@@ -37,6 +39,85 @@ def of_kinds(steps: list[str]) -> list[int]:
 def driver_steps_at_the_end(steps: list[str]) -> list[int]:
     closing = steps.index("write _batchinference/attempts/*/closed")
     return [n for n in range(closing, len(steps)) if ": " not in steps[n]]
+
+
+def driver_steps_at_the_beginning(steps: list[str]) -> list[int]:
+    """Return the numbers of the steps before the first task: from the claim on, or the pass."""
+    first = next(n for n, name in enumerate(steps) if any(put in name for put in OF_TASKS))
+    return [n for n in range(first) if ": " not in steps[n]]
+
+
+def driver_steps_at_the_replacement(steps: list[str]) -> list[int]:
+    """Return those after its claim. Before it, the run begins another one after the other run."""
+    claim = steps.index("write _batchinference/replacement/job.json")
+    return [n for n in driver_steps_at_the_beginning(steps) if n > claim]
+
+
+def without_runs(output: Path) -> dict[str, bytes]:
+    """Return the files of an output, without locks, the page for people, and those with the name
+    of a pass or a run."""
+    files = (path for path in output.rglob("*") if path.is_file())
+    named = {str(path.relative_to(output)): path.read_bytes() for path in files}
+    others = ("attempts/", "history/", ".lock", "report.html")
+    return {name: named[name] for name in named if not any(part in name for part in others)}
+
+
+def changed_files(before: dict[str, bytes], output: Path) -> list[str]:
+    """Return the names of the files that differ from `before`."""
+    return sorted({file for file, _ in before.items() ^ without_runs(output).items()})
+
+
+BEGINNINGS = {
+    "new": lambda site, job, steps: job,
+    "restarted": lambda site, job, steps: _interrupted(site, job, steps, resume=False),
+    "resumed": lambda site, job, steps: _interrupted(site, job, steps, resume=True),
+    "replacement": lambda site, job, steps: _complete(site, job),
+}
+"""Each prepares the output of a job, and returns the job that begins there."""
+
+
+def _interrupted(site: Site, job: Document, steps: list[str], *, resume: bool) -> Document:
+    manifests = [n for n, name in enumerate(steps) if name.endswith("TASK.json")]
+    site.run(job, manifests[-1])
+    changed = job["spec"] | {"resume": resume, "errors": {"maxRows": 11}}
+    return job | {"spec": changed}
+
+
+def _complete(site: Site, job: Document) -> Document:
+    assert site.run(job).report.state == JobState.SUCCEEDED
+    return job | {"spec": job["spec"] | {"write": job["spec"]["write"] | {"mode": "overwrite"}}}
+
+
+class TestLateBeginning:
+    @on_disk_and_long_on_s3
+    @pytest.mark.scaled("crash-points")
+    @pytest.mark.parametrize("beginning", BEGINNINGS)
+    def test_late_driver_changes_nothing(self, site: Site, beginning: str) -> None:
+        """It is stopped before a change while it begins, and another run completes the output."""
+
+        def check(step: int) -> list[str]:
+            name = f"out-{step}"
+            job = BEGINNINGS[beginning](site, site.job(name), undisturbed)
+            late = JobProcess(site, job, {step: STOP})
+            late.wait_for_stop()
+            later = site.run(job).report
+            output = site.directory / name
+            seen, before = OutputFaults(output), without_runs(output)
+            late.continue_process()
+            assert late.end() == 0
+            wrong = [] if later.state == JobState.SUCCEEDED else [f"later: {later.message}"]
+            wrong += [] if late.report.state == JobState.FAILED else ["no failure"]
+            return [*wrong, *changed_files(before, output), *seen.at_the_end()]
+
+        undisturbed = site.run(site.job("undisturbed")).steps
+        job = BEGINNINGS[beginning](site, site.job("known"), undisturbed)
+        steps = site.run(job).steps
+        of_replacement = beginning == "replacement"
+        steps_of = (
+            driver_steps_at_the_replacement if of_replacement else driver_steps_at_the_beginning
+        )
+        every = 1 if in_long_tier() or beginning == "new" else 3
+        assert faults(check, steps_of(steps)[::every]) == {}
 
 
 class TestEarlierRun:
@@ -66,12 +147,13 @@ class TestEarlierRun:
         assert faults(check, chosen) == {}
 
     @on_disk
-    def test_late_driver_changes_no_row(self, site: Site) -> None:
+    def test_late_driver_changes_nothing(self, site: Site) -> None:
         def check(step: int) -> list[str]:
             late, seen, _ = self.late(site, step)
+            before = without_runs(seen.output)
             late.continue_process()
             assert late.end() == 0
-            return list(seen.at_the_end())
+            return [*changed_files(before, seen.output), *seen.at_the_end()]
 
         steps = site.run(site.job("undisturbed")).steps
         assert faults(check, driver_steps_at_the_end(steps)) == {}

@@ -18,7 +18,7 @@ import pytest
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
 
 from batchinference.pipeline.commit.job_pass import JobPass
-from batchinference.pipeline.commit.lease import Lease, read_lease
+from batchinference.pipeline.commit.lease import Lease, check_unchanged, guard_of, read_lease
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.start_over import Claim
@@ -26,7 +26,7 @@ from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage import conditional_put, location
 from batchinference.pipeline.storage.conditional_put import update_object
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Guard, Location
 from batchinference.pipeline.storage.object_stores import obstore_bucket
 from batchinference.spec.storage import Storage
 from plugins.messages import Messages
@@ -91,7 +91,9 @@ def next_write(
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", patched(os.rename))
         patch.setattr(
-            conditional_put, "obstore_bucket", lambda *given: Store(obstore_bucket(*given), once)
+            conditional_put,
+            "obstore_bucket",
+            lambda *given, **named: Store(obstore_bucket(*given, **named), once),
         )
         yield
     assert called
@@ -257,6 +259,53 @@ def test_without_conditional_writes_the_lease_is_checked_first(
     with messages.raises(BadOutput):
         leased(layout, before)
     assert read_lease(layout) == after
+
+
+@on_all_stores
+def test_file_of_a_later_driver_is_kept(layout: Layout) -> None:
+    """The later driver takes over and writes right after the check of the first one."""
+    first, later = leased(layout, None), list[Lease]()
+
+    def write_later() -> None:
+        later.append(leased(layout, first))
+        layout.spec.write_if(guard_of(layout, later[0]), b"later")
+
+    def check() -> None:
+        check_unchanged(layout, first)
+        if not later:
+            write_later()
+
+    with pytest.raises((BadOutput, BlockingIOError)):  # on a disk, nobody can take over there
+        layout.spec.write_if(Guard(layout.lease_file, check), b"first")
+    if not later:
+        write_later()
+    assert layout.spec.read() == b"later"
+
+
+@on_all_stores
+@pytest.mark.parametrize("conditional", [True, False])
+def test_late_driver_neither_writes_nor_deletes(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, conditional: bool
+) -> None:
+    if not conditional:
+        monkeypatch.setattr(location, "update_object", lambda *_: False)
+        monkeypatch.setattr(location, "put_object", lambda *_: False)
+        monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+    late = guard_of(layout, leased(layout, None))
+    later = guard_of(layout, leased(layout, read_lease(layout)))
+    for content in (b"of the later driver", memoryview(b"again")):
+        layout.spec.write_if(later, content)
+        for change in (
+            partial(layout.spec.write_if, late, b"late"),
+            partial(layout.spec.delete_if, late),
+            partial(layout.state.delete_directory_if, late),
+        ):
+            with pytest.raises(BadOutput):
+                change()
+        assert layout.spec.read() == content
+    layout.spec.delete_if(later)
+    layout.spec.delete_if(later)
+    assert not layout.spec.exists()
 
 
 def failing(number: int) -> Callable[..., None]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -93,9 +94,9 @@ def files_below(directory: Path) -> dict[str, bytes]:
 def test_storage_error_after_the_completion_marker_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    layout = layout_of(tmp_path / "out")
+    layout = replace(layout_of(tmp_path / "out"), is_table=True)
     job_pass = opened(layout)
-    monkeypatch.setattr(JobPass, "check_lease", Mock(side_effect=[None, OSError("busy")]))
+    monkeypatch.setattr(JobPass, "check_lease", Mock(side_effect=[*[None] * 3, OSError("busy")]))
     job_pass.mark_complete(start_in(job_pass), succeeded_report(layout.output.uri))
     assert job_pass.lease.has_completed(layout)
 

@@ -213,6 +213,7 @@ def test_second_request_before_work_ends_it_at_once() -> None:
     [
         "input.file_input._list_now",
         "job.prepare_pass",
+        "job.limited_to_first_rows",
         "execution.prepared_pass.PreparedPass.close",
         "execution.executor.Executor.rewrite_files",
         "job.swap_in_replacement",

@@ -1,7 +1,9 @@
 """The number of storage requests of a small job in each phase, by kind.
 
 Each lease, marker and directory is read once to decide what the job does, and the input is listed
-once. What is read again is named here. A write of a lease (`update`) reads and compares it."""
+once. What is read again is named here. A write of a lease (`update`) reads and compares it. Each
+change of a file with a fixed name by the holder of the lease (`write_if`, `delete_if`) reads the
+lease, too, and in a store the version of a file that it writes."""
 
 from __future__ import annotations
 
@@ -28,10 +30,13 @@ KINDS = {
     "info": "info",
     "read": "read",
     "write": "write",
+    "write_if": "write",
     "update": "update",
     "content": "list",
     "delete": "delete",
+    "delete_if": "delete",
     "delete_directory": "clear",
+    "delete_directory_if": "clear",
     "move": "move",
 }
 PHASES = {"check_job": "check", "plan_pass": "look", "_open_input": "open", "begin_pass": "begin"}
@@ -99,9 +104,9 @@ def source(tmp_path: Path) -> Path:
 
 OPEN = {"info": 1, "list": 1}
 """The directory of the input."""
-CLAIM = {"update": 3, "delete": 8, "clear": 2, "write": 4, "list": 2}
-"""The claim, the claim after all rows are deleted, and the pass. Listed are the data files and
-the error files, of which some may be orphans."""
+CLAIM = {"update": 3, "delete": 2, "clear": 2, "write": 4, "list": 3}
+"""The claim, the claim after all rows are deleted, and the pass. Listed are the state files to
+delete, and the data files and the error files, of which some may be orphans."""
 
 
 def test_requests_of_a_new_output(storage: Storage, source: Path, tmp_path: Path) -> None:
@@ -128,7 +133,8 @@ def test_requests_of_a_resumed_output(storage: Storage, source: Path, tmp_path: 
         # two leases, the marker, the code, the snapshot; the additions, the data, the errors
         "look": {"read": 5, "info": 1, "list": 3},
         "open": OPEN | {"read": 1},
-        "begin": {"info": 1, "write": 2, "update": 1, "delete": 1},
+        # the code and the spec, which are written if they have changed
+        "begin": {"read": 2, "write": 1, "update": 1, "delete": 1},
     }
     assert result["end"]["list"] == 4  # the manifests, the data, the errors, the history
 
@@ -154,7 +160,7 @@ def test_requests_of_a_replacement(storage: Storage, source: Path, tmp_path: Pat
         # the leases are read again after what is left of an earlier replacement is deleted
         "look": {"read": 7, "list": 1, "clear": 1},
         "open": OPEN,
-        "begin": CLAIM | {"list": 3},
+        "begin": CLAIM | {"list": 4},
     }
 
 

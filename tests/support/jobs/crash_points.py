@@ -47,9 +47,12 @@ CONCURRENT_CASES = 2
 END = "the end"
 _CALLS = {
     "write": "write",
+    "write_if": "write",
     "update": "write",
     "delete": "delete",
+    "delete_if": "delete",
     "delete_directory": "clear",
+    "delete_directory_if": "clear",
     "move": "move",
 }
 _WITHIN = {"os.rename": "rename", "os.remove": "remove", "os.rmdir": "remove directory"}
@@ -331,8 +334,8 @@ class _Steps:
 
     def _counted(self, verb: str, call: Callable[..., None]) -> Callable[..., None]:
         def counted(address: Location, *content: Any) -> None:
-            if address.path.endswith(_HEARTBEAT):
-                call(address, *content)
+            if address.path.endswith(_HEARTBEAT) or getattr(self._current, "name", None):
+                call(address, *content)  # the latter is a part of another call
                 return
             name = f"{verb} {address.path.removeprefix(self._output).lstrip('/')}"
             self.reach(name)

@@ -150,10 +150,11 @@ class JobRun:
         passes, search = Passes(), ReplicaSearch.of(plan, repeatable=run.input.repeatable)
         while True:
             plan = search.with_replicas(with_thresholds(plan, run.start.thresholds))
-            first = limited_to_first_rows(self.job.spec, run)
-            measured = None if first.is_sample else search.step
-            executor = Executor(self.job.spec, plan, first, measured)
             with run.job_pass.keep_heartbeat():
+                with self.stop.interrupting():  # rows of files without statistics are counted
+                    first = limited_to_first_rows(self.job.spec, run)
+                measured = None if first.is_sample else search.step
+                executor = Executor(self.job.spec, plan, first, measured)
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
@@ -238,7 +239,13 @@ class JobRun:
         self._reports.enter(JobState.SUCCEEDED)
         report = self._reports.build()
         if write.id_column is not None:
-            write_error_file(job_pass.layout, write.id_column, snapshot.entries, run.first_file)
+            write_error_file(
+                job_pass.layout,
+                write.id_column,
+                snapshot.entries,
+                run.first_file,
+                guard=job_pass.guard,
+            )
         job_pass.mark_complete(snapshot, report)
         if job_pass.layout.is_replacement:
             # the report in the replacement is final, even if swapping in the replacement fails

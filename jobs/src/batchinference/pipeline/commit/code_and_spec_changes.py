@@ -28,9 +28,9 @@ MAX_CHANGES, MAX_VALUE = 3, 120
 _UNSET = object()
 
 
-def write_code(file: Location, code: Mapping[str, str]) -> None:
-    """Store the hashes of the code and of the models of a job."""
-    file.write(dump_checksummed({"code": dict(code)}))
+def serialized_code(code: Mapping[str, str]) -> bytes:
+    """Return the content of the file of the hashes of a job's code and models."""
+    return dump_checksummed({"code": dict(code)})
 
 
 def parse_code(content: bytes) -> dict[str, str]:

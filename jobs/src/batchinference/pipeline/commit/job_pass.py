@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -21,7 +21,13 @@ from batchinference.pipeline.commit.table_commit import (
     table_errors_as_bad_output,
 )
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Location, base_name, delete_all, remnant_of
+from batchinference.pipeline.storage.location import (
+    Guard,
+    Location,
+    base_name,
+    delete_all,
+    remnant_of,
+)
 from batchinference.spec.progress import Counts
 
 if TYPE_CHECKING:
@@ -46,25 +52,26 @@ class JobPass:
         start: Snapshot,
         job: str = "",
         files: ListedFiles | None = None,
-        changed_input: bytes | None = None,
+        changed: Mapping[str, bytes] | None = None,
     ) -> JobPass:
         """Begin the pass that follows the lease `before`, and return the new pass. From now on,
         only commits in the snapshot `start` and commits of this pass are valid. All other data and
         error files of the work are deleted. `job` is the identity of the job, and `files` a listing
-        of the output or None. `changed_input` is the new input snapshot, if it differs from the
-        stored one. Raises BadOutput if another run has begun in the output."""
+        of the output or None. `changed` are the state files whose content changes, by attribute of
+        `Layout`. Raises BadOutput if another run has begun in the output."""
         number, series = (before.pass_number + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
         job_pass = cls(layout, lease)
-        if changed_input is not None:
-            job_pass.changed_input.write(changed_input)
+        state = [(getattr(layout, name), content) for name, content in (changed or {}).items()]
+        for file, content in state:
+            (job_pass.directory / base_name(file.path)).write(content)
         start_file(layout, lease).write(replace(start, pass_number=number).serialized())
         lease.write_if_unchanged(layout, before)
         with job_pass.keep_heartbeat():
             if before is not None and before.begun:  # a claim has already deleted the marker
-                layout.success.delete()  # only the holder of the lease may do this
-            if changed_input is not None:  # before, the output may be complete with its old input
-                layout.input.write(changed_input)
+                layout.success.delete_if(job_pass.guard)
+            for file, content in state:  # before, the output may be complete with old ones
+                file.write_if(job_pass.guard, content)
             job_pass.remove_orphans(start.entries, files)
         return job_pass
 
@@ -78,12 +85,19 @@ class JobPass:
         """The directory of the manifests of this pass."""
         return self.lease.pass_directory(self.layout)
 
+    @property
+    def guard(self) -> Guard:
+        """The guard of changes that only the holder of the lease may make."""
+        return Guard(self.layout.lease_file, self.check_lease)
+
     def keep_heartbeat(self) -> AbstractContextManager[None]:
         """Return a context manager that writes the heartbeat of the pass."""
         return keep_heartbeat(self.layout, self.lease)
 
     changed_input = PathAttribute("input.parquet", "directory")
     """The input snapshot, if it differs from the one of the previous pass."""
+    changed_code = PathAttribute("code.json", "directory")
+    """The hashes of the code, if they differ from those of the previous pass."""
     closed_file = PathAttribute("closed", "directory")
     """This file exists as soon as no task may commit any more."""
     unified_snapshot = PathAttribute("unified.json", "directory")
@@ -234,25 +248,24 @@ class JobPass:
         """Write the final snapshot, the report and the completion marker, and then delete staged
         files. Raises BadOutput if another run has taken over the output."""
         self._write_final_state(final, report)
-        self.lease.write_success_marker(self.layout)
+        self.lease.write_success_marker(self.layout, self.guard)
         with suppress(OSError):  # the output is complete
-            self.check_lease()
             self.delete_staged_files()
 
     def delete_staged_files(self) -> None:
-        """Delete the staged files of a complete table. After an OSError, the next run does it."""
+        """Delete the staged files of a complete table. After an OSError, the next run does it.
+        Raises BadOutput if another run has taken over the output."""
         if self.layout.is_table:
-            self.layout.data.delete_directory()
+            self.layout.data.delete_directory_if(self.guard)
 
     def _write_final_state(self, final: Snapshot, report: Report) -> None:
-        self.check_lease()
-        self.layout.final_snapshot.write(replace(final, pass_number=self.number).serialized())
-        self.layout.report.write(report.serialized())
+        content = replace(final, pass_number=self.number).serialized()
+        self.layout.final_snapshot.write_if(self.guard, content)
+        self.write_report(report)
 
     def write_report(self, report: Report) -> None:
-        """Write a failure report. Raises BadOutput if another run has taken over the output."""
-        self.check_lease()
-        self.layout.report.write(report.serialized())
+        """Write the report. Raises BadOutput if another run has taken over the output."""
+        self.layout.report.write_if(self.guard, report.serialized())
 
 
 def start_file(layout: Layout, lease: Lease) -> Location:

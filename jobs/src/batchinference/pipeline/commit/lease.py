@@ -10,7 +10,7 @@ import os
 import socket
 import uuid
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter
 from batchinference.pipeline.commit.manifest import Digest, RunId
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.storage.location import Location, is_inside
+from batchinference.pipeline.storage.location import Guard, Location, is_inside
 from batchinference.pipeline.storage.state_json import load_json
 from batchinference.version import __version__
 
@@ -98,9 +98,10 @@ class Lease:
 
         layout.lease_file.update(replace_lease)
 
-    def write_success_marker(self, layout: Layout) -> None:
-        """Write the completion marker, which contains the ID of this pass."""
-        layout.success.write(self.run.encode())
+    def write_success_marker(self, layout: Layout, guard: Guard | None = None) -> None:
+        """Write the completion marker, which contains the ID of this pass. Without a `guard`, the
+        output must have this lease."""
+        layout.success.write_if(guard or guard_of(layout, self), self.run.encode())
 
     def has_completed(self, layout: Layout) -> bool:
         """Return whether this run has completed the output. The completion marker may also come
@@ -158,6 +159,12 @@ def check_unchanged(layout: Layout, lease: Lease | None) -> None:
     """Raise BadOutput if the lease of an output is not the expected `lease` any more."""
     if read_lease(layout) != lease:
         raise another_run_error(layout)
+
+
+def guard_of(layout: Layout, lease: Lease | None) -> Guard:
+    """Return the guard of changes that are allowed as long as an output has this lease. They raise
+    BadOutput if it has another one."""
+    return Guard(layout.lease_file, partial(check_unchanged, layout, lease))
 
 
 def another_run_error(layout: Layout) -> BadOutput:

@@ -202,7 +202,10 @@ def _code_change(layout: Layout, lease: Lease | None, request: Request, *, compl
         return ""
     overwrite = request.write.mode == "overwrite"
     starts_over = not request.resumes(lease) and (overwrite or not complete)
-    return "" if starts_over else describe_code_change(layout.code, request.code)
+    change = "" if starts_over else describe_code_change(layout.code, request.code)
+    # the run that has the lease may have died before it copied new hashes to the output
+    copied = JobPass(layout, lease).changed_code
+    return describe_code_change(copied, request.code) if change and copied.exists() else change
 
 
 def _spec_change(layout: Layout, lease: Lease | None, request: Request) -> str:

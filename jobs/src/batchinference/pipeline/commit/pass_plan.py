@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from batchinference.pipeline.commit.code_and_spec_changes import write_code
+from batchinference.pipeline.commit.code_and_spec_changes import serialized_code
 from batchinference.pipeline.commit.heartbeat import ensure_not_running
 from batchinference.pipeline.commit.job_pass import JobPass
-from batchinference.pipeline.commit.lease import Lease
+from batchinference.pipeline.commit.lease import Lease, guard_of
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import (
@@ -71,10 +71,8 @@ def plan_pass(target: OutputTarget, request: Request, table: CommittedTable | No
     while True:
         state, action = _decide(target.layout, request, table, reader)
         if action is Action.ALREADY_COMPLETE and table is not None and state.lease is not None:
-            job_pass = JobPass(state.layout, state.lease)
             with suppress(BadOutput, OSError):  # another run may have begun since
-                job_pass.check_lease()
-                job_pass.delete_staged_files()
+                JobPass(state.layout, state.lease).delete_staged_files()
         if not action.begins_pass:
             return PassPlan(state, action)
         with storage_errors_as_bad_output(request.write):
@@ -143,21 +141,27 @@ def begin_pass(
     """Claim the output if the job starts over, and begin the next pass. Return the pass and
     the snapshot of the rows that are kept. `serialized` returns the input snapshot. Raises
     BadOutput if another run has begun in the output."""
-    layout, lease, start, changed_input = plan.state.layout, plan.state.lease, plan.start, None
+    layout, lease, start = plan.state.layout, plan.state.lease, plan.start
+    code = serialized_code(request.code)
+    state = {"code": code, "spec": json.dumps(without_secrets(spec), indent=2).encode()}
     if start is None or lease is None:
         # until the pass begins, because storing the snapshot of a large input may take long
         with _claim_of(plan, request).claimed() as claim:
             content = serialized()
-            layout.input.write(content)
-            write_code(layout.code, request.code)
-            return _begin(spec, plan, request, claim, Snapshot(layout.key, digest(content)))
-    if plan.relisted:
-        changed_input = serialized()
-        start = replace(start, input=digest(changed_input))
+            for name, value in {"input": content, **state}.items():
+                getattr(layout, name).write_if(guard_of(layout, claim), value)
+            start = Snapshot(layout.key, digest(content))
+            return JobPass.begin(layout, claim, start, request.job, plan.files), start
     # the hashes of the code are replaced, because users normally correct the code before a retry
-    if plan.action in (Action.RETRY_FAILED, Action.RECOMPUTE) or not layout.code.exists():
-        write_code(layout.code, request.code)
-    return _begin(spec, plan, request, lease, start, changed_input)
+    changed = {
+        name: content
+        for name, content in state.items()
+        if getattr(layout, name).read_if_exists() != content
+    }
+    if plan.relisted:
+        changed["input"] = serialized()
+        start = replace(start, input=digest(changed["input"]))
+    return JobPass.begin(layout, lease, start, request.job, plan.files, changed), start
 
 
 def _claim_of(plan: PassPlan, request: Request) -> Claim:
@@ -165,17 +169,3 @@ def _claim_of(plan: PassPlan, request: Request) -> Claim:
     in_series = plan.action is Action.START_IN_SERIES
     series = lease.series if lease is not None and in_series else ""
     return Claim(layout, lease, request.write.mode == "overwrite", request.job, series)
-
-
-def _begin(
-    spec: BatchInferenceSpec,
-    plan: PassPlan,
-    request: Request,
-    before: Lease,
-    start: Snapshot,
-    changed_input: bytes | None = None,
-) -> tuple[JobPass, Snapshot]:
-    """Store the spec, begin the pass that follows `before`, and return the pass and `start`."""
-    layout = plan.state.layout
-    layout.spec.write(json.dumps(without_secrets(spec), indent=2).encode())
-    return JobPass.begin(layout, before, start, request.job, plan.files, changed_input), start

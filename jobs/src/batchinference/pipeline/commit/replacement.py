@@ -6,6 +6,7 @@ files are moved, the next run of the job moves the remaining files."""
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 from batchinference.pipeline.commit.code_and_spec_changes import parse_code
@@ -14,14 +15,14 @@ from batchinference.pipeline.commit.heartbeat import (
     heartbeat_file,
     keep_heartbeat,
 )
-from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease, this_process
+from batchinference.pipeline.commit.lease import Lease, guard_of, read_lease, this_process
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.snapshot import Snapshot, without_missing_files
 from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.errors import BadOutput, Incomplete
 from batchinference.pipeline.storage.local_files import LinkedPath
-from batchinference.pipeline.storage.location import Location
+from batchinference.pipeline.storage.location import Guard, Location
 from batchinference.pipeline.storage.state_json import damaged_state, load_json
 
 MOVE_THREADS = 16
@@ -32,7 +33,7 @@ def delete_old_replacement(layout: Layout) -> None:
     """Delete what is left of a replacement that was already swapped in, or that has no lease."""
     new, current = read_lease(layout.replacement), read_lease(layout)
     if new is None or (current is not None and new.run == current.run):
-        layout.replacement.state.delete_directory()
+        layout.replacement.state.delete_directory_if(guard_of(layout.replacement, new))
 
 
 def swap_in_replacement(layout: Layout, job: str = "") -> None:
@@ -53,12 +54,15 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
         # from this lease on, a repeated call deletes nothing, and only moves the remaining files
         moving.write_if_unchanged(layout, current)
         with keep_heartbeat(layout, moving):
-            _move_files(replacement, layout)
+            _move_files(replacement, layout, guard_of(layout, moving))
         heartbeat_file(layout, moving).delete()
-        replace(moving, begun=True).write_if_unchanged(layout, moving)
-        new.write_success_marker(layout)
-    replacement.success.delete()  # delete the marker first, so that nothing is swapped in again
-    replacement.state.delete_directory()
+        moved = replace(moving, begun=True)
+        moved.write_if_unchanged(layout, moving)
+        moved.write_success_marker(layout)
+    with suppress(BadOutput):  # another run may have deleted it and begun a new one
+        guard = guard_of(replacement, new)
+        replacement.success.delete_if(guard)  # first, so that nothing is swapped in again
+        replacement.state.delete_directory_if(guard)
 
 
 def _check_files(layout: Layout, current: Lease | None) -> None:
@@ -73,16 +77,16 @@ def _check_files(layout: Layout, current: Lease | None) -> None:
     except BadOutput as error:  # a state file is missing or damaged
         if isinstance(error, LinkedPath):
             raise
-    check_unchanged(layout, current)  # another run may have moved the files
-    replacement.success.delete()
-    replacement.final_snapshot.delete()
+    guard = guard_of(layout, current)  # another run may have moved the files
+    replacement.success.delete_if(guard)
+    replacement.final_snapshot.delete_if(guard)
     raise Incomplete(
         f"files of the new output in '{replacement.state.uri}' are missing or damaged. The old "
         "output is unchanged. Run the job again to compute the missing rows"
     )
 
 
-def _move_files(replacement: Layout, layout: Layout) -> None:
+def _move_files(replacement: Layout, layout: Layout, guard: Guard) -> None:
     final = Snapshot.read(replacement.final_snapshot, replacement.key)
     state = _state_files(replacement, final)
     data = [file.name for entry in final.entries for file in entry.data]
@@ -90,11 +94,11 @@ def _move_files(replacement: Layout, layout: Layout) -> None:
     _move_all(replacement.data, layout.data, data)
     _move_all(replacement.errors, layout.errors, errors)
     if replacement.errors_jsonl.exists():
-        replacement.errors_jsonl.move(layout.errors_jsonl)
+        layout.errors_jsonl.write_if(guard, replacement.errors_jsonl.read())
     if len(without_missing_files(layout, final).entries) < len(final.entries):
         raise Incomplete(f"files of the new output in '{replacement.state.uri}' are missing")
     for name, content in state.items():
-        getattr(layout, name).write(content)
+        getattr(layout, name).write_if(guard, content)
 
 
 def _state_files(replacement: Layout, final: Snapshot) -> dict[str, bytes]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from batchinference.pipeline.commit.heartbeat import heartbeat_file, keep_heartbeat
 from batchinference.pipeline.commit.job_pass import work_files_in
-from batchinference.pipeline.commit.lease import Lease, check_unchanged, read_lease
+from batchinference.pipeline.commit.lease import Lease, check_unchanged, guard_of, read_lease
 from batchinference.pipeline.commit.output_paths import Layout
-from batchinference.pipeline.storage.location import delete_all
+from batchinference.pipeline.storage.location import base_name, delete_all
 
 
 @dataclass(frozen=True)
@@ -50,28 +50,39 @@ class Claim:
         elif self.overwrite:  # without a lease, the output has only appended rows
             deleting = replace(new, key="")
         deleting.write_if_unchanged(layout, self.before)
-        with keep_heartbeat(layout, new):
-            self._delete_rows(deleting)
-            new.write_if_unchanged(layout, deleting)
-            for directory in (layout.passes, layout.state / "errors"):
-                directory.delete_directory()
-            files = [layout.report, layout.report_page, layout.spec, layout.input, layout.code]
-            for file in (*files, layout.final_snapshot):
-                file.delete()
-            yield new
-        heartbeat_file(layout, new).delete()
+        try:
+            with keep_heartbeat(layout, new):
+                self._delete_rows(deleting)
+                new.write_if_unchanged(layout, deleting)
+                self._delete_state(new)
+                yield new
+        finally:
+            with suppress(OSError):
+                heartbeat_file(layout, new).delete()
 
     def _delete_rows(self, current: Lease) -> None:
         """Delete the rows of the output. With `overwrite`, also delete all appended rows."""
         # delete the completion marker first, so that readers never see a partial output as complete
-        self.layout.success.delete()
-        self.layout.errors_jsonl.delete()
+        guard = guard_of(self.layout, current)
+        self.layout.success.delete_if(guard)
+        self.layout.errors_jsonl.delete_if(guard)
         for appended in self.layout.all_appended() if self.overwrite else ():
             if (lease := read_lease(appended)) is not None:
                 self._delete_files(appended, lease, current)
-            appended.state.delete_directory()
+            appended.state.delete_directory_if(guard)
         if self.before is not None:
             self._delete_files(self.layout, self.before, current)
+
+    def _delete_state(self, current: Lease) -> None:
+        """Delete the state of earlier runs, without the lease."""
+        layout, guard = self.layout, guard_of(self.layout, current)
+        for directory in (layout.passes, layout.state / "errors"):
+            directory.delete_directory_if(guard)
+        present = {base_name(info.path) for info in layout.state.files()}
+        files = [layout.report, layout.report_page, layout.spec, layout.input, layout.code]
+        for file in (*files, layout.final_snapshot):
+            if base_name(file.path) in present:
+                file.delete_if(guard)
 
     def _delete_files(self, layout: Layout, old: Lease, current: Lease) -> None:
         """Delete the data files of the work of the lease `old`, and its error files if that is

@@ -287,7 +287,7 @@ class Executor:
         with table_errors_as_bad_output():
             table.find_data_location()
         files = [file for entry in entries for file in entry.data]
-        keys = store_keys(table, self._prepared.job_pass.layout, files)
+        keys = store_keys(table, self._prepared.job_pass, files)
         functions = [partial(table.stage, data, file, schema) for file in files]
         in_tasks = sum(file.bytes for file in files) > MERGED_BYTES
         origin = getattr(self._prepared.input, "origin", None)

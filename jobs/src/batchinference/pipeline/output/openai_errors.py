@@ -18,6 +18,7 @@ from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.output.error_records import read_error_records
 from batchinference.pipeline.output.writers.openai_batch import as_line, request_id
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE, READ_STEP
+from batchinference.pipeline.storage.location import Guard
 
 _STATUS = re.compile(r"answered (\d{3}): ")
 """The HTTP status in the error of a row whose request was refused."""
@@ -29,10 +30,12 @@ def write_error_file(
     entries: Iterable[ManifestEntry],
     first_file: int,
     others: Iterable[tuple[int, bytes]] = (),
+    guard: Guard | None = None,
 ) -> None:
     """Write a line for each failed row of an output, in the order of the input. The custom id is
     the value of the column `id_column`. Request ids are made from file numbers, which begin at
-    `first_file`. `others` are pairs of a row number in the first file and a further line."""
+    `first_file`. `others` are pairs of a row number in the first file and a further line. Raises
+    an exception if the `guard` does not allow the file."""
     with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):
@@ -49,7 +52,11 @@ def write_error_file(
         for index in np.argsort(np.frombuffer(numbers, dtype=np.uint64), kind="stable"):
             lines.seek(starts[index])
             ordered.write(lines.readline())
-        layout.errors_jsonl.write(memoryview(_mapped(ordered))[: ordered.tell()])
+        content = memoryview(_mapped(ordered))[: ordered.tell()]
+        if guard is None:
+            layout.errors_jsonl.write(content)
+        else:
+            layout.errors_jsonl.write_if(guard, content)
 
 
 def _mapped(file: IO[bytes]) -> mmap.mmap:

@@ -9,7 +9,8 @@ import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from batchinference.pipeline.errors import redact
 from batchinference.pipeline.storage.object_stores import obstore_bucket
@@ -20,9 +21,15 @@ if TYPE_CHECKING:
 
     from batchinference.spec.storage import Storage
 
+_Condition: TypeAlias = "UpdateVersion | Literal['create']"
 Change = Callable[[bytes | None], bytes]
 """Returns the new content of a file, given its current content (None if it does not exist). Raises
 an exception if the file must not be changed."""
+Check = Callable[[], None]
+"""Raises an exception if a file must not be written."""
+Content = bytes | memoryview
+CONNECTION_SECONDS, MIN_BYTES_PER_SECOND = 30, 1_000_000
+"""The timeout of a request without a body, and the speed from which on no body is too slow."""
 ROUNDS = 4
 """Maximum number of refused puts. After each one, `change` gets the new content, and may raise."""
 _DENIED = re.compile(r"status code: (401|403|501)\b")
@@ -40,17 +47,36 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
 
     If the response to a put is lost, the put is repeated, and the repetition is refused. Then
     `change` gets the content that it has returned before, and should return the same content."""
+    return _put_conditionally(scheme, path, storage, partial(_try_update, change=change))
+
+
+def put_object(scheme: str, path: str, storage: Storage, content: Content, check: Check) -> bool:
+    """Put an object only if nobody has changed it since `check`, which may raise an exception.
+    Return like `update_object`, and raise the same errors. The object may be large."""
+    timeout = CONNECTION_SECONDS + len(content) // MIN_BYTES_PER_SECOND
+    put = partial(_try_put, content=content, check=check)
+    return _put_conditionally(scheme, path, storage, put, timeout)
+
+
+def _put_conditionally(
+    scheme: str,
+    path: str,
+    storage: Storage,
+    try_put: Callable[[S3Store | GCSStore | AzureStore, str], bool],
+    timeout: int = CONNECTION_SECONDS,
+) -> bool:
+    """Call `try_put` until it returns True. Return and raise like `update_object`."""
     from obstore.exceptions import BaseError
 
     bucket, _, key = path.partition("/")
     try:
-        store = obstore_bucket(scheme, bucket, storage)
+        store = obstore_bucket(scheme, bucket, storage, timeout=timeout)
     except BaseError:
         return False  # pyarrow may be able to read the credentials, or reports the error
     try:
         if store is None:
             return False
-        if any(_try_update(store, key, change) for _ in range(ROUNDS)):
+        if any(try_put(store, key) for _ in range(ROUNDS)):
             return True
     except _NotOffered:
         return False
@@ -64,18 +90,31 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
 def _try_update(store: S3Store | GCSStore | AzureStore, key: str, change: Change) -> bool:
     """Replace the content of an object by `change` of the content, and return True. Return False
     if another process has changed the object since it was read."""
-    from obstore.exceptions import AlreadyExistsError, PreconditionError
-
-    with _storage_errors(_DENIED):  # pyarrow may find other credentials
-        try:
-            before, version = _read(store, key)
-        except ValueError:
-            raise _NotOffered from None  # the key has an empty part, or a part such as `..`
+    before, condition = _read(store, key)
     if (after := change(before)) == before:
         return True
+    return _put(store, key, after, condition)
+
+
+def _try_put(
+    store: S3Store | GCSStore | AzureStore, key: str, content: Content, check: Check
+) -> bool:
+    """Put an object after `check`, and return True. Return False if another process has changed
+    the object meanwhile."""
+    _, condition = _read(store, key, head=True)
+    check()
+    return _put(store, key, content, condition)
+
+
+def _put(
+    store: S3Store | GCSStore | AzureStore, key: str, content: Content, condition: _Condition
+) -> bool:
+    """Put an object, and return True. Return False if it does not meet the condition."""
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
     with _storage_errors(_NOT_IMPLEMENTED):
         try:
-            store.put(key, after, mode=version, use_multipart=False)
+            store.put(key, content, mode=condition, use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return False
     return True
@@ -96,13 +135,18 @@ def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
 
 
 def _read(
-    store: S3Store | GCSStore | AzureStore, key: str
-) -> tuple[bytes | None, UpdateVersion | Literal["create"]]:
-    """Return the content of an object, and the condition of a put that replaces this version."""
-    try:
-        result = store.get(key)
-    except FileNotFoundError:
-        return None, "create"
+    store: S3Store | GCSStore | AzureStore, key: str, *, head: bool = False
+) -> tuple[bytes | None, _Condition]:
+    """Return the content of an object, and the condition of a put that replaces this version. With
+    `head`, the content is not read."""
+    with _storage_errors(_DENIED):  # pyarrow may find other credentials
+        try:
+            result = store.get(key, options={"head": head})
+            content = None if head else bytes(result.bytes())
+        except FileNotFoundError:
+            return None, "create"
+        except ValueError:
+            raise _NotOffered from None  # the key has an empty part, or a part such as `..`
     known = {"e_tag": result.meta["e_tag"], "version": result.meta["version"]}
     version = {name: value for name, value in known.items() if value is not None}
-    return bytes(result.bytes()), cast("UpdateVersion", version)
+    return content, cast("UpdateVersion", version)

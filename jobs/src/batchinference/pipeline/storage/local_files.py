@@ -19,7 +19,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, BinaryIO, NoReturn
@@ -130,6 +130,18 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
 
 
 @contextmanager
+def locked(path: str, root: str) -> Iterator[None]:
+    """Hold the lock with which `update` changes a file, so that nobody changes this file during the
+    block. Raises BlockingIOError if another process holds the lock."""
+    directory, name = os.path.split(os_path(path))
+    with ExitStack() as entered:
+        with _named(path):
+            parent = entered.enter_context(_directory(directory, root, make=True))
+            entered.enter_context(_locked(f".{name}.lock", parent, path))
+        yield
+
+
+@contextmanager
 def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     """Create the lock file `name` and hold its lock, if the file system has locks."""
     flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
@@ -142,6 +154,11 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
             raise error from None  # the directory is not writable
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise BlockingIOError(
+            errno.EAGAIN, "another process is changing the output. If it hangs, end it", path
+        ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             os.close(descriptor)

@@ -9,9 +9,9 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -20,7 +20,12 @@ import pyarrow.fs as pafs
 
 from batchinference.file_names import escaped, os_path
 from batchinference.pipeline.storage import local_files
-from batchinference.pipeline.storage.conditional_put import Change, update_object
+from batchinference.pipeline.storage.conditional_put import (
+    Change,
+    Check,
+    put_object,
+    update_object,
+)
 from batchinference.pipeline.storage.object_stores import object_store, storage_options
 from batchinference.pipeline.storage.retry import with_retries
 from batchinference.spec.addresses import is_local, local_path, scheme_of
@@ -31,6 +36,25 @@ DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
 """Matches the end of a glob, from the first part of the path with a wildcard on."""
 _REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The condition of a change: `check` raises an exception if the change is not allowed. `check`
+    reads `file`, which others only change by `Location.update`."""
+
+    file: Location
+    check: Check
+
+    @contextmanager
+    def enforced(self) -> Iterator[None]:
+        """Check before the block. On a disk, nobody changes `file` during the block."""
+        with ExitStack() as entered:
+            if self.file.local:
+                path, root = self.file.path, self.file.root
+                with_retries(lambda: entered.enter_context(local_files.locked(path, root)))
+            self.check()
+            yield
 
 
 @dataclass(frozen=True)
@@ -182,6 +206,19 @@ class Location:
         elif not with_retries(lambda: update_object(self.scheme, self.path, self.storage, change)):
             self.write(change(self.read_if_exists()))
 
+    def write_if(self, guard: Guard, content: bytes | memoryview) -> None:
+        """Write the whole file if the guard allows it. Between its check and the write, on a disk
+        nobody can change the file of the guard, and in a store nobody can change this file. Without
+        locks or conditional puts, such a change is unlikely, but possible."""
+        if self.local:
+            with guard.enforced():
+                self.write(content)
+        elif not with_retries(
+            lambda: put_object(self.scheme, self.path, self.storage, content, guard.check)
+        ):
+            guard.check()
+            self.write(content)
+
     def read_if_exists(self) -> bytes | None:
         """Return the content; None if this file does not exist."""
         try:
@@ -262,6 +299,12 @@ class Location:
         with suppress(FileNotFoundError):
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
+    def delete_if(self, guard: Guard) -> None:
+        """Delete this file if the guard allows it, like `delete`. In a store, a driver that pauses
+        right after the check may delete a later file, because no delete has a condition."""
+        with guard.enforced():
+            self.delete()
+
     def move(self, target: Location) -> None:
         """Move this file to `target`, where it appears atomically. In a store, and to another disk,
         the file is copied and then deleted, so after an interruption both files may exist."""
@@ -283,6 +326,17 @@ class Location:
             local_files.delete_directory(self.path, self.root)
             return
         delete_all(self.at(info.path) for info in self.files(recursive=True))
+
+    def delete_directory_if(self, guard: Guard) -> None:
+        """Delete this directory and its content if the guard allows it. In a store, files with new
+        names that appear after the check are not deleted."""
+        if self.local:
+            with guard.enforced():
+                self.delete_directory()
+            return
+        files = [self.at(info.path) for info in self.files(recursive=True)]
+        with guard.enforced():
+            delete_all(files)
 
 
 class MissingEnd(OSError):

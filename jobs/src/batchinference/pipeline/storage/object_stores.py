@@ -248,10 +248,16 @@ _ENDPOINTS = {
 
 
 def obstore_bucket(
-    scheme: str, bucket: str, storage: Storage, prefix: str = "", retries: int = CONDITIONAL_RETRIES
+    scheme: str,
+    bucket: str,
+    storage: Storage,
+    prefix: str = "",
+    retries: int = CONDITIONAL_RETRIES,
+    timeout: int = 30,
 ) -> S3Store | GCSStore | AzureStore | None:
     """Return a client of obstore for a bucket, or for a prefix in it, with the settings of pyarrow.
-    Return None if only pyarrow finds the credentials, or if obstore would use another endpoint."""
+    A request may take `timeout` seconds. Return None if only pyarrow finds the credentials, or if
+    obstore would use another endpoint."""
     from obstore import store
 
     endpoint = _s3_endpoint(storage) if scheme == "s3" else storage.endpoint
@@ -268,7 +274,7 @@ def obstore_bucket(
         bucket,
         prefix=prefix or None,
         config=options,
-        client_options={"allow_http": http},
+        client_options={"allow_http": http, "timeout": f"{timeout}s"},
         retry_config={"max_retries": retries},
     )
     return client

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import DataFile
-from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput, redact
 from batchinference.pipeline.output.key_types import OF_TABLES
@@ -146,16 +146,18 @@ def check_key_types(fields: Iterable[pa.Field]) -> None:
         raise BadOutput(f"write.key: {problem}")
 
 
-def store_keys(table: Table, layout: Layout, files: Sequence[DataFile]) -> Keys | None:
+def store_keys(table: Table, job_pass: JobPass, files: Sequence[DataFile]) -> Keys | None:
     """Check the keys of all rows of a job, store them in the state, and return them; None if the
-    job has no key. Raises BadOutput if two rows have the same key, or if a key has a null."""
+    job has no key. Raises BadOutput if two rows have the same key, if a key has a null, or if
+    another run has taken over the output."""
+    layout = job_pass.layout
     if not isinstance(table, MergingTable) or not table.key:
         return None
     with table_errors_as_bad_output():
         rows = (part for each in files for part in tables_in(layout.data / each.name, table.key))
         keys = Keys.of(rows, table.key)
         keys.check()
-    layout.keys.write(ParquetWriter("zstd").write([keys.table]))
+    layout.keys.write_if(job_pass.guard, ParquetWriter("zstd").write([keys.table]))
     return keys
 
 

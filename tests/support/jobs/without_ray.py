@@ -29,6 +29,7 @@ from batchinference.pipeline.commit import replacement
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.execution import executor, ray_connection
 from batchinference.pipeline.execution.block_codec import encode
@@ -178,6 +179,7 @@ def run_task_again(given: Document, task: int) -> None:
     prepared: Any = SimpleNamespace(
         input=read,
         job_pass=JobPass(layout, lease),
+        start=SimpleNamespace(input=digest(layout.input.read())),
         missing=None,
         sizing=sizing,
         first_file=0,

@@ -303,7 +303,7 @@ class JobRun:
         if note is None:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
-        path = paths_of(job_pass.layout.input)[int(file)].as_py()
+        path = paths_of(job_pass.layout.input, self._pass.start.input)[int(file)].as_py()
         activity = f"step '{note.step}' on rows {first} to {last} of {path}"
         if note.step == READ_STEP:
             activity = f"reading {path} from row {first} on"

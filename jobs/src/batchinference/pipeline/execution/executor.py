@@ -236,6 +236,7 @@ class Executor:
             errors.max_rows,
             secret_variables(self._spec),
             self._spec.write.id_column,
+            input_digest=self._prepared.start.input,
         )
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:

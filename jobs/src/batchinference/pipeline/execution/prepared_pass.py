@@ -86,7 +86,7 @@ class PreparedPass:
         return self._described(warnings_of(end.entries))
 
     def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
-        paths = paths_of(self.job_pass.layout.input)
+        paths = paths_of(self.job_pass.layout.input, self.start.input)
         about_rows = with_paths(warnings, lambda file: str(paths[file].as_py()))
         return [*self.input.ignored.warnings(), *about_rows]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -76,6 +76,8 @@ class JobRun:
     """The pass in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
+    _faulty_nodes: tuple[str, ...] = field(default=(), init=False)
+    """The nodes with devices that have failed in this run. No output uses them any more."""
     _end: PassEnd | None = field(default=None, init=False)
     """The end of `_pass`; None while it runs."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
@@ -141,7 +143,8 @@ class JobRun:
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
-        self._finished.append(self._run_passes(run, self._plan))
+        plan = replace(self._plan, faulty_nodes=self._faulty_nodes)
+        self._finished.append(self._run_passes(run, plan))
         return self._finished[-1]
 
     def _run_passes(self, run: PreparedPass, plan: Plan) -> Report:
@@ -163,7 +166,7 @@ class JobRun:
             self._reports.add_faults(losses)
             healthy = without_faulty_nodes(plan, losses)
             run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
-            plan = healthy
+            plan, self._faulty_nodes = healthy, healthy.faulty_nodes
 
     def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:
         """Process the missing rows, close the pass, and return how it ended."""

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from batchinference.pipeline.commit.heartbeat import only_run_in_process
 from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget, output_targets
@@ -103,6 +104,7 @@ class JobRun:
         may_be_empty = isinstance(read, ReadFiles) and read.allow_empty
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
+            self._entered.enter_context(only_run_in_process(layout))
             self._publish_first()
             targets = output_targets(self.job.spec, layout, has_changes(self.job.spec))
             reports = [self._run_output(target) for target in self._interruptible(targets)]

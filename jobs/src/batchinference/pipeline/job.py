@@ -25,7 +25,10 @@ from batchinference.pipeline.execution.prepared_pass import PassEnd, Passes, Pre
 from batchinference.pipeline.execution.ray_connection import spilled_bytes
 from batchinference.pipeline.execution.replica_search import ReplicaSearch
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
-from batchinference.pipeline.execution.task_resources import without_faulty_nodes
+from batchinference.pipeline.execution.task_resources import (
+    without_faulty_nodes,
+    without_suspected_nodes,
+)
 from batchinference.pipeline.first_rows import limited_to_first_rows, with_findings
 from batchinference.pipeline.first_rows.cascade import with_thresholds
 from batchinference.pipeline.html_report import write_page
@@ -157,7 +160,8 @@ class JobRun:
             plan = search.with_replicas(with_thresholds(plan, run.start.thresholds))
             first = limited_to_first_rows(self.job.spec, run)
             measured = None if first.is_sample else search.step
-            executor = Executor(self.job.spec, plan, first, measured)
+            used = without_suspected_nodes(plan, run.isolation.suspected_nodes)
+            executor = Executor(self.job.spec, used, first, measured)
             with run.job_pass.keep_heartbeat():
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings

@@ -163,14 +163,15 @@ def test_decoding_does_not_occupy_the_node_of_a_device(head: str, tmp_path: Path
 
 
 def run_on_faulty_node(
-    head: str, directory: Path, *, spare: bool, **arguments: bool
+    head: str, directory: Path, *, spare: bool, replicas: int = 1, **arguments: bool
 ) -> subprocess.CompletedProcess[str]:
     """Run a job with a faulty node, and with another one if `spare`. Return the ended command."""
     source = write_lines(directory / "in", {f"{n}.txt": [str(n)] for n in range(9)})
     given = {"file": str(directory / "node"), **arguments}
     see = {"callable": "faulty:See", "constructorArgs": given}
     resources = {"resources": {"custom": {"NPU": 1}}, "batchSize": 1}
-    steps = [{"name": "see", "python": see, **resources}]
+    number = {"replicas": {"min": replicas, "max": replicas}}
+    steps = [{"name": "see", "python": see, **resources, **number}]
     job = job_document("job", source, directory / "out", steps=steps, errors={"maxRows": 9})
     (directory / "job.yaml").write_text(yaml.safe_dump(job))
     (directory / "faulty.py").write_text(FAULTY)
@@ -185,7 +186,8 @@ def run_on_faulty_node(
 def test_rows_of_a_node_that_kills_its_processes_are_computed_elsewhere(
     head: str, tmp_path: Path
 ) -> None:
-    done = run_on_faulty_node(head, tmp_path, spare=True, kills=True)
+    """Each node has a replica, so that Ray restarts a replica on its node."""
+    done = run_on_faulty_node(head, tmp_path, spare=True, replicas=2, kills=True)
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "out")
     assert sorted(str(row["text"]) for row in rows) == [str(n) for n in range(9)]

@@ -211,7 +211,7 @@ def run_without_ray(
     """Run a job to its end, like a process of its own. Its writes have the same order every time.
     `times` are its layout's."""
     parsed = given if isinstance(given, BatchInference) else parse(given)
-    with in_this_process(rows_per_task), patch.object(heartbeat, "_RUNNING", set()):
+    with in_this_process(rows_per_task), patch.object(heartbeat, "_running", set()):
         plan = plan_for_machine(parsed.spec, gpus=0)
         layout, stop = replace(Layout.of(parsed.spec), **times), stop or StopSignal()
         return JobRun(parsed, lambda: nullcontext(plan), publish, stop, layout=layout).run()

@@ -16,7 +16,7 @@ from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
-_RUNNING: set[tuple[str, str | None]] = set()
+_running: set[tuple[str, str | None]] = set()
 """The state directories of the outputs that runs in this process write, with the endpoint."""
 _lock = threading.Lock()
 
@@ -28,16 +28,16 @@ def only_run_in_process(layout: Layout) -> Iterator[None]:
     considers all earlier runs of a job in its own process as ended."""
     state = (layout.state.library_uri, layout.state.storage.endpoint)
     with _lock:
-        if state in _RUNNING:
+        if state in _running:
             raise BadOutput(
                 f"spec.write.path: '{layout.output.uri}' is being written by another run in this "
                 "process. Choose another path, or wait until that run has ended"
             )
-        _RUNNING.add(state)
+        _running.add(state)
     try:
         yield
     finally:
-        _RUNNING.discard(state)
+        _running.discard(state)
 
 
 @contextmanager

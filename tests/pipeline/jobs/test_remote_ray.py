@@ -52,7 +52,7 @@ class See:
         return node(batch, "see")
 """
 FAULTY = """
-import os, ray
+import glob, os, ray, time
 
 class See:
     def __init__(self, file, kills=False):
@@ -64,6 +64,9 @@ class See:
         except FileExistsError:
             pass
         self.is_faulty = open(file).read() == self.node
+        open(file + self.node, "w").close()
+        while kills and len(glob.glob(file + "?*")) < 2:
+            time.sleep(0.1)
 
     def __call__(self, batch):
         if self.is_faulty and self.kills:
@@ -186,7 +189,7 @@ def run_on_faulty_node(
 def test_rows_of_a_node_that_kills_its_processes_are_computed_elsewhere(
     head: str, tmp_path: Path
 ) -> None:
-    """Each node has a replica, so that Ray restarts a replica on its node."""
+    """Both nodes have a replica before one dies, so Ray restarts the replica on the same node."""
     done = run_on_faulty_node(head, tmp_path, spare=True, replicas=2, kills=True)
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "out")

@@ -191,7 +191,7 @@ def test_state_files_with_pickles_are_refused(tmp_path: Path) -> None:
     entry = ManifestEntry(Counts(), [], [], [], [], None)
     ways: dict[str, Callable[[], Any]] = {
         "the driver's list of files": lambda: InputSnapshot.parse(frozen.read(), FROM_ENVIRONMENT),
-        "a worker's list of files": lambda: paths_of(frozen),
+        "a worker's list of files": lambda: paths_of(frozen, "a digest"),
         "failed rows to retry": lambda: failed_ids(failed),
         "failed rows to verify": lambda: wrong_errors(entry, failed),
     }

@@ -161,7 +161,7 @@ def test_too_many_files_are_rejected() -> None:
 def test_stored_frozen_input_has_the_paths(tree: Path) -> None:
     stored = Location(str(tree / "input.parquet"))
     stored.write(snapshot_input([str(tree)], ["txt"]).serialized())
-    assert paths_of(stored).to_pylist() == [str(tree / name) for name in FOUND]
+    assert paths_of(stored, "a digest").to_pylist() == [str(tree / name) for name in FOUND]
 
 
 @settings(max_examples=examples(30), deadline=None)

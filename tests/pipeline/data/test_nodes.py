@@ -4,11 +4,13 @@ that need several pods have placement groups."""
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import ray
 
+from batchinference.pipeline import ray_compat
 from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.execution import task_resources
 from batchinference.pipeline.execution.dataset import placement_arguments
@@ -17,6 +19,7 @@ from batchinference.pipeline.execution.task_resources import (
     check_nodes,
     selector,
     without_faulty_nodes,
+    without_suspected_nodes,
 )
 from batchinference.plan import Plan, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
@@ -126,10 +129,52 @@ def test_node_of_a_faulty_device_is_left_out_if_others_can_run_the_plan(
     assert result == {GROUP: "embed"} | ({"ray.io/node-id": "!in(b)"} if expected else {})
 
 
+@pytest.mark.parametrize(
+    ("nodes", "suspected", "expected"),
+    [
+        ([node("embed", **T4)], "", ()),
+        ([node("embed", **T4)], "b", ("b",)),
+        ([node("embed", **T4)], "ab", ()),
+        ([node("embed", alive=False, **T4)], "b", ()),
+        ([node("embed")], "b", ()),
+        ([node("head")], "b", ()),
+        ([node("head"), node("embed", **T4)], "b", ("b",)),
+    ],
+    ids=[
+        *("no suspect", "another node", "no other node", "a lost node", "a node without a GPU"),
+        *("a node that can be started", "another node, and more"),
+    ],
+)
+def test_node_at_which_processes_die_is_left_out_if_others_exist(
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: list[dict[str, Any]],
+    suspected: str,
+    expected: tuple[str, ...],
+) -> None:
+    step = model_step(**{**ON_GPU, "name": "embed", "replicas": {"max": 3}})
+    plan = plan_for_cluster(spec_of(steps=[step]))
+    others = [{**each, "NodeID": "a"} for each in nodes]
+    living = [node("cpu"), {**node("embed", **T4), "NodeID": "b"}, *others]
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: living)
+    assert without_suspected_nodes(plan, {*suspected}).faulty_nodes == expected
+
+
+@pytest.mark.parametrize(("own", "expected"), [("a", {"a", "b"}), ("e", set()), ("lost", set())])
+def test_nodes_of_the_group_of_a_process_are_those_that_live(
+    monkeypatch: pytest.MonkeyPatch, own: str, expected: set[str]
+) -> None:
+    nodes = [node("cpu"), node("cpu"), node("cpu", alive=False), node("embed"), node()]
+    named = [{**each, "NodeID": name} for each, name in zip(nodes, "abcde", strict=True)]
+    monkeypatch.setattr(ray_compat.ray, "nodes", lambda: named)
+    monkeypatch.setattr(ray_compat, "node_of_this_process", lambda: own)
+    assert ray_compat.nodes_like_this(GROUP) == expected
+
+
 def test_single_machine_has_no_other_node() -> None:
     plan = plan_for_machine(spec_of(steps=[python_step()]))
     with pytest.raises(DeviceFailed, match="No other node"):
         without_faulty_nodes(plan, [FAULT])
+    assert without_suspected_nodes(plan, {"b"}) == plan
 
 
 def capacity(monkeypatch: pytest.MonkeyPatch, plan: Plan, *nodes: dict[str, Any]) -> Capacity:
@@ -211,6 +256,18 @@ def test_replica_on_several_pods_has_a_bundle_for_each_gpu(
     bundle = {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A100": 0.001}
     selectors = {"bundle_label_selector": [{GROUP_LABEL: "ask"}] * 6}
     assert asked == [{"bundles": [bundle] * 6, **selectors}]
+
+
+@pytest.mark.parametrize(("others", "expected"), [(2, ()), (3, ("b",))])
+def test_replica_on_several_pods_needs_as_many_other_nodes(
+    monkeypatch: pytest.MonkeyPatch, others: int, expected: tuple[str, ...]
+) -> None:
+    plan = plan_for_cluster(spec(2, 3))
+    other = [{**node("ask"), "NodeID": f"other-{number}"} for number in range(others)]
+    living = [node("head"), {**node("ask"), "NodeID": "b"}, *other]
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: living)
+    larger = replace(plan, groups=tuple(replace(group, max=9) for group in plan.groups))
+    assert without_suspected_nodes(larger, {"b"}).faulty_nodes == expected
 
 
 def test_ray_creates_no_groups_for_actors_that_it_never_starts(dataset: Any) -> None:

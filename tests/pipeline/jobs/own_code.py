@@ -16,6 +16,7 @@ import numpy as np
 
 Batch = dict[str, np.ndarray]
 OBJECT = 5
+SLOW_SECONDS = 0.2
 
 
 def length(batch: Batch) -> Batch:
@@ -143,7 +144,8 @@ class Same:
 
 class Scripted:
     """Does what the texts say: `die` kills the process, `fail` raises, and `hold` waits until the
-    file `release` exists. Lists the computed texts in files."""
+    file `release` exists. Until then, `slow` takes SLOW_SECONDS. Lists the computed texts in
+    files."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)
@@ -157,6 +159,8 @@ class Scripted:
             raise ValueError("a bad text")
         while any(text.startswith("hold") for text in texts) and not self._released():
             time.sleep(0.05)
+        if not self._released():
+            time.sleep(SLOW_SECONDS * sum(text.startswith("slow") for text in texts))
         (self._directory / f"computed-{uuid4().hex}").write_text("\n".join(texts))
         return batch
 

@@ -556,11 +556,12 @@ def use_cluster(monkeypatch: pytest.MonkeyPatch, cpus: float, *nodes: tuple[str,
     """
     alive = [
         {
+            "NodeID": f"node {number}",
             "Alive": True,
             "Labels": {GROUP_LABEL: group},
             "Resources": {"CPU": count} if count else {"memory": 1.0},
         }
-        for group, count in nodes
+        for number, (group, count) in enumerate(nodes, 1 - len(nodes))
     ]
     fake = SimpleNamespace(cluster_resources=lambda: {"CPU": cpus}, nodes=lambda: alive)
     monkeypatch.setattr(task_resources, "ray", fake)
@@ -587,3 +588,15 @@ def test_pools_use_no_cpus_of_other_groups(
     plan = plan_for_cluster(spec)
     use_cluster(monkeypatch, sum(cpus for _, cpus in nodes), *nodes)
     assert task_resources.pool_size(plan.stages[0], plan) == size
+
+
+@pytest.mark.parametrize("nodes", [[("head", 0)], []], ids=["autoscaling", "existing"])
+def test_pools_use_no_cpus_of_nodes_that_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[tuple[str, int]]
+) -> None:
+    """Actors would take the CPUs that tasks need."""
+    plan = plan_for_cluster(spec_of(steps=[CLASS], cluster={"workers": {"cpu": 4, "max": 2}}))
+    use_cluster(monkeypatch, 8, *nodes, ("cpu", 4), ("cpu", 4))
+    assert task_resources.pool_size(plan.stages[0], plan) == (1, 6)
+    without = replace(plan, faulty_nodes=("node 0",))
+    assert task_resources.pool_size(plan.stages[0], without) == (1, 2)

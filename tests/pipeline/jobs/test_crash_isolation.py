@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline import job as job_module
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import crash_notes, segment
 from batchinference.pipeline.execution.crash_isolation import (
@@ -22,6 +25,7 @@ from batchinference.pipeline.execution.crash_isolation import (
     NO_DEATHS,
     PARTS,
     CrashNote,
+    Death,
     Isolation,
 )
 from batchinference.pipeline.execution.crash_notes import (
@@ -32,11 +36,17 @@ from batchinference.pipeline.execution.crash_notes import (
     predecessor_deaths,
     take_deaths,
 )
+from batchinference.pipeline.execution.executor import Executor
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling, StepRunner
 from batchinference.pipeline.row_batch import RowBatch, merged, pack_id
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Plan, plan_for_cluster, plan_for_machine
+from batchinference.spec.report import JobState
 from batchinference.spec.steps import Step
+from support.documents.parsed import spec_of
+from support.jobs.on_ray import job_document, write_lines
+from support.jobs.without_ray import InProcessExecution, run_without_ray
 from support.outputs.batches import end, errors_of, good, outcomes
 from support.tiers import examples
 
@@ -86,6 +96,50 @@ def test_crashes_of_adjacent_rows_are_not_the_fault_of_the_rows(
 ) -> None:
     isolation = NO_DEATHS.after((note(row),) for row in (*rows, *rows))
     assert isolation.is_systemic == systemic
+
+
+def alone(row: int, *nodes: str) -> list[Death]:
+    """Return a death at this row on each of these nodes."""
+    return [(note(row, node=node),) for node in nodes]
+
+
+APART = [pack_id(file, 7) for file in (0, 5, 9)]
+SIX = [death for row in APART for death in alone(row, "a", "a")]
+"""Deaths of a node with a fault, at rows of several files."""
+
+
+@pytest.mark.parametrize(
+    ("deaths", "unused", "nodes", "crashed", "suspected"),
+    [
+        (SIX, "", "ab", [], {"a"}),
+        (SIX, "a", "ab", [], {"a"}),
+        (SIX, "", "a", APART, {"a"}),
+        (SIX, "b", "ab", APART, {"a"}),
+        (SIX, None, "ab", APART, {"a"}),
+        ([*SIX, *alone(APART[0], "b")], "a", "ab", APART[:1], {"a"}),
+        ([*SIX[:2], *alone(APART[0], "b")], "a", "ab", APART[:1], set()),
+        (alone(5, "a", "b"), "", "ab", [5], set()),
+        ([*alone(5, "a", "a"), *alone(9, "b", "b")], "", "ab", [5, 9], {"a", "b"}),
+        ([*alone(5, "a", "a"), *alone(9, "b", "b")], "", "abc", [], {"a", "b"}),
+        (alone(5, "", ""), "", "", [5], set()),
+    ],
+    ids=[
+        *("a node", "an unused node", "a single node", "no other node is used"),
+        *("no other pass", "a row and a node", "a row", "a death on each node"),
+        *("all nodes", "a third node", "no Ray"),
+    ],
+)
+def test_rows_are_not_to_blame_for_a_node_that_kills_processes(
+    deaths: list[Death],
+    unused: str | None,
+    nodes: str,
+    crashed: list[int],
+    suspected: set[str],
+) -> None:
+    unused_nodes = None if unused is None else frozenset(unused)
+    isolation = Isolation(tuple(deaths), unused_nodes, frozenset(nodes))
+    assert [*isolation.crashed] == crashed
+    assert isolation.suspected_nodes == suspected
 
 
 def computed_parts(isolation: Isolation, read: list[RowBatch]) -> Iterator[np.ndarray]:
@@ -287,6 +341,88 @@ def test_process_that_replaces_another_one_isolates_its_rows(
     monkeypatch.setattr(crash_notes, "owner_of_this_process", lambda: "last")
     with pytest.raises(JobFailure, match="adjacent rows"):
         next(steps.of_block(good(0, 0, range(8)), Event()))
+
+
+@pytest.mark.parametrize(
+    ("living", "ids", "errors"),
+    [
+        ({"node", "other"}, [0, 1, 2, 3, 4, 6, 7], {}),
+        ({"node"}, [0, 1, 2, 3, 4, 6, 7], {5: f"WorkerCrashed: {CRASHED}"}),
+    ],
+    ids=["another node", "a single node"],
+)
+def test_other_nodes_compute_rows_at_which_a_node_kills_its_processes(
+    notes: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    living: set[str],
+    ids: list[int],
+    errors: dict[int, str],
+) -> None:
+    monkeypatch.setattr(segment, "replaces_dead_process", lambda: True)
+    monkeypatch.setattr(segment, "node_of_this_process", lambda: "node")
+    monkeypatch.setattr(crash_notes, "nodes_like_this", lambda label: living)
+    handling = ErrorHandling(tolerant=True, input=Location("/none"))
+    first = Isolation(unused=frozenset())
+    steps = Segment(pickle.dumps(([], handling)), "run", isolation=first)
+    for process in "12":
+        death(notes, f"run/task/{process}", note(5, node="node"))
+    results = merged(steps.of_block(merged([good(0, 0, range(8)), end(0, 8)]), Event()))
+    assert (sorted(results.ids.tolist()), errors_of(results)) == (ids, errors)
+    assert sorted({*results.input_ids.tolist()}) == sorted([*ids, *errors])
+    assert results.ends == ((0, 8),)
+    monkeypatch.setattr(segment, "node_of_this_process", lambda: "other")
+    next_pass = replace(first.after(deaths_of("run")), unused=frozenset({"node"}))
+    steps = Segment(pickle.dumps(([], handling)), "next", isolation=next_pass)
+    if not errors:
+        results = merged(steps.of_block(good(0, 0, range(8)), Event()))
+        assert sorted(results.ids.tolist()) == [*range(8)]
+
+
+@pytest.mark.parametrize(
+    ("repeatable", "on_cluster", "faulty", "expected"),
+    [
+        (True, True, ("a", "b"), {"a", "b"}),
+        (True, True, ("b",), None),
+        (True, False, ("a", "b"), None),
+        (False, True, ("a", "b"), None),
+    ],
+    ids=["other nodes", "no other node", "a single machine", "a single pass"],
+)
+def test_other_nodes_compute_rows_only_if_another_pass_can_use_them(
+    *, repeatable: bool, on_cluster: bool, faulty: tuple[str, ...], expected: set[str] | None
+) -> None:
+    prepared: Any = SimpleNamespace(
+        input=SimpleNamespace(repeatable=repeatable), isolation=Isolation((*alone(5, "a", "a"),))
+    )
+    spec = spec_of(steps=[])
+    plan = plan_for_cluster(spec) if on_cluster else plan_for_machine(spec)
+    executor = Executor(spec, replace(plan, faulty_nodes=faulty), prepared)
+    assert executor._isolation.unused == expected
+
+
+def test_nodes_at_which_processes_die_are_left_out_of_the_next_pass_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A death on another node shows that the row is to blame."""
+    deaths = [[*alone(1, "a", "a"), *alone(9, "c", "c")], alone(1, "b"), []]
+    used: list[tuple[str, ...]] = []
+    real = InProcessExecution.run
+
+    def run(self: InProcessExecution) -> None:
+        used.append(self._plan.faulty_nodes)
+        if len(used) == len(deaths):
+            real(self)
+
+    def without(plan: Plan, suspected: frozenset[str]) -> Plan:
+        return replace(plan, faulty_nodes=tuple(sorted(suspected)))
+
+    monkeypatch.setattr(InProcessExecution, "run", run)
+    monkeypatch.setattr(job_module, "take_deaths", lambda run: deaths[len(used) - 1])
+    monkeypatch.setattr(job_module, "without_suspected_nodes", without)
+    source = write_lines(tmp_path / "in", {"a.txt": ["a", "b", "c"]})
+    report = run_without_ray(job_document("job", source, tmp_path / "out", errors={"maxRows": 3}))
+    assert report.state == JobState.SUCCEEDED
+    assert used == [(), ("a", "c"), ("c",)]
 
 
 def test_note_of_reading_is_kept_but_isolates_no_rows(

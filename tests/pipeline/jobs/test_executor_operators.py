@@ -77,6 +77,7 @@ def run_executor(
         sizing=sizing,
         share=1.0,
         missing=None,
+        start=SimpleNamespace(input=""),
         job_pass=MagicMock(layout=SimpleNamespace(input=Location("/in"))),
         first_file=0,
         table=None,

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.execution import executor
+from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.crash_isolation import CRASHED
 from batchinference.pipeline.execution.stop_signals import StopSignal
 from batchinference.spec.report import JobState, Report
@@ -239,6 +240,35 @@ def test_rows_are_committed_in_chunks_kept_at_a_stop_and_not_computed_again(
     second = job.run()
     assert (second.report.state, second.counts) == (JobState.SUCCEEDED, (25, 25, 0, 0))
     assert job.texts() == sorted(["hold", *(text for rows in files.values() for text in rows)])
+    computed = job.computed()
+    assert [text for text in kept if computed.count(text) != 1] == []
+    assert job.is_proven()
+
+
+def test_stop_commits_the_rows_that_were_computed(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks commit nothing before the stop, and none of them ends before it."""
+    monkeypatch.setattr(executor.Executor, "_rules", CommitRules(1 << 20, 600.0))
+    monkeypatch.setattr(executor, "number_of_tasks", lambda *_, **__: 6)
+    files = {f"f{number}": [f"slow {number} {row}" for row in range(60)] for number in range(6)}
+    job.read(**files)
+    stop, before, written = StopSignal(), set[str](), list[int]()
+
+    def stop_when_computed(report: Report) -> None:
+        if not before and len(texts := job.computed()) >= 12:
+            before.update(texts)
+            written.append(report.counts.written if report.counts else 0)
+            stop.ask(signal.SIGTERM)
+
+    first = job.run(stop, on_publish=stop_when_computed)
+    assert (first.report.state, first.report.reason) == (JobState.FAILED, "Interrupted")
+    kept = job.committed()
+    assert (written, before - {*kept}) == ([0], set())
+    job.release()
+    second = job.run()
+    assert (second.report.state, second.counts) == (JobState.SUCCEEDED, (360, 360, 0, 0))
+    assert job.texts() == sorted(text for rows in files.values() for text in rows)
     computed = job.computed()
     assert [text for text in kept if computed.count(text) != 1] == []
     assert job.is_proven()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchinference.pipeline.errors import DeviceFailed, Incomplete, JobFailure, WorkerCrashed
-from batchinference.pipeline.execution.crash_isolation import CrashNote
+from batchinference.pipeline.execution.crash_isolation import NO_DEATHS, CrashNote, Isolation
 from batchinference.pipeline.execution.prepared_pass import MAX_PASSES, MAX_STALLED, Passes
 
 DEATH = (CrashNote("own", ((1, 2),)),)
@@ -16,10 +16,11 @@ LOST = WorkerCrashed("died")
 FAULT = DeviceFailed("CUDA error", "a")
 
 
-def run_of(entries: int = 1, *, repeatable: bool = True) -> Any:
+def run_of(entries: int = 1, *, repeatable: bool = True, isolation: Isolation = NO_DEATHS) -> Any:
     source = SimpleNamespace(repeatable=repeatable)
     start = SimpleNamespace(entries=[None] * entries)
-    return SimpleNamespace(input=source, start=start, begin_next_pass=lambda end, deaths: "next")
+    begin_next = {"begin_next_pass": lambda end, deaths: "next", "isolation": isolation}
+    return SimpleNamespace(input=source, start=start, **begin_next)
 
 
 def end_of(entries: int) -> Any:
@@ -69,6 +70,16 @@ def test_number_of_passes_is_limited() -> None:
         passes.begin_next(run_of(), end_of(2), [DEATH])
     with pytest.raises(Incomplete):
         passes.begin_next(run_of(), end_of(2), [DEATH])
+
+
+def test_number_of_rows_that_kill_their_process_is_not_limited_by_passes() -> None:
+    """`errors` limits it. A replica dies too often after a few of these rows."""
+    passes, isolation = Passes(), NO_DEATHS
+    for row in range(0, 4 * MAX_PASSES, 2):
+        deaths = [(CrashNote("own", ((row, row + 1),)),)] * 2
+        passes.begin_next(run_of(isolation=isolation), end_of(1), deaths, [LOST])
+        isolation = isolation.after(deaths)
+    assert len(isolation.crashed) == 2 * MAX_PASSES
 
 
 def test_passes_without_progress_end_sooner() -> None:

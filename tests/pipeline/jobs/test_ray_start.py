@@ -210,6 +210,15 @@ def test_another_run_is_refused_while_ray_starts(tmp_path: Path, messages: Messa
     assert report.state == JobState.SUCCEEDED
 
 
+def test_second_run_in_the_process_is_refused(tmp_path: Path, messages: Messages) -> None:
+    """A notebook has several threads. The run goes on, and afterwards another one may start."""
+    given, others = document_of(tmp_path), list[Report]()
+    report = run_on(given, lambda: others.append(run_on(given, pytest.fail)))
+    messages.check(others[0].message)
+    assert (report.state, rows_of(tmp_path / "out")) == (JobState.SUCCEEDED, [{"text": "a"}])
+    assert run_on(given, pytest.fail).state == JobState.SUCCEEDED
+
+
 def test_consecutive_heartbeats_differ(tmp_path: Path) -> None:
     """Otherwise a run that waits would not see that the next phase has begun."""
     layout, seen = layout_of(tmp_path), set()

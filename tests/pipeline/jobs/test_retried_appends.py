@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from batchinference.pipeline import job
 from batchinference.pipeline.commit import job_pass
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.errors import DeviceFailed, JobFailure
 from batchinference.pipeline.storage.location import Location
+from batchinference.plan import Plan
 from batchinference.spec.report import JobState, Report
 from plugins.messages import Messages
 from support.calls import counted
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document, write_lines
 from support.jobs.user_code import step_until
-from support.jobs.without_ray import run_without_ray
+from support.jobs.without_ray import InProcessExecution, run_without_ray
 from support.outputs.rows import rows_of
 from support.outputs.verify_command import verified
 
@@ -64,6 +68,30 @@ def test_row_that_fails_again_does_not_block_later_appends(two_nights: Path) -> 
     (two_nights / "repaired").touch()
     assert counts(run_without_ray(night(two_nights, retry=True))) == (4, 3, 1), "of both together"
     assert texts(two_nights) == ["a 1", "b 1", "b bad"]
+
+
+def test_node_with_a_faulty_device_stays_out_for_the_next_outputs(
+    two_nights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[tuple[str, ...]] = []
+    real = InProcessExecution.run
+
+    def run(self: InProcessExecution) -> None:
+        used.append(self._plan.faulty_nodes)
+        if len(used) == 1:
+            self.control.losses.append(DeviceFailed("the device is gone", "b"))
+        else:
+            real(self)
+
+    def without_faulty(plan: Plan, losses: list[JobFailure]) -> Plan:
+        return replace(plan, faulty_nodes=("b",)) if losses else plan
+
+    monkeypatch.setattr(InProcessExecution, "run", run)
+    monkeypatch.setattr(job, "without_faulty_nodes", without_faulty)
+    (two_nights / "repaired").touch()
+    add(two_nights, "c", "1")
+    assert counts(run_without_ray(night(two_nights, retry=True))) == (5, 4, 1)
+    assert used == [(), ("b",), ("b",), ("b",)]
 
 
 def test_retry_reads_the_leases_of_other_nights_once(two_nights: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from batchinference.spec.report import JobState, Report
 from batchinference.spec.warnings import WarningCount, WarningName
 from batchinference.spec.write import WriteSql
 from support.documents.minimal import Document, document
-from support.jobs.on_ray import write_numbers
+from support.jobs.on_ray import errors_of, write_numbers
 from support.jobs.without_ray import invoke_without_ray, run_task_again, run_without_ray
 from support.outputs.rows import rows_of
 
@@ -69,6 +70,21 @@ def test_report_counts_rows_and_amounts_and_names_one_row(
     assert report.warnings[0].example == f"row 1 of {source / 'a.jsonl'}"
     assert report.counts is not None
     assert (report.counts.written, report.counts.failed, report.counts.warned) == (7, 1, 4)
+
+
+def test_runs_of_one_process_name_their_own_files(source: Path) -> None:
+    """A notebook runs a job again after its files were replaced by others."""
+    again, out = job(source), source.parent / "out"
+    again["spec"]["write"]["format"] = "parquet"
+    for name in ("b.jsonl", "c.jsonl"):
+        for file in source.iterdir():
+            file.unlink()
+        write_numbers(source, {name: [12, -1], f"{name[0]}z.jsonl": [11]})
+        report = run_without_ray(again)
+        examples = [warning.example for warning in report.warnings]
+        assert (report.message, examples) == (None, [f"row 0 of {source / name}"])
+        assert [error["path"] for error in errors_of(out)] == [str(source / name)]
+        shutil.rmtree(out)
 
 
 def test_resumed_job_counts_each_warning_once(source: Path) -> None:

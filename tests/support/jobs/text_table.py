@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines
@@ -53,7 +52,6 @@ class TextTable:
         return self.run_job(self.job(mode, **spec))
 
     def run_job(self, job: Document) -> Report:
-        paths_of.cache_clear()
         return run_without_ray(job)
 
     def texts(self) -> list[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.spec.report import Report
 from support.documents.minimal import Document, document
 from support.jobs.on_ray import write_lines
@@ -60,7 +59,6 @@ class VectorJob:
         )
 
     def run(self, **fields: Any) -> Report:
-        paths_of.cache_clear()
         return run_without_ray(self.job(**fields))
 
     def vectors(self) -> dict[str, list[float]]:

@@ -25,10 +25,11 @@ import pyarrow as pa
 from ray import cloudpickle
 
 from batchinference.pipeline import job
-from batchinference.pipeline.commit import replacement
+from batchinference.pipeline.commit import heartbeat, replacement
 from batchinference.pipeline.commit.committer import Committer
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.lease import read_lease
+from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.execution import executor, ray_connection
 from batchinference.pipeline.execution.block_codec import encode
@@ -178,6 +179,7 @@ def run_task_again(given: Document, task: int) -> None:
     prepared: Any = SimpleNamespace(
         input=read,
         job_pass=JobPass(layout, lease),
+        start=SimpleNamespace(input=digest(layout.input.read())),
         missing=None,
         sizing=sizing,
         first_file=0,
@@ -206,9 +208,10 @@ def run_without_ray(
     stop: StopSignal | None = None,
     **times: float,
 ) -> Report:
-    """Run a job to its end. Its writes have the same order every time. `times` are its layout's."""
+    """Run a job to its end, like a process of its own. Its writes have the same order every time.
+    `times` are its layout's."""
     parsed = given if isinstance(given, BatchInference) else parse(given)
-    with in_this_process(rows_per_task):
+    with in_this_process(rows_per_task), patch.object(heartbeat, "_running", set()):
         plan = plan_for_machine(parsed.spec, gpus=0)
         layout, stop = replace(Layout.of(parsed.spec), **times), stop or StopSignal()
         return JobRun(parsed, lambda: nullcontext(plan), publish, stop, layout=layout).run()

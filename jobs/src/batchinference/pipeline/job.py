@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
 
+from batchinference.pipeline.commit.heartbeat import only_run_in_process
 from batchinference.pipeline.commit.lease import identity_of
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import OutputTarget, output_targets
@@ -24,7 +25,10 @@ from batchinference.pipeline.execution.prepared_pass import PassEnd, Passes, Pre
 from batchinference.pipeline.execution.ray_connection import spilled_bytes
 from batchinference.pipeline.execution.replica_search import ReplicaSearch
 from batchinference.pipeline.execution.stop_signals import StopSignal, run_monitored
-from batchinference.pipeline.execution.task_resources import without_faulty_nodes
+from batchinference.pipeline.execution.task_resources import (
+    without_faulty_nodes,
+    without_suspected_nodes,
+)
 from batchinference.pipeline.first_rows import limited_to_first_rows, with_findings
 from batchinference.pipeline.first_rows.cascade import with_thresholds
 from batchinference.pipeline.html_report import write_page
@@ -76,6 +80,8 @@ class JobRun:
     """The pass in progress. The report of a failure is written to its output."""
     _entered: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
+    _faulty_nodes: tuple[str, ...] = field(default=(), init=False)
+    """The nodes with devices that have failed in this run. No output uses them any more."""
     _end: PassEnd | None = field(default=None, init=False)
     """The end of `_pass`; None while it runs."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
@@ -101,6 +107,7 @@ class JobRun:
         may_be_empty = isinstance(read, ReadFiles) and read.allow_empty
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
+            self._entered.enter_context(only_run_in_process(layout))
             self._publish_first()
             targets = output_targets(self.job.spec, layout, has_changes(self.job.spec))
             reports = [self._run_output(target) for target in self._interruptible(targets)]
@@ -141,7 +148,8 @@ class JobRun:
                 self._plan = self._entered.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
-        self._finished.append(self._run_passes(run, self._plan))
+        plan = replace(self._plan, faulty_nodes=self._faulty_nodes)
+        self._finished.append(self._run_passes(run, plan))
         return self._finished[-1]
 
     def _run_passes(self, run: PreparedPass, plan: Plan) -> Report:
@@ -154,7 +162,8 @@ class JobRun:
                 with self.stop.interrupting():  # rows of files without statistics are counted
                     first = limited_to_first_rows(self.job.spec, run)
                 measured = None if first.is_sample else search.step
-                executor = Executor(self.job.spec, plan, first, measured)
+                used = without_suspected_nodes(plan, run.isolation.suspected_nodes)
+                executor = Executor(self.job.spec, used, first, measured)
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
@@ -164,7 +173,7 @@ class JobRun:
                 self._reports.add_faults(losses)
                 healthy = without_faulty_nodes(plan, losses)
                 run = passes.begin_next(run, end, deaths, losses, excluded=healthy != plan)
-            plan = healthy
+            plan, self._faulty_nodes = healthy, healthy.faulty_nodes
 
     def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:
         """Process the missing rows, close the pass, and return how it ended."""
@@ -310,7 +319,7 @@ class JobRun:
         if note is None:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
-        path = paths_of(job_pass.layout.input)[int(file)].as_py()
+        path = paths_of(job_pass.layout.input, self._pass.start.input)[int(file)].as_py()
         activity = f"step '{note.step}' on rows {first} to {last} of {path}"
         if note.step == READ_STEP:
             activity = f"reading {path} from row {first} on"

@@ -168,6 +168,14 @@ def lost_nodes() -> set[str]:
     return {str(node["NodeID"]) for node in ray.nodes() if not node["Alive"]}
 
 
+def nodes_like_this(label: str) -> set[str]:
+    """Return the IDs of the living nodes that have the same value of a label as the node of this
+    process. Empty if it does not have the label."""
+    labels = {str(node["NodeID"]): node["Labels"] or {} for node in ray.nodes() if node["Alive"]}
+    own = labels.get(node_of_this_process(), {}).get(label)
+    return {node for node, values in labels.items() if own and values.get(label) == own}
+
+
 @dataclass(frozen=True)
 class NodeLifetime:
     """When a Ray node existed, in seconds since 1970. `end` is None while the node lives."""

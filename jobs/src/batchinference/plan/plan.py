@@ -37,7 +37,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     """How the plan differs from the job file because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
-    """The ids of Ray nodes that are not used because a device failed on them."""
+    """The ids of Ray nodes that are not used: a device failed, or processes died, on them."""
     task_retries: int = 10
     """Retries of a task whose process died. Its code may always kill it, so they are limited."""
     actor_restarts: int = 20

@@ -143,6 +143,8 @@ class AsyncLLMEngine:
     model_config: Any = None
     renderer: Renderer = field(init=False)
     requests: dict[str, Any] = field(default_factory=dict)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Texts that are slow wait for it."""
     vllm_config = SimpleNamespace(
         scheduler_config=SimpleNamespace(max_num_seqs=4),
         **dict.fromkeys(("model_config", "speculative_config", "structured_outputs_config")),
@@ -182,6 +184,9 @@ class AsyncLLMEngine:
         folder = Path(self.arguments.model).parent
         while text == "hold" and not (folder / "release").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+        if text.startswith("slow") and not (folder / "release").exists():
+            async with self.turn:
+                await asyncio.sleep(0.2)
         if (folder / "record").exists():
             (folder / f"computed-{uuid4().hex}").write_text(text)
         generated = text[::-1][: params.max_tokens]

@@ -16,6 +16,29 @@ from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
+_running: set[tuple[str, str | None]] = set()
+"""The state directories of the outputs that runs in this process write, with the endpoint."""
+_lock = threading.Lock()
+
+
+@contextmanager
+def only_run_in_process(layout: Layout) -> Iterator[None]:
+    """During the block, refuse other runs in this process, such as those of other threads, at an
+    output. Raises BadOutput if there is one. `ensure_not_running` would not notice it, because it
+    considers all earlier runs of a job in its own process as ended."""
+    state = (layout.state.library_uri, layout.state.storage.endpoint)
+    with _lock:
+        if state in _running:
+            raise BadOutput(
+                f"spec.write.path: '{layout.output.uri}' is being written by another run in this "
+                "process. Choose another path, or wait until that run has ended"
+            )
+        _running.add(state)
+    try:
+        yield
+    finally:
+        _running.discard(state)
+
 
 @contextmanager
 def keep_heartbeat(layout: Layout, lease: Lease) -> Iterator[None]:

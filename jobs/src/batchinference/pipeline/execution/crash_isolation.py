@@ -9,6 +9,10 @@ parts that become smaller with each death.
     a process dies on 32 rows    -> they are computed one by one
     two processes die on one row -> the row becomes a failed row
 
+If other nodes can compute the row, it only becomes a failed row when processes have died on it on
+two nodes. After two deaths on one node, that node leaves the row out, and the next pass does not
+use the node. If processes die elsewhere as well, the node is used again.
+
 Tasks and actors follow the same rules. A process that replaces another one applies the rules to the
 deaths of its predecessors, and the driver applies them to all deaths when it plans the next pass.
 If a process is lost with its node, its rows do not become suspects."""
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -30,7 +34,8 @@ from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 PARTS = 32
 """Number of parts into which the rows of a note are divided. Each part has at least one row."""
 DEATHS_ALONE = 2
-"""Number of deaths on a single row after which the row becomes a failed row."""
+"""Number of deaths on a single row after which the row becomes a failed row, or on one node after
+which other nodes compute it."""
 ADJACENT_ROWS = 4
 """If this many adjacent rows crash, the cause is not their values but, for example, a device."""
 CRASHED = (
@@ -96,6 +101,11 @@ class Isolation:
     """The rows that are computed apart or not at all, because of earlier deaths."""
 
     deaths: tuple[Death, ...] = ()
+    unused: frozenset[str] | None = None
+    """The IDs of the nodes that this pass does not use; None if no other node may compute a row on
+    which processes died."""
+    nodes: frozenset[str] = frozenset()
+    """The IDs of the nodes that exist, if `unused` is known."""
 
     def __bool__(self) -> bool:
         return bool(self.deaths)
@@ -105,11 +115,31 @@ class Isolation:
         return replace(self, deaths=(*self.deaths, *deaths))
 
     @cached_property
+    def _repeated(self) -> dict[int, list[CrashNote]]:
+        """The notes of each row on which DEATHS_ALONE processes died, by input row ID."""
+        alone = defaultdict[int, list[CrashNote]](list)
+        for notes in self.deaths:
+            if len(notes) == 1 and notes[0].rows == 1:
+                alone[notes[0].first].append(notes[0])
+        return {row: notes for row, notes in alone.items() if len(notes) >= DEATHS_ALONE}
+
+    @cached_property
+    def _single_nodes(self) -> dict[int, str]:
+        """The node of each row on which DEATHS_ALONE processes died, but only on this node."""
+        nodes = {row: {note.node for note in notes} for row, notes in self._repeated.items()}
+        return {row: min(names) for row, names in nodes.items() if len(names) == 1}
+
+    @property
+    def suspected_nodes(self) -> frozenset[str]:
+        """The IDs of the nodes that may kill processes whatever rows they compute."""
+        return frozenset(self._single_nodes.values()) - {""}
+
+    @cached_property
     def crashed(self) -> dict[int, CrashNote]:
         """The last note of each row that becomes a failed row, by input row ID."""
-        alone = [notes[0] for notes in self.deaths if len(notes) == 1 and notes[0].rows == 1]
-        times = Counter(note.first for note in alone)
-        return {note.first: note for note in alone if times[note.first] >= DEATHS_ALONE}
+        others = self.unused is not None and self.nodes - self.unused - self.suspected_nodes
+        deferred = self._single_nodes if others else {}
+        return {row: notes[-1] for row, notes in self._repeated.items() if row not in deferred}
 
     @cached_property
     def suspects(self) -> list[CrashNote]:
@@ -143,6 +173,15 @@ class Isolation:
                 parts += _cut(suspects, apart, math.ceil(note.rows / PARTS))
                 batch = batch.select_inputs(np.setdiff1d(batch.all_ids(), apart))
         return parts, batch
+
+    def without_deferred(self, batch: RowBatch, node: str) -> RowBatch:
+        """Return the batch without the rows that other nodes than `node` must compute. They stay
+        missing, so that the next pass computes them."""
+        single = self._single_nodes.items()
+        deferred = [row for row, name in single if name == node and row not in self.crashed]
+        if not np.isin(batch.input_ids, deferred).any():
+            return batch
+        return batch.select_inputs(np.setdiff1d(batch.all_ids(), deferred))
 
     def crashed_rows(self, batch: RowBatch) -> dict[int, CrashNote]:
         """Return the notes of the crashed rows of a batch, by row index."""

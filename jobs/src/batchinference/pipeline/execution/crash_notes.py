@@ -21,6 +21,7 @@ from batchinference.pipeline.input import AFTER_CRASH
 from batchinference.pipeline.ray_compat import (
     lost_nodes,
     node_of_this_process,
+    nodes_like_this,
     notes_below,
     owner_of_this_process,
     put_note,
@@ -126,6 +127,17 @@ def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
     with suppress(Exception):
         return _deaths(_prefix(run), _process(), reading=reading)
     return []
+
+
+def nodes_of_group() -> frozenset[str]:
+    """Return the IDs of the living nodes in the worker group of this process. Empty without worker
+    groups, or if the head of Ray does not answer."""
+    # imported here, because few workers need the plan
+    from batchinference.plan.groups import GROUP_LABEL
+
+    with suppress(Exception):
+        return frozenset(nodes_like_this(GROUP_LABEL))
+    return frozenset()
 
 
 def take_deaths(run: str) -> list[Death]:

@@ -17,6 +17,7 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.commit.table_commit import TableFiles, table_errors_as_bad_output
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.commit_tasks import CommitTask, CommitTasks
+from batchinference.pipeline.execution.crash_isolation import Isolation
 from batchinference.pipeline.execution.crash_notes import ReadNotes, deaths_of
 from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.length_sorting import WindowLimits, columns_of_first_model
@@ -162,7 +163,7 @@ class Executor:
 
     def _commit_tasks(self, tasks: list[ReadRows]) -> CommitTasks:
         prepared, plan, control = self._prepared, self._plan, self.control
-        segment = Segment.of_job(plan, self._errors, self._run_id, prepared.isolation)
+        segment = Segment.of_job(plan, self._errors, self._run_id, self._isolation)
         stop, committer = StopRequest(self._run_id), self._committer
         commit_tasks = [
             CommitTask(number, task, segment, committer, self._rules, stop)
@@ -176,6 +177,15 @@ class Executor:
     @property
     def _run_id(self) -> str:
         return self._prepared.job_pass.lease.run
+
+    @property
+    def _isolation(self) -> Isolation:
+        """The isolation of the pass. Other nodes may compute rows on which processes died if the
+        next pass can read these rows, and if this pass does without the nodes of earlier deaths."""
+        prepared, unused = self._prepared, frozenset(self._plan.faulty_nodes)
+        avoided = prepared.isolation.suspected_nodes <= unused
+        others = bool(self._plan.groups) and prepared.input.repeatable and avoided
+        return replace(prepared.isolation, unused=unused if others else None)
 
     @property
     def _rules(self) -> CommitRules:
@@ -222,7 +232,7 @@ class Executor:
             self.control,
             windows,
             reads_run_steps=reads_run_steps,
-            isolation=prepared.isolation,
+            isolation=self._isolation,
         )
 
     @property
@@ -236,6 +246,7 @@ class Executor:
             errors.max_rows,
             secret_variables(self._spec),
             self._spec.write.id_column,
+            input_digest=self._prepared.start.input,
         )
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:

@@ -27,7 +27,9 @@ from batchinference.spec.warnings import WarningCount
 
 MAX_PASSES, MAX_STALLED = 50, 4
 """Maximum number of passes, and of consecutive passes without progress. A pass makes progress if
-it commits rows, or if a process dies while it computes rows: the next pass isolates these rows."""
+it commits rows, or if a process dies while it computes rows: the next pass isolates these rows.
+Passes that isolate a row do not count as passes: a replica has enough restarts for about four such
+rows in a pass, and `errors` limits their number."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class PreparedPass:
         return self._described(warnings_of(end.entries))
 
     def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
-        paths = paths_of(self.job_pass.layout.input)
+        paths = paths_of(self.job_pass.layout.input, self.start.input)
         about_rows = with_paths(warnings, lambda file: str(paths[file].as_py()))
         return [*self.input.ignored.warnings(), *about_rows]
 
@@ -123,6 +125,7 @@ class Passes:
     lost node, a device that fails, or a row that kills its process."""
 
     number: int = 0
+    """The number of passes that have isolated no row."""
     stalled: int = 0
     """The number of consecutive passes that made no progress."""
 
@@ -141,7 +144,9 @@ class Passes:
 
         Raises the last loss, or Incomplete, if another pass would not help."""
         advanced = bool(deaths) or len(end.snapshot.entries) > len(run.start.entries)
-        self.number, self.stalled = self.number + 1, 0 if advanced else self.stalled + 1
+        isolates = len(run.isolation.after(deaths).crashed) > len(run.isolation.crashed)
+        self.number += 0 if isolates else 1
+        self.stalled = 0 if advanced else self.stalled + 1
         exhausted = self.number == MAX_PASSES or self.stalled == MAX_STALLED
         if losses and not advanced and (exhausted or not excluded):
             raise losses[-1]

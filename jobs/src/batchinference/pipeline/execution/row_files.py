@@ -15,7 +15,6 @@ from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import JobFailure, UnwritableValue
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.writers import Writer
@@ -128,6 +127,6 @@ class OutputFiles:
 
     def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the end of the name and the content of the error file for failed rows."""
-        records = error_records(failed, paths_of(self.handling.input))
+        records = error_records(failed, self.handling.paths)
         ((ending, content),) = ParquetWriter("snappy").files(records)
         return ending, content

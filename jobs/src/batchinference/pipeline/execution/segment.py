@@ -30,7 +30,11 @@ from batchinference.pipeline.execution.batch_size import (
     BatchSize,
 )
 from batchinference.pipeline.execution.crash_isolation import CRASHED, NO_DEATHS, Isolation
-from batchinference.pipeline.execution.crash_notes import noted, predecessor_deaths
+from batchinference.pipeline.execution.crash_notes import (
+    nodes_of_group,
+    noted,
+    predecessor_deaths,
+)
 from batchinference.pipeline.execution.length_sorting import (
     columns_of_first_model,
     longest_first,
@@ -42,7 +46,7 @@ from batchinference.pipeline.execution.step_runner import (
     SegmentRunner,
 )
 from batchinference.pipeline.input.planning import FILE_BYTES
-from batchinference.pipeline.ray_compat import replaces_dead_process
+from batchinference.pipeline.ray_compat import node_of_this_process, replaces_dead_process
 from batchinference.pipeline.row_batch import RowBatch, merged, resized
 from batchinference.pipeline.steps.result_cache import flush_caches
 
@@ -138,6 +142,8 @@ class Segment:
         isolation = self.isolation
         if self.replaces_process():
             isolation = isolation.after(predecessor_deaths(self.run_id))
+        if isolation.unused is not None and isolation.suspected_nodes:
+            isolation = replace(isolation, nodes=nodes_of_group())
         if isolation.is_systemic:
             raise JobFailure(
                 f"{CRASHED}. This happened to adjacent rows, so the cause is not their values but, "
@@ -158,8 +164,11 @@ class Segment:
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
         """Yield the results of suspects, computed in small parts, then the results of the other
-        rows. Crashed rows become failed rows. Once `stopping` is set, no further part begins."""
-        suspects, others = isolation.divided(self._without_crashed(batch, isolation))
+        rows. Crashed rows become failed rows, and rows for other nodes are left out. Once
+        `stopping` is set, no further part begins."""
+        batch = self._without_crashed(batch, isolation)
+        batch = isolation.without_deferred(batch, node_of_this_process())
+        suspects, others = isolation.divided(batch)
         if suspects:
             yield from _gathered(self._alone(suspects, stopping), stopping)
             if stopping.is_set():

@@ -85,7 +85,8 @@ class ErrorHandling:
     row; it always keeps the value of the column `key`. `failing` are the names of warnings that
     make their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if any.
     The values of `secrets` are masked in each process that handles errors. `waits` are the seconds
-    before the retries of a batch after an error that may be transient."""
+    before the retries of a batch after an error that may be transient. `input_digest` is the digest
+    of the input snapshot."""
 
     tolerant: bool
     input: Location
@@ -95,13 +96,19 @@ class ErrorHandling:
     secrets: SecretVariables = NO_SECRETS
     key: str | None = None
     waits: tuple[float, ...] = (1.0, 4.0)
+    input_digest: str = ""
+
+    @property
+    def paths(self) -> pa.ChunkedArray:
+        """The addresses of the input files, by file number."""
+        return paths_of(self.input, self.input_digest)
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return a table with the failed row. `row` is the input of the step. Raises JobFailure if
         no failed rows are allowed."""
         if not self.tolerant:
             (file,), (number,) = unpack_ids(np.array([row_id]))
-            path = paths_of(self.input)[int(file)].as_py()
+            path = self.paths[int(file)].as_py()
             raise JobFailure(
                 f"step '{step}' failed on row {number} of {path}: {describe(error)}"
             ) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -153,11 +153,13 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
     if not plan.groups:
         cpus = all_cpus(plan)
         return 1, cpus if plan.single_segment else cpus - writers(cpus) * WRITE_CPUS
-    nodes = _nodes_by_group(ray.nodes())
+    living = ray.nodes()
+    nodes = _nodes_by_group(_used_nodes(plan, living))
     in_group = [resources.get("CPU", 0.0) for group, resources in nodes if group == CPU_GROUP]
     with_cpus = [cpus for cpus in in_group if cpus]
     if HEAD_GROUP in dict(nodes) or not with_cpus:
-        return plan.groups[0].max, plan.groups[0].cpus
+        groups = Counter(name for name, _ in _nodes_by_group(_faulty_nodes(plan, living)))
+        return max(1, plan.groups[0].max - groups[CPU_GROUP]), plan.groups[0].cpus
     return len(with_cpus), min(with_cpus)
 
 
@@ -193,6 +195,30 @@ def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
     return healthy
 
 
+def without_suspected_nodes(plan: Plan, suspected: Collection[str]) -> Plan:
+    """Return the plan without nodes on which processes have died at rows of their own. If too few
+    other nodes live, return the plan unchanged: new ones might never start."""
+    if not (plan.groups and suspected):
+        return plan
+    nodes = ray.nodes()
+    without = replace(plan, faulty_nodes=tuple(sorted({*plan.faulty_nodes, *suspected})))
+    groups = dict(_nodes_by_group(_faulty_nodes(without, nodes)))
+    living = Counter(name for name, _ in _nodes_by_group(_used_nodes(without, nodes)))
+    needed = {plan.group_of(stage): stage.pods for stage in plan.stages}
+    enough = all(living[name] >= needed.get(str(name), 1) for name in groups)
+    return without if enough and not _groups_without_nodes(without, nodes) else plan
+
+
+def _used_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the nodes that the plan uses."""
+    return [node for node in nodes if node.get("NodeID") not in plan.faulty_nodes]
+
+
+def _faulty_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the nodes that the plan does not use."""
+    return [node for node in nodes if node.get("NodeID") in plan.faulty_nodes]
+
+
 def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
     """Raise JobFailure if the cluster lacks nodes for the plan, because Ray would wait forever.
     `nodes` is the result of `ray.nodes()`."""
@@ -205,8 +231,8 @@ def _groups_without_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> lis
 
     A cluster whose head node is in the group `head` is autoscaling: it starts nodes on demand,
     unless the faulty nodes of a group have used up its maximum."""
-    faulty = [node for node in nodes if node.get("NodeID") in plan.faulty_nodes]
-    healthy = _nodes_by_group([node for node in nodes if node not in faulty])
+    faulty = _faulty_nodes(plan, nodes)
+    healthy = _nodes_by_group(_used_nodes(plan, nodes))
     if HEAD_GROUP in dict(healthy):
         used_up = Counter(name for name, _ in _nodes_by_group(faulty))
         return [group.name for group in plan.groups if used_up[group.name] >= group.max]

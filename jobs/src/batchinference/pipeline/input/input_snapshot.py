@@ -257,9 +257,10 @@ def as_parquet(table: pa.Table) -> bytes:
 
 
 @lru_cache(maxsize=4)
-def paths_of(stored: Location) -> pa.ChunkedArray:
-    """Return the addresses in a stored input snapshot, by file number. The cache lets a
-    process read a snapshot once."""
+def paths_of(stored: Location, _content: str) -> pa.ChunkedArray:
+    """Return the addresses in a stored input snapshot, by file number. The cache lets a process
+    read a snapshot once. `_content` is the digest of the snapshot, because a later run in this
+    process may store another snapshot at the same location."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 

@@ -60,7 +60,7 @@ def _warnings(layout: Layout, final: Snapshot) -> list[WarningCount]:
         ignored = read_snapshot(layout.input, layout.output.storage, final.input).ignored
     except BadOutput:
         return with_paths(about_rows, lambda file: f"file {file}")[:MAX_WARNINGS]
-    paths = paths_of(layout.input)
+    paths = paths_of(layout.input, final.input)
     counts = with_paths(about_rows, lambda file: str(paths[file].as_py()))
     return [*ignored.warnings(), *counts][:MAX_WARNINGS]
 

@@ -172,7 +172,9 @@ def _input_rows(
     ends = {number: rows for number, rows in committed.ends.items() if number < len(snapshot)}
     read = job.spec.read
     if not isinstance(read, ReadFiles | ReadVersioned):  # the source may return other rows now
-        return InputRows(paths_of(job.layout.input).to_pylist(), Sizes(len(snapshot), ends))
+        return InputRows(
+            paths_of(job.layout.input, committed.input).to_pylist(), Sizes(len(snapshot), ends)
+        )
     names = snapshot.labels
     for number in snapshot.removed:  # a file that has come back is listed as a new file
         names[number] += " (removed)"

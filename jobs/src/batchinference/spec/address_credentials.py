@@ -17,13 +17,13 @@ _KEYS = (
 )
 _NAME_PART = "[^=&?;]*"
 _NAMES = (
-    f"{_NAME_PART}(secret|passw|passph|pwd|credential|signature|{_KEYS}){_NAME_PART}"
-    f"|({_NAME_PART}[-_])?(pass|pat|sas|sig)|{_NAME_PART}token([-_]{_NAME_PART})?"
-    "|key|code|auth(orization)?"
+    f"{_NAME_PART}(secret|passw|passph|pwd|credential|{_KEYS}){_NAME_PART}"
+    f"|{_NAME_PART}(token|signature|authorization)"
+    f"|({_NAME_PART}[-_]|admin|database|db|redis|smtp|sql|user)?(pass|pat|sas|sig)|key|code|auth"
 )
 _QUERY = f"([?&;]|%3b)({_NAMES})(=|%3d)"
 """Matches the name of a credential in the query of a URL, also in one with `%3D` for `=`, as in
-connection strings of ODBC. Does not match `max_tokens` or `authSource`."""
+connection strings of ODBC. Does not match `max_tokens`, `token_type` or `authSource`."""
 OF_PATHS = (
     "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@"
     "|^https?://.*[?].*(sig|tok|key|sec|pass|pwd|cred|auth|code|sas)"

@@ -30,7 +30,7 @@ CREDENTIALS: dict[str, list[str]] = {
         *("http://me:hunter2/2@host/x", "http://host/x?a=b&access_token=hunter2"),
         *("http://host/x?private_key_passwd=hunter2", "http://host/x?user=u;PWD=hunter2"),
         "http://host/x?odbc_connect=SERVER%3Dh%3BUID%3Dme%3BPWD%3Dhunter2",
-        "http://host/x?dbpass=hunter2",
+        *("http://host/x?dbpass=hunter2", "http://host/x?my%20password=hunter2"),
     ],
     "catalog": [
         *("postgresql://me:hunter2@host/x", "http://catalog:8181?token=hunter2"),
@@ -43,7 +43,7 @@ CREDENTIALS: dict[str, list[str]] = {
 HARMLESS: dict[str, list[str]] = {
     "files": [
         *("/data/a:b@c", "s3://bucket/a@b:c", "s3://bucket/a?.csv", "s3://bucket/a?token=b"),
-        *("{{ params.path }}", "https://host/x.csv?page=2", "abfss://container@account/x"),
+        *("{{ params.path }}", "https://host/x.csv?author=me", "abfss://container@account/x"),
     ],
     "server": [
         *("https://host:8443/v1/@cf/model", "https://host/v1?api-version=2024-06-01"),

@@ -48,7 +48,7 @@ HARMLESS: dict[str, list[str]] = {
     "server": [
         *("https://host:8443/v1/@cf/model", "https://host/v1?api-version=2024-06-01"),
         *("https://host/v1?max_tokens=5&page=2", "https://host/v1?codec=a&keyword=b"),
-        "https://host/v1?token_type=a&signature_version=4&compass=b",
+        "https://host/v1?token_type=a&signature_version=4&compass=b&q=a%20secret%3Db",
     ],
     "database": ["http://me@host/x", "http://host:80/x?authSource=admin&sslmode=require"],
     "catalog": ["sqlite:////data/a:b.db", "http://catalog:8181", "s3://bucket/warehouse"],

@@ -15,21 +15,23 @@ HIDDEN = "uri_hidden"
 _KEYS = (
     "(api|access|account|auth|client|deploy|encryption|private|signing|ssh|subscription)[-_]?key"
 )
-_BEFORE = "[^=&?;%]*"
+_BEFORE = "([^=&?;%]|%[^3])*"
 """The beginning of a name. As it has no separator, two searches from different separators do not
 read the same characters, which would take cubic time."""
 _NAMES = (
-    f"{_BEFORE}(secret|passw|passph|pwd|credential|{_KEYS})[^=&?;]*"
-    f"|{_BEFORE}(token|signature|authorization)"
+    f"{_BEFORE}((secret|passw|passph|pwd|credential|{_KEYS})[^=&?;]*|token|signature|authorization)"
     f"|({_BEFORE}[-_]|admin|database|db|redis|smtp|sql|user)?(pass|pat|sas|sig)|key|code|auth"
 )
-_QUERY = f"([?&;%]|%3b)({_NAMES})(=|%3d)"
+_QUERY = f"([?&;]|%3b)({_NAMES})(=|%3d)"
 """Matches the name of a credential in the query of a URL, also in one with `%3D` for `=`, as in
 connection strings of ODBC. Does not match `max_tokens`, `token_type` or `authSource`."""
 OF_PATHS = (
-    f"(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@|^https?://.*({_QUERY})"
+    "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@|^https?://.*[?&;]"
+    "([^=&?;]*(secret|token|passw|pwd|credential|signature|key)[^=&?;]*|code|auth|sas|sig)="
 )
-"""Matches credentials in the address of files. `CONTAINER@ACCOUNT` of Azure has no password."""
+"""Matches credentials in the address of files. No address of files begins with https://, so that
+fewer names in its query are searched: the API server limits the length of a pattern for a list.
+`CONTAINER@ACCOUNT` of Azure has no password."""
 OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_QUERY}"
 """Matches credentials in the address of an HTTP API."""
 OF_DATABASES = f"(?i)://[^/@]*:[^@]*@|{_QUERY}"

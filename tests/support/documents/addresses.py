@@ -23,12 +23,14 @@ CREDENTIALS: dict[str, list[str]] = {
         *("https://host/v1?a=b&api_key=hunter2", "https://host/v1?code=hunter2"),
         *("https://host/v1?subscription-key=hunter2", "https://host/v1?X-Amz-Signature=hunter2"),
         *("https://host/v1?SAS=hunter2", "https://host/v1?access_token=hunter2"),
+        *("https://host/v1?userpass=hunter2", "https://host/v1?Proxy-Authorization=hunter2"),
     ],
     "database": [
         *("http://me:hunter2@host/x", "http://host:80/x?password=hunter2"),
         *("http://me:hunter2/2@host/x", "http://host/x?a=b&access_token=hunter2"),
         *("http://host/x?private_key_passwd=hunter2", "http://host/x?user=u;PWD=hunter2"),
         "http://host/x?odbc_connect=SERVER%3Dh%3BUID%3Dme%3BPWD%3Dhunter2",
+        *("http://host/x?dbpass=hunter2", "http://host/x?my%20password=hunter2"),
     ],
     "catalog": [
         *("postgresql://me:hunter2@host/x", "http://catalog:8181?token=hunter2"),
@@ -41,11 +43,12 @@ CREDENTIALS: dict[str, list[str]] = {
 HARMLESS: dict[str, list[str]] = {
     "files": [
         *("/data/a:b@c", "s3://bucket/a@b:c", "s3://bucket/a?.csv", "s3://bucket/a?token=b"),
-        *("{{ params.path }}", "https://host/x.csv?page=2", "abfss://container@account/x"),
+        *("{{ params.path }}", "https://host/x.csv?author=me", "abfss://container@account/x"),
     ],
     "server": [
         *("https://host:8443/v1/@cf/model", "https://host/v1?api-version=2024-06-01"),
         *("https://host/v1?max_tokens=5&page=2", "https://host/v1?codec=a&keyword=b"),
+        "https://host/v1?token_type=a&signature_version=4&compass=b&q=a%20secret%3Db",
     ],
     "database": ["http://me@host/x", "http://host:80/x?authSource=admin&sslmode=require"],
     "catalog": ["sqlite:////data/a:b.db", "http://catalog:8181", "s3://bucket/warehouse"],

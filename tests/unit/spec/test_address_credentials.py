@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from batchinference.spec import BatchInference, SpecError, parse
-from batchinference.spec.address_credentials import HIDDEN
+from batchinference.spec.address_credentials import (
+    HIDDEN,
+    OF_DATABASES,
+    OF_PATHS,
+    OF_SERVERS,
+)
 from generators.crds import custom_resource_definition
 from support.documents.addresses import CREDENTIALS, FIELDS, HARMLESS, with_address
 from support.documents.variations import Keys, keys_of
@@ -67,6 +73,17 @@ def test_no_message_shows_a_credential() -> None:
             with pytest.raises(SpecError) as refusal:
                 parse(with_address(name, field, address))
             assert "hunter2" not in str(refusal.value), (field, address)
+
+
+@pytest.mark.parametrize(
+    "pattern", [OF_PATHS, OF_SERVERS, OF_DATABASES], ids=["paths", "servers", "databases"]
+)
+@pytest.mark.parametrize("part", ["?", "?-", "%3b", "%3bsecret", "%secret", "%3btoken-", "secret"])
+def test_long_address_is_searched_in_a_short_time(pattern: str, part: str) -> None:
+    """A job has up to 256 addresses of 1024 characters, and the operator searches all."""
+    begin = time.process_time()
+    assert not re.search(pattern, "https://a/?" + part * (16_384 // len(part)))
+    assert time.process_time() - begin < 4
 
 
 NAMES = re.compile(r"(path|paths|url|source|endpoint|loraPath|tokenizer|allow)(\[\])?")

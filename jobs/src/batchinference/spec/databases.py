@@ -16,6 +16,7 @@ from batchinference.spec.address_credentials import (
     rule,
 )
 from batchinference.spec.base import ENV_NAME, HTTP_URL, SpecModel, invalid
+from batchinference.spec.uri_fields import check_host
 
 DATABASE_URL = r"^[A-Za-z][A-Za-z0-9_]*(\+[A-Za-z0-9_]+)?://"
 TABLE_NAME = r"^[^\x00-\x20.]+(\.[^\x00-\x20.]+)*$"
@@ -51,6 +52,7 @@ DatabaseUrl = Annotated[
         "a password does not belong in the file. Store the whole address in a Secret, pass it in "
         "cluster.env and name the variable in urlEnv",
     ),
+    AfterValidator(check_host),
 ]
 
 
@@ -131,7 +133,9 @@ def _check_property(value: str) -> str:
 PropertyName = Annotated[
     str, Field(min_length=1, max_length=128), AfterValidator(_check_property_name)
 ]
-PropertyValue = Annotated[str, Field(max_length=1024), AfterValidator(_check_property)]
+PropertyValue = Annotated[
+    str, Field(max_length=1024), AfterValidator(_check_property), AfterValidator(check_host)
+]
 _NO_SECRETS = rule(
     f"self.all(name, !name.matches('{OF_PROPERTIES}') && !self[name].matches('{OF_DATABASES}'))"
 )

@@ -91,7 +91,7 @@ MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, _at_least("1Mi", "a unit is mi
 def _bytes_of(value: object) -> object:
     """Return the bytes of a size such as 64Mi; an integer unchanged. Raises a validation error for
     any other value."""
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and len(value) <= _MAX_SIZE and re.fullmatch(MEMORY, value):
         return memory_bytes(value)

@@ -85,10 +85,20 @@ Uri = Annotated[_ADDRESS, AfterValidator(_check_uri)]
 InputUri = Annotated[_ADDRESS, AfterValidator(partial(_check_uri, http_fix=_DOWNLOAD))]
 
 
-def check_port(address: str) -> str:
-    """Return the address. Raises a validation error if its port is invalid."""
+def check_host(address: str) -> str:
+    """Return the address. Raises a validation error if its host is invalid."""
     try:
-        urlsplit(address).port  # noqa: B018 - this parses the port
+        urlsplit(address)
+    except ValueError:
+        raise invalid("its host is invalid. Write a name, or an address such as [::1]") from None
+    return address
+
+
+def check_port(address: str) -> str:
+    """Return the address. Raises a validation error if its host or its port is invalid."""
+    parts = urlsplit(check_host(address))
+    try:
+        parts.port  # noqa: B018 - this parses the port
     except ValueError:
         raise invalid("its port is invalid. Write one from 1 to 65535") from None
     return address

@@ -53,7 +53,7 @@ class Target:
         not look like a path and is no existing path."""
         if self.is_on_cluster:
             return True
-        is_path = "/" in self.text or self.text.startswith((".", "~"))
+        is_path = "/" in self.text or self.text.startswith((".", "~")) or not self.text
         return not (is_path or os.path.exists(self.text))
 
     def cluster(self) -> Kubernetes:

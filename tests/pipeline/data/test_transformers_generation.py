@@ -157,6 +157,27 @@ def test_answer_at_the_end_of_a_chat_is_continued(tiny: Tiny, messages: Messages
         run(runtime, {"turns": [[*turns, {"role": "assistant", "tool_calls": ["a call"]}]]})
 
 
+TRIMMING = (
+    "{% for m in messages %}[{{ m.role }}]\n"
+    "{{ (m.content if m.content is string else m.content[0].text) | trim }}<eos>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]\n{% endif %}"
+)
+"""A chat template that trims texts. The library then also trims a prompt that ends in a text."""
+
+
+@pytest.mark.parametrize("content_of", [str, lambda text: [{"type": "text", "text": text}]])
+def test_empty_answer_at_the_end_of_a_chat_is_begun(
+    short_model: str, content_of: Callable[[str], Any]
+) -> None:
+    set_template(short_model, TRIMMING)
+    user = {"role": "user", "content": content_of("hi")}
+    answer = {"role": "assistant", "content": content_of("")}
+    chats = [[user, answer], [user], [user, answer, user]]
+    empty, new, answered = prompts(short_model, {"turns": chats})[0]
+    assert empty == new == "[user]\nhi<eos>[assistant]\n"
+    assert answered == "[user]\nhi<eos>[assistant]\n<eos>[user]\nhi<eos>[assistant]\n"
+
+
 def test_answer_at_the_end_of_a_chat_with_images_is_continued(tiny: Tiny) -> None:
     inputs = ["turns", "image"]
     runtime = loaded("image-text-to-text", tiny("vision_chat"), inputs, images=["image"])

@@ -479,6 +479,11 @@ def test_only_an_answer_is_continued(tmp_path: Path, messages: Messages) -> None
     for role, end in (("assistant", ""), ("user", "[assistant]"), ("tool", "[assistant]")):
         text = apply_template(spec, processor, [{"role": role, "content": "a"}])
         assert text == f"<bos>[{role}]a{end}"
+    trimmed = "{% for m in messages %}[{{ m.role }}] {{ m.content | trim }}{% endfor %}"
+    own = f"{trimmed}{{% if add_generation_prompt %}}[assistant] {{% endif %}}"
+    asked, empty = {"role": "user", "content": "a"}, {"role": "assistant", "content": ""}
+    text = apply_template(model(source=spec.source, chatTemplate=own), processor, [asked, empty])
+    assert text == "[user] a[assistant] "
     with messages.raises(ValueError):
         apply_template(spec, processor, [{"role": "assistant", "tool_calls": ["a call"]}])
 

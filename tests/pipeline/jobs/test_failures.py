@@ -29,7 +29,9 @@ from batchinference.pipeline.errors import (
     StorageUnavailable,
     TooManyErrors,
 )
+from batchinference.pipeline.job_checks import UnsuitableColumns
 from batchinference.spec.causes import Cause
+from batchinference.spec.problems import Problem
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -178,3 +180,6 @@ def test_long_message_is_cut() -> None:
 def test_failure_can_be_pickled() -> None:
     result = pickle.loads(pickle.dumps(BadInput("nothing there")))
     assert (type(result), result.message, result.reason) == (BadInput, "nothing there", "BadInput")
+    unsuitable = UnsuitableColumns([Problem("spec.write.key", "column 'a' is double")])
+    copy = pickle.loads(pickle.dumps(unsuitable))
+    assert (str(copy), copy.problems) == (str(unsuitable), unsuitable.problems)

@@ -193,6 +193,7 @@ def test_measures(expect: str, values: list[Any], expected: str) -> None:
         ("mean(a) > 1", [{"a": None}], "mean(a) is None in 1 row"),
         ("mean(a) > 1", [{"a": "x"}], "cannot be computed"),
         ("mean(a) > 1", [{"a": 3}, {"a": "x"}], "cannot be computed"),
+        ("mean(a) > 1", [{"a": 3}, {"a": 1 << 63}], "too large for int64"),
     ],
 )
 def test_what_is_not_true_fails(expect: str, rows: list[dict[str, Any]], problem: str) -> None:

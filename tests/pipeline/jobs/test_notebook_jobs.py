@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -108,6 +109,8 @@ def test_preview_shows_the_rows_after_a_step(messages: Messages) -> None:
     assert after.to_pandas().to_dict("list") == {
         "text": ["a", "bb"], "kind": ["x", "y"], "length": [1, 2]
     }  # fmt: skip
+    of_numpy: Any = np.int64(2)
+    assert job.preview(rows=of_numpy, step="length").to_pandas().equals(after.to_pandas())
     assert "<td>bb</td>" in after._repr_html_()
     assert "row 1:" in repr(after)
     with messages.raises(SpecError):

@@ -30,3 +30,11 @@ def test_name_of_a_job_in_a_namespace_is_no_path() -> None:
 def test_existing_directory_is_an_output(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     assert Target("out").output() == "out"
+
+
+def test_path_that_cannot_be_examined_is_no_file() -> None:
+    """So that the command names the problem when it reads the output."""
+    path = f"./{'a' * 300}"
+    assert Target(path).output() == str(Path(path))
+    with pytest.raises(ClusterError, match="is no file or directory here"):
+        Target("a" * 300).output()

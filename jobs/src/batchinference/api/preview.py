@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 from batchinference.api.display import lines_of_rows, short
@@ -53,7 +54,7 @@ def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRow
     """Return the first rows of a job after `step`, or the rows to write if `step` is None. Raises
     SpecError if there is no such step, or if `rows` is no positive number; also JobFailure, and
     errors of storage and libraries."""
-    if not isinstance(rows, int) or rows < 1:
+    if not isinstance(rows, Integral) or rows < 1:  # also whole numbers of NumPy
         raise SpecError([Problem("rows", f"expected a whole number from 1, got {rows!r}")])
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,13 +23,14 @@ def check_address(text: str) -> None:
     """Raise ClusterError if a text cannot be the address of an output, or is a file."""
     if not text:
         raise ClusterError("the path of the output is empty. Pass the write.path of a job")
-    if text.endswith((".yaml", ".yml")) and Path(text).is_file():
+    # not Path.is_file, which raises OSError for a long name, or without permission
+    if text.endswith((".yaml", ".yml")) and os.path.isfile(text):
         raise ClusterError(f"'{text}' is a job's file. Pass its output: the write.path in it")
     try:
         TypeAdapter(Uri).validate_python(text)
     except ValidationError as error:
         raise ClusterError(f"'{text}': {error.errors()[0]['msg']}") from None
-    if is_local(text) and expanded(text).is_file():
+    if is_local(text) and os.path.isfile(expanded(text)):
         raise ClusterError(f"'{text}' is a file. Pass the directory of an output")
 
 
@@ -53,8 +53,8 @@ class Target:
         not look like a path and is no existing path."""
         if self.is_on_cluster:
             return True
-        is_path = "/" in self.text or self.text.startswith((".", "~")) or Path(self.text).exists()
-        return not is_path
+        is_path = "/" in self.text or self.text.startswith((".", "~")) or not self.text
+        return not (is_path or os.path.exists(self.text))
 
     def cluster(self) -> Kubernetes:
         """Return a client for the cluster. Raises ClusterError."""

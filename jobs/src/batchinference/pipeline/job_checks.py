@@ -30,6 +30,9 @@ class UnsuitableColumns(BadInput):
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
 
+    def __reduce__(self) -> tuple[type[UnsuitableColumns], tuple[list[Problem]]]:
+        return UnsuitableColumns, (self.problems,)  # not the text, when another process gets it
+
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
     """Raise ModelLoad if a step cannot be loaded, as far as that is known without loading it, and

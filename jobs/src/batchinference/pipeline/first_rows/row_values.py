@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,6 +22,14 @@ def values_of_rows(expressions: Mapping[str, str], rows: Iterable[Row]) -> pa.Ta
     results = [pa.table(dict.fromkeys(expressions, pa.nulls(0)))]
     remaining = iter(rows)
     while part := list(itertools.islice(remaining, ROWS_AT_ONCE)):
-        table = pa.table({name: pa.array([row.get(name) for row in part]) for name in names})
+        table = pa.table({name: _array([row.get(name) for row in part]) for name in names})
         results.append(pa.table({name: values(table) for name, values in computed.items()}))
     return pa.concat_tables(results, promote_options="permissive")
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """Return Python values as an array. Raises Arrow errors."""
+    try:
+        return pa.array(values)
+    except OverflowError as error:
+        raise pa.ArrowInvalid(f"an integer is too large for int64: {error}") from None

@@ -236,6 +236,17 @@ def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
     raise ValueError("the conversation holds no message of the role 'user'")
 
 
+def without_empty_answer(messages: list[Message]) -> list[Message]:
+    """Return a chat without its last message if this is an empty answer of the assistant. To
+    continue it is to begin an answer, but where a template trims texts, the end of the prompt would
+    be trimmed with it."""
+    *before, last = messages
+    is_answer = last["role"] == "assistant" and last.keys() <= {"role", "content"}
+    parts = content_parts(last.get("content"))
+    is_empty = bool(parts) and all(part == {"type": "text", "text": ""} for part in parts)
+    return before if before and is_answer and is_empty else messages
+
+
 def template_options(messages: Sequence[Message]) -> dict[str, bool]:
     """Return the options of a chat template that say how the prompt ends: within the last message
     if it is from the assistant, so that the model continues it, else with a new answer. Raises

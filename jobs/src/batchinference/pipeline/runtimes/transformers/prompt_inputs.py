@@ -24,6 +24,7 @@ from batchinference.pipeline.runtimes.prompts import (
     template_options,
     with_messages,
     with_repair,
+    without_empty_answer,
 )
 from batchinference.pipeline.runtimes.text_limits import PromptLimit, position_tables
 from batchinference.pipeline.runtimes.transformers.loading import (
@@ -260,8 +261,10 @@ class ChatTemplate:
             return prompt
         if not self.exists:
             raise JobFailure(f"a list of messages was given, but {self._missing()}")
-        new_turn = {"add_generation_prompt": True}
-        options = template_options(prompt) if self._continues else new_turn
+        options = {"add_generation_prompt": True}
+        if self._continues:
+            prompt = without_empty_answer(prompt)
+            options = template_options(prompt)
         return str(self._processor.apply_chat_template(prompt, tokenize=False, **options))
 
     @property

@@ -4,7 +4,11 @@ from functools import partial
 from typing import Any
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes.prompts import check_chat, template_options
+from batchinference.pipeline.runtimes.prompts import (
+    check_chat,
+    template_options,
+    without_empty_answer,
+)
 from batchinference.spec.models import VllmModel
 
 
@@ -27,6 +31,7 @@ def check_template(model: VllmModel, processor: Any) -> None:
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
     """Return the prompt that the chat template makes of messages. Raises ValueError like
     `template_options`."""
+    messages = without_empty_answer(messages)
     prompt = processor.apply_chat_template(
         messages,
         tokenize=False,

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -84,6 +85,30 @@ def test_rows_are_compared_with_a_table_that_another_job_creates(
     target.execute("CREATE TABLE rows (id BIGINT, n INTEGER)")
     with pytest.raises(BadOutput, match=r"column 'n' is INTEGER.*has integers only"):
         job.commit()
+    assert target.rows() == []
+
+
+@pytest.mark.parametrize("of_earlier_run", [False, True], ids=["of this run", "of an earlier one"])
+def test_rows_of_an_earlier_try_are_compared_again(
+    target: TableTarget, of_earlier_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The try that reads the columns of the other job's table fails before it compares rows."""
+    files = staged(target, "in", pa.table({"id": [1], "n": [1.5]}))
+    table = target.table()
+    table.open(pa.schema([]))
+    target.execute("CREATE TABLE rows (id BIGINT, n INTEGER)")
+    if of_earlier_run:
+        table.open(pa.schema([]))
+    real, busy = sql.SqlTable._commit, iter([sql.Blocked("busy")])
+
+    def commit(self: sql.SqlTable, *arguments: Any, **options: Any) -> None:
+        for error in busy:
+            raise error
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(sql.SqlTable, "_commit", commit)
+    with pytest.raises(BadOutput, match=r"column 'n' is INTEGER.*has integers only"):
+        table.register(files, Fence("in", "of in", lambda: None))
     assert target.rows() == []
 
 

@@ -52,7 +52,7 @@ class SqlTable(MergingTable):
         self._schema = schema or None
         self.key = tuple(write.key or ())
         self._existing: sa.Table | None = None
-        """The table before the job starts; None if it does not exist."""
+        """The table when it was last read; None if it did not exist."""
         self._dialect = ""
         self.vectors: Vectors | None = None
 
@@ -125,16 +125,16 @@ class SqlTable(MergingTable):
         fence.retry_conflicts(lambda: self._register(rows, fence), (Blocked,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
-        engine, existing = self._engine(), self.existing()
-        if (existing is None and not rows.schema) or self._was_committed(fence):
+        if self._was_committed(fence):
+            return
+        self.load()  # others may have created or changed the table
+        existing = self._existing
+        if existing is None and not rows.schema:
             return
         table = self._new(self.columns(rows)) if existing is None else existing
-        if is_changed := existing is not None and not self._is_known(existing):
-            self.load()
         fence.check()
         try:
-            batches = self._batches(rows, is_changed)
-            self._commit(engine, table, batches, fence, is_new=existing is None)
+            self._commit(self._engine(), table, self._batches(rows), fence, is_new=existing is None)
         except Exception as error:
             if self._was_committed(fence):
                 return
@@ -147,16 +147,11 @@ class SqlTable(MergingTable):
                 f"({_short_message(error)})"
             ) from None
 
-    def _is_known(self, existing: sa.Table) -> bool:
-        """Return whether an existing table has the columns with which the rows were compared."""
-        return self._existing is not None and _types_in(existing) == _types_in(self._existing)
-
-    def _batches(self, rows: TableFiles, is_changed: bool) -> Iterator[list[Row]]:
-        """Yield the rows of a job. If the table has changed since they were compared with it,
-        compare them again. Raises BadOutput if they do not fit."""
+    def _batches(self, rows: TableFiles) -> Iterator[list[Row]]:
+        """Yield the rows of a job. Raises BadOutput if they do not fit the table: rows of an
+        earlier run or try were compared with the table that existed then."""
         for batch in (batch for file in rows.files for batch in batches_in(file, INSERT_ROWS)):
-            table = pa.Table.from_batches([batch])
-            yield (self.convert(table) if is_changed else table).to_pylist()
+            yield self.convert(pa.Table.from_batches([batch])).to_pylist()
 
     def _commit(
         self,
@@ -273,10 +268,6 @@ class SqlTable(MergingTable):
     def _marks(self) -> sa.Table:
         column = sa.Column("mark", sa.String(128), primary_key=True)
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
-
-
-def _types_in(table: sa.Table) -> dict[str, str]:
-    return {name: repr(column.type) for name, column in table.columns.items()}
 
 
 def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:

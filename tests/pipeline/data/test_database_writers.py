@@ -122,28 +122,55 @@ def test_table_that_another_job_creates_at_the_same_moment_is_used(target: Table
 
 @pytest.mark.parametrize("target", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_two_jobs_that_need_the_table_for_themselves_conflict(
+def test_job_waits_for_another_one_that_needs_the_table_for_itself(
     target: TableTarget, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one commits while the first one has read the table, but not inserted its row."""
+    """The second one begins while the first one has read the table, but not inserted its row."""
     target.execute("CREATE TABLE rows (id BIGINT)")
     first = staged(target, "first", pa.table({"id": [1]}))
     second = staged(target, "second", pa.table({"id": [2]}))
-    tables = {name: target.table(mode=mode) for name in ("first", "second")}
-    real, others = sql.batches_in, iter([second])
+    real, pool, others = sql.batches_in, ThreadPoolExecutor(), list[Future[None]]()
 
     def commit(name: str, files: TableFiles) -> None:
-        tables[name].register(files, Fence(name, f"of {name}", lambda: None))
+        target.table(mode=mode).register(files, Fence(name, f"of {name}", lambda: None))
 
     def batches(file: Location, count: int) -> Iterator[pa.RecordBatch]:
-        for files in others:
-            commit("second", files)
+        if file in first.files:
+            others.append(pool.submit(commit, "second", second))
+            time.sleep(0.5)
         yield from real(file, count)
 
     monkeypatch.setattr(sql, "batches_in", batches)
+    with pool:
+        commit("first", first)
     if mode == "error":
         with pytest.raises(BadOutput, match="has rows already"):
-            commit("first", first)
+            others[0].result()
     else:
-        commit("first", first)
-    assert target.rows() == [{"id": 2 if mode == "error" else 1}]
+        others[0].result()
+    assert target.rows() == [{"id": 1 if mode == "error" else 2}]
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("default", ["read committed", "serializable"])
+def test_table_that_others_keep_updating_is_overwritten(
+    target: TableTarget, default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They update it between the beginning of the transaction and the deletion of its rows."""
+    database = target.write()["url"].rpartition("/")[2]
+    target.execute(
+        f"ALTER DATABASE {database} SET default_transaction_isolation = '{default}'",
+        "CREATE TABLE rows (id BIGINT)",
+        "INSERT INTO rows VALUES (0)",
+    )
+    files = staged(target, "in", pa.table({"id": [1]}))
+    real = sql.SqlTable._put
+
+    def put(self: sql.SqlTable, *arguments: Any) -> None:
+        target.execute("UPDATE rows SET id = id - 1")
+        real(self, *arguments)
+
+    monkeypatch.setattr(sql.SqlTable, "_put", put)
+    fence = Fence("in", "of in", lambda: None, tries=2)
+    target.table(mode="overwrite").register(files, fence)
+    assert target.rows() == [{"id": 1}]

@@ -170,7 +170,7 @@ class SqlTable(MergingTable):
         creates = is_new and engine.dialect.name in TRANSACTIONAL
         if is_new and not creates:  # creating a table would end the transaction
             _create_new(table, engine)
-        with self._isolated(engine).begin() as connection:
+        with _isolated(engine).begin() as connection:
             # the primary key of the marks allows only one commit per series
             for mark in (fence.series_id, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
@@ -178,17 +178,12 @@ class SqlTable(MergingTable):
                 _create_new(table, connection)
             self._put(connection, table, batches)
 
-    def _isolated(self, engine: sa.Engine) -> sa.Engine:
-        """Return an engine whose transactions conflict if each of two jobs sees a table without the
-        rows of the other: both would then find it empty, or replace only the rows before both."""
-        if self._write.adds or engine.dialect.name != "postgresql":
-            return engine
-        return engine.execution_options(isolation_level="SERIALIZABLE")
-
     def _put(
         self, connection: sa.Connection, table: sa.Table, batches: Iterator[list[Row]]
     ) -> None:
         """Insert or merge rows. Raises BadOutput if the mode is `error` and the table has rows."""
+        if not self._write.adds and connection.dialect.name == "postgresql":
+            _wait_for_other_jobs(connection, table)
         first = sa.select(table).limit(1)
         if self._write.mode == "error" and connection.execute(first).first() is not None:
             raise has_rows_error(self._write)
@@ -279,6 +274,23 @@ def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
         if wanted != kind:
             table = table.set_column(index, name, exact_cast(table.column(index), wanted))
     return table
+
+
+def _isolated(engine: sa.Engine) -> sa.Engine:
+    """Return an engine in whose transactions each statement sees what others have committed before,
+    in PostgreSQL: whatever the default of the database, updates of other writers are no conflicts.
+    """
+    if engine.dialect.name != "postgresql":
+        return engine
+    return engine.execution_options(isolation_level="READ COMMITTED")
+
+
+def _wait_for_other_jobs(connection: sa.Connection, table: sa.Table) -> None:
+    """Wait until no other job that needs this table of PostgreSQL for itself has a transaction.
+    Otherwise both would find it empty, or replace only the rows before both."""
+    name = connection.dialect.identifier_preparer.format_table(table)
+    number = sa.cast(sa.cast(name, postgresql.REGCLASS), sa.BigInteger)
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(number)))
 
 
 def _create(table: sa.Table, engine: sa.Engine) -> None:

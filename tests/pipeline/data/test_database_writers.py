@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -87,6 +88,30 @@ def test_rows_are_compared_with_a_table_that_another_job_creates(
     assert target.rows() == []
 
 
+@pytest.mark.parametrize("of_earlier_run", [False, True], ids=["of this run", "of an earlier one"])
+def test_rows_of_an_earlier_try_are_compared_again(
+    target: TableTarget, of_earlier_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The try that reads the columns of the other job's table fails before it compares rows."""
+    files = staged(target, "in", pa.table({"id": [1], "n": [1.5]}))
+    table = target.table()
+    table.open(pa.schema([]))
+    target.execute("CREATE TABLE rows (id BIGINT, n INTEGER)")
+    if of_earlier_run:
+        table.open(pa.schema([]))
+    real, busy = sql.SqlTable._commit, iter([sql.Blocked("busy")])
+
+    def commit(self: sql.SqlTable, *arguments: Any, **options: Any) -> None:
+        for error in busy:
+            raise error
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(sql.SqlTable, "_commit", commit)
+    with pytest.raises(BadOutput, match=r"column 'n' is INTEGER.*has integers only"):
+        table.register(files, Fence("in", "of in", lambda: None))
+    assert target.rows() == []
+
+
 def test_table_that_another_job_creates_at_the_same_moment_is_used(target: TableTarget) -> None:
     files = staged(target, "in", pa.table({"id": [1]}))
     create = "CREATE TABLE IF NOT EXISTS rows (id BIGINT, more BIGINT)"
@@ -97,28 +122,55 @@ def test_table_that_another_job_creates_at_the_same_moment_is_used(target: Table
 
 @pytest.mark.parametrize("target", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("mode", ["error", "overwrite"])
-def test_two_jobs_that_need_the_table_for_themselves_conflict(
+def test_job_waits_for_another_one_that_needs_the_table_for_itself(
     target: TableTarget, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second one commits while the first one has read the table, but not inserted its row."""
+    """The second one begins while the first one has read the table, but not inserted its row."""
     target.execute("CREATE TABLE rows (id BIGINT)")
     first = staged(target, "first", pa.table({"id": [1]}))
     second = staged(target, "second", pa.table({"id": [2]}))
-    tables = {name: target.table(mode=mode) for name in ("first", "second")}
-    real, others = sql.batches_in, iter([second])
+    real, pool, others = sql.batches_in, ThreadPoolExecutor(), list[Future[None]]()
 
     def commit(name: str, files: TableFiles) -> None:
-        tables[name].register(files, Fence(name, f"of {name}", lambda: None))
+        target.table(mode=mode).register(files, Fence(name, f"of {name}", lambda: None))
 
     def batches(file: Location, count: int) -> Iterator[pa.RecordBatch]:
-        for files in others:
-            commit("second", files)
+        if file in first.files:
+            others.append(pool.submit(commit, "second", second))
+            time.sleep(0.5)
         yield from real(file, count)
 
     monkeypatch.setattr(sql, "batches_in", batches)
+    with pool:
+        commit("first", first)
     if mode == "error":
         with pytest.raises(BadOutput, match="has rows already"):
-            commit("first", first)
+            others[0].result()
     else:
-        commit("first", first)
-    assert target.rows() == [{"id": 2 if mode == "error" else 1}]
+        others[0].result()
+    assert target.rows() == [{"id": 1 if mode == "error" else 2}]
+
+
+@pytest.mark.parametrize("target", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("default", ["read committed", "serializable"])
+def test_table_that_others_keep_updating_is_overwritten(
+    target: TableTarget, default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They update it between the beginning of the transaction and the deletion of its rows."""
+    database = target.write()["url"].rpartition("/")[2]
+    target.execute(
+        f"ALTER DATABASE {database} SET default_transaction_isolation = '{default}'",
+        "CREATE TABLE rows (id BIGINT)",
+        "INSERT INTO rows VALUES (0)",
+    )
+    files = staged(target, "in", pa.table({"id": [1]}))
+    real = sql.SqlTable._put
+
+    def put(self: sql.SqlTable, *arguments: Any) -> None:
+        target.execute("UPDATE rows SET id = id - 1")
+        real(self, *arguments)
+
+    monkeypatch.setattr(sql.SqlTable, "_put", put)
+    fence = Fence("in", "of in", lambda: None, tries=2)
+    target.table(mode="overwrite").register(files, fence)
+    assert target.rows() == [{"id": 1}]

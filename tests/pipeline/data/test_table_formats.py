@@ -59,6 +59,22 @@ def test_empty_table_gets_new_columns_in_mode_error(target: TableTarget) -> None
     assert target.rows() == [{"id": 0, "text": "a"}]
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("delta", "_delta_log/00000000000000000000.json#1"),
+        ("lance", "_versions/18446744073709551614.manifest#1"),
+    ],
+    indirect=["target"],
+)
+def test_table_whose_creation_was_killed_is_created(target: TableTarget, name: str) -> None:
+    remnant = target.folder / "out" / name
+    remnant.parent.mkdir(parents=True)
+    remnant.write_bytes(b"{")
+    assert target.run(rows_of(id=[0]))
+    assert target.rows() == [{"id": 0}]
+
+
 @pytest.mark.parametrize("target", ["delta", "iceberg", "sql"], indirect=True)
 def test_new_columns_that_differ_only_in_case_are_refused(
     target: TableTarget, messages: Messages

@@ -232,8 +232,8 @@ def test_message_about_changed_code_has_a_remedy_that_the_mode_allows(
 )
 def test_overwrite_that_finished_a_replacement(fields: dict[str, bool], expected: object) -> None:
     """It has done its work, unless more is requested or the code has changed."""
-    check(expected, COMPLETE_WITH_FAILED, "overwrite", swapped_in_replacement=True, **fields)
-    check(Action.REPLACE, changed(COMPLETE), "overwrite", swapped_in_replacement=True)
+    check(expected, COMPLETE_WITH_FAILED, "overwrite", has_completed=True, **fields)
+    check(Action.REPLACE, changed(COMPLETE), "overwrite", has_completed=True)
 
 
 @pytest.mark.parametrize(

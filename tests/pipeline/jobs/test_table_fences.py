@@ -12,8 +12,9 @@ from batchinference.spec.report import JobState
 from plugins.messages import Messages
 from support.jobs.delayed_drivers import Check, delay_driver, kill_after_commit
 from support.jobs.on_ray import write_lines
-from support.jobs.text_table import TextTable
+from support.jobs.text_table import COMPUTED, TextTable
 from support.jobs.without_ray import run_without_ray
+from support.outputs.other_writers import append
 
 MERGES = ["delta merge", "iceberg merge", "sql merge"]
 FORMATS = ["delta", "iceberg", "sql", *MERGES, "lance"]
@@ -52,6 +53,21 @@ def test_driver_killed_after_its_commit_leaves_proof(
     assert not (table.output / "_batchinference" / "staged").exists()
     assert table.run(mode).state == JobState.SUCCEEDED
     assert (table.texts(), table.proven()) == (["a1", "a3"], True)
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg", "sql", "lance"], indirect=True)
+def test_overwrite_killed_after_its_commit_is_not_repeated(
+    table: TextTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_after_commit(monkeypatch)
+    assert table.run("overwrite").state == JobState.FAILED
+    append(table.format, table.folder, "later")
+    COMPUTED.clear()
+    report = table.run("overwrite")
+    assert (report.state, report.counts.written) == (JobState.SUCCEEDED, 2)
+    assert (table.texts(), COMPUTED) == (["a1", "a3", "later"], [])
+    assert table.run("overwrite").state == JobState.SUCCEEDED
+    assert table.texts() == ["a1", "a3"]
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["a new table", "one with rows"])

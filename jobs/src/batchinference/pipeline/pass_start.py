@@ -65,6 +65,7 @@ def prepare_pass(
     plan = plan_pass(target, request, table)
     if plan.action is Action.FINISH_TABLE_COMMIT and plan.state.lease is not None:
         _complete(spec, target.layout, plan.state.lease)
+        request = replace(request, has_completed=True)
         plan = plan_pass(replace(target, reader=CachedReader()), request, table)
     try:
         source = _open_input(spec, target, plan, job)

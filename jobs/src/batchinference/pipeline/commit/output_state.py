@@ -82,8 +82,9 @@ class Request:
     """The fields of the spec that determine the rows (see `output_paths.work_of`)."""
     recompute: bool = False
     """Whether to replace the rows of changed input files in a complete output."""
-    swapped_in_replacement: bool = False
-    """Whether this run has just swapped in the replacement that an interrupted run completed."""
+    has_completed: bool = False
+    """Whether this run has just completed the output of an interrupted run: it has swapped in a
+    complete replacement, or found the commit of a table."""
     own_only: bool = False
     """Whether the mode overwrite must not replace the output of another job."""
 

@@ -107,7 +107,7 @@ def _decide(
     with storage_errors_as_bad_output(request.write):
         if action is Action.FINISH_REPLACEMENT:
             swap_in_replacement(layout, request.job)
-            request = replace(request, swapped_in_replacement=True)
+            request = replace(request, has_completed=True)
         elif action is Action.REPLACE:
             delete_old_replacement(layout)
             layout = layout.replacement

@@ -73,7 +73,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
                 return Action.RETRY_FAILED
             if request.recompute or request.retry:
                 return Action.RECOMPUTE if request.recompute else Action.ALREADY_COMPLETE
-        continues = request.swapped_in_replacement and request.resume and not state.code_change
+        continues = request.has_completed and request.resume and not state.code_change
         by_this_run = continues or request.is_earlier_attempt(lease)
         return Action.START if overwrite and not by_this_run else Action.ALREADY_COMPLETE
     if table is not None and table.pass_committed:

@@ -274,6 +274,12 @@ def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -
         )
 
 
+def has_versions(log: Location, *suffixes: str) -> bool:
+    """Return whether a directory has files of versions, whose names end with `suffixes`. A writer
+    that creates the first version, or has died meanwhile, has only a file with another suffix."""
+    return any(info.base_name.endswith(suffixes) for info in log.files())
+
+
 def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
     """Raise BadOutput if the name of a new column differs only in case from that of another column
     of the rows or of the table, because readers of the table ignore case."""

@@ -20,6 +20,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_split import partitions
 from batchinference.pipeline.output.tables import (
     check_partitions_kept,
+    has_versions,
     lake_types,
     partitions_of,
     typed_columns,
@@ -87,7 +88,7 @@ class DeltaLakeTable(MergingTable):
         return AddAction(name, len(content), values, int(time.time() * 1000), True, stats)
 
     def existing(self) -> DeltaTable | None:
-        if not (self._address / "_delta_log").files():
+        if not has_versions(self._address / "_delta_log", ".json", ".parquet"):
             return None
         options = self._address.storage_options
         return DeltaTable(self._address.library_uri, storage_options=options)

@@ -18,7 +18,12 @@ from lance.schema import LanceSchema
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Table, check_columns, check_types
+from batchinference.pipeline.output.tables import (
+    Table,
+    check_columns,
+    check_types,
+    has_versions,
+)
 from batchinference.pipeline.output.writers.parquet import (
     ParquetWriter,
     check_stored_types,
@@ -100,7 +105,7 @@ class LanceTable(Table):
         return _columns(dataset), [json.dumps(each.to_json()) for each in fragments], file
 
     def existing(self) -> lance.LanceDataset | None:
-        if not (self._address / "_versions").files():
+        if not has_versions(self._address / "_versions", ".manifest"):
             return None
         options = self._address.storage_options
         return lance.dataset(self._address.library_uri, storage_options=options)

@@ -54,7 +54,7 @@ class SqlTable(MergingTable):
         self._schema = schema or None
         self.key = tuple(write.key or ())
         self._existing: sa.Table | None = None
-        """The table before the job starts; None if it does not exist."""
+        """The table when it was last read; None if it did not exist."""
         self._dialect = ""
         self.vectors: Vectors | None = None
 
@@ -140,16 +140,16 @@ class SqlTable(MergingTable):
         fence.retry_conflicts(lambda: self._register(rows, fence), (Blocked,))
 
     def _register(self, rows: TableFiles, fence: Fence) -> None:
-        engine, existing = self._engine(), self.existing()
-        if (existing is None and not rows.schema) or self._was_committed(fence):
+        if self._was_committed(fence):
+            return
+        self.load()  # others may have created or changed the table
+        existing = self._existing
+        if existing is None and not rows.schema:
             return
         table = self._new(self.columns(rows)) if existing is None else existing
-        if is_changed := existing is not None and not self._is_known(existing):
-            self.load()
         fence.check()
         try:
-            batches = self._batches(rows, is_changed)
-            self._commit(engine, table, batches, fence, is_new=existing is None)
+            self._commit(self._engine(), table, self._batches(rows), fence, is_new=existing is None)
         except Exception as error:
             if self._was_committed(fence):
                 return
@@ -162,16 +162,11 @@ class SqlTable(MergingTable):
                 f"({_short_message(error)})"
             ) from None
 
-    def _is_known(self, existing: sa.Table) -> bool:
-        """Return whether an existing table has the columns with which the rows were compared."""
-        return self._existing is not None and _types_in(existing) == _types_in(self._existing)
-
-    def _batches(self, rows: TableFiles, is_changed: bool) -> Iterator[list[Row]]:
-        """Yield the rows of a job. If the table has changed since they were compared with it,
-        compare them again. Raises BadOutput if they do not fit."""
+    def _batches(self, rows: TableFiles) -> Iterator[list[Row]]:
+        """Yield the rows of a job. Raises BadOutput if they do not fit the table: rows of an
+        earlier run or try were compared with the table that existed then."""
         for batch in (batch for file in rows.files for batch in batches_in(file, INSERT_ROWS)):
-            table = pa.Table.from_batches([batch])
-            yield (self.convert(table) if is_changed else table).to_pylist()
+            yield self.convert(pa.Table.from_batches([batch])).to_pylist()
 
     def _commit(
         self,
@@ -190,7 +185,7 @@ class SqlTable(MergingTable):
         creates = is_new and engine.dialect.name in TRANSACTIONAL
         if is_new and not creates:  # creating a table would end the transaction
             _create_new(table, engine)
-        with self._isolated(engine).begin() as connection:
+        with _isolated(engine).begin() as connection:
             # the primary key of the marks allows only one commit per series
             for mark in (fence.series_id, fence.commit_id):
                 connection.execute(sa.insert(marks).values(mark=mark))
@@ -198,17 +193,12 @@ class SqlTable(MergingTable):
                 _create_new(table, connection)
             self._put(connection, table, batches)
 
-    def _isolated(self, engine: sa.Engine) -> sa.Engine:
-        """Return an engine whose transactions conflict if each of two jobs sees a table without the
-        rows of the other: both would then find it empty, or replace only the rows before both."""
-        if self._write.adds or engine.dialect.name != "postgresql":
-            return engine
-        return engine.execution_options(isolation_level="SERIALIZABLE")
-
     def _put(
         self, connection: sa.Connection, table: sa.Table, batches: Iterator[list[Row]]
     ) -> None:
         """Insert or merge rows. Raises BadOutput if the mode is `error` and the table has rows."""
+        if not self._write.adds and connection.dialect.name == "postgresql":
+            _wait_for_other_jobs(connection, table)
         first = sa.select(table).limit(1)
         if self._write.mode == "error" and connection.execute(first).first() is not None:
             raise has_rows_error(self._write)
@@ -290,10 +280,6 @@ class SqlTable(MergingTable):
         return sa.Table(MARKS, sa.MetaData(), column, schema=self._schema)
 
 
-def _types_in(table: sa.Table) -> dict[str, str]:
-    return {name: repr(column.type) for name, column in table.columns.items()}
-
-
 def _has_nul(value: Any) -> bool:
     """Return whether a text in a value, at any depth, has a NUL character."""
     if isinstance(value, dict):
@@ -312,6 +298,23 @@ def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
         if wanted != kind:
             table = table.set_column(index, name, exact_cast(table.column(index), wanted))
     return table
+
+
+def _isolated(engine: sa.Engine) -> sa.Engine:
+    """Return an engine in whose transactions each statement sees what others have committed before,
+    in PostgreSQL: whatever the default of the database, updates of other writers are no conflicts.
+    """
+    if engine.dialect.name != "postgresql":
+        return engine
+    return engine.execution_options(isolation_level="READ COMMITTED")
+
+
+def _wait_for_other_jobs(connection: sa.Connection, table: sa.Table) -> None:
+    """Wait until no other job that needs this table of PostgreSQL for itself has a transaction.
+    Otherwise both would find it empty, or replace only the rows before both."""
+    name = connection.dialect.identifier_preparer.format_table(table)
+    number = sa.cast(sa.cast(name, postgresql.REGCLASS), sa.BigInteger)
+    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(number)))
 
 
 def _create(table: sa.Table, engine: sa.Engine) -> None:

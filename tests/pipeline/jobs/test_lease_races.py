@@ -308,6 +308,29 @@ def test_late_driver_neither_writes_nor_deletes(
     assert not layout.spec.exists()
 
 
+@on_stores
+def test_file_that_is_too_large_for_one_put_is_written_in_parts(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 refuses a put of more than 5 GiB, so a job with such a file would never complete."""
+    late = guard_of(layout, leased(layout, None))
+    guard = guard_of(layout, leased(layout, read_lease(layout)))
+    put = conditional_put._put
+
+    def refuse_large(store: Any, key: str, content: Any, condition: Any) -> bool:
+        if len(content) > 4:
+            raise OSError("EntityTooLarge")
+        return put(store, key, content, condition)
+
+    monkeypatch.setattr(conditional_put, "MAX_PUT_BYTES", 4, raising=False)
+    monkeypatch.setattr(conditional_put, "_put", refuse_large)
+    for content in (b"1234", memoryview(b"12345")):
+        layout.spec.write_if(guard, content)
+        with pytest.raises(BadOutput):
+            layout.spec.write_if(late, b"of the late driver")
+        assert layout.spec.read() == content
+
+
 def failing(number: int) -> Callable[..., None]:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number))

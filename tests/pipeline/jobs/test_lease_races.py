@@ -308,6 +308,25 @@ def test_late_driver_neither_writes_nor_deletes(
     assert not layout.spec.exists()
 
 
+def test_forked_process_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may fork while the lock is held, for example for a data loader."""
+    file, flock, inherited = Location(str(tmp_path / "job.json")), fcntl.flock, list[int]()
+
+    def fork(descriptor: int, operation: int) -> None:
+        inherited.append(os.dup(descriptor))
+        flock(descriptor, operation)
+
+    with monkeypatch.context() as forking:
+        forking.setattr(fcntl, "flock", fork)
+        file.write_if(Guard(file, lambda: None), b"first")
+    file.update(lambda _: b"second")
+    assert file.read() == b"second"
+    for descriptor in inherited:
+        os.close(descriptor)
+
+
 @on_stores
 def test_file_that_is_too_large_for_one_put_is_written_in_parts(
     layout: Layout, monkeypatch: pytest.MonkeyPatch

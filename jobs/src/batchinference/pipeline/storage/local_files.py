@@ -166,6 +166,8 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     try:
         yield
     finally:
+        with suppress(OSError):  # a process that was forked meanwhile has a copy of the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -308,6 +308,30 @@ def test_late_driver_neither_writes_nor_deletes(
     assert not layout.spec.exists()
 
 
+def test_lock_is_free_while_a_guarded_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file may take longer than another driver tries to get the lock."""
+    state, fsync = Location(str(tmp_path)), os.fsync
+    lease = state / "job.json"
+
+    def check() -> None:
+        if lease.read() != b"first":
+            raise BadOutput("another run has taken over")
+
+    def fsync_slowly(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        lease.update(lambda _: b"later")
+        fsync(descriptor)
+
+    lease.update(lambda _: b"first")
+    monkeypatch.setattr(os, "fsync", fsync_slowly)
+    with pytest.raises(BadOutput):
+        (state / "spec.json").write_if(Guard(lease, check), b"late")
+    assert sorted(os.listdir(tmp_path)) == [".job.json.lock", "job.json"]
+    assert lease.read() == b"later"
+
+
 def test_forked_process_does_not_keep_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

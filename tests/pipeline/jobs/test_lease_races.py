@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage import conditional_put, location
-from batchinference.pipeline.storage.conditional_put import update_object
+from batchinference.pipeline.storage.conditional_put import put_object, update_object
 from batchinference.pipeline.storage.location import Guard, Location
 from batchinference.pipeline.storage.object_stores import obstore_bucket
 from batchinference.spec.storage import Storage
@@ -351,29 +352,6 @@ def test_forked_process_does_not_keep_the_lock(
         os.close(descriptor)
 
 
-@on_stores
-def test_file_that_is_too_large_for_one_put_is_written_in_parts(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S3 refuses a put of more than 5 GiB, so a job with such a file would never complete."""
-    late = guard_of(layout, leased(layout, None))
-    guard = guard_of(layout, leased(layout, read_lease(layout)))
-    put = conditional_put._put
-
-    def refuse_large(store: Any, key: str, content: Any, condition: Any) -> bool:
-        if len(content) > 4:
-            raise OSError("EntityTooLarge")
-        return put(store, key, content, condition)
-
-    monkeypatch.setattr(conditional_put, "MAX_PUT_BYTES", 4, raising=False)
-    monkeypatch.setattr(conditional_put, "_put", refuse_large)
-    for content in (b"1234", memoryview(b"12345")):
-        layout.spec.write_if(guard, content)
-        with pytest.raises(BadOutput):
-            layout.spec.write_if(late, b"of the late driver")
-        assert layout.spec.read() == content
-
-
 def failing(number: int) -> Callable[..., None]:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number))
@@ -387,6 +365,9 @@ class OddStore(BaseHTTPRequestHandler):
     read, put = 404, 501
 
     def do_GET(self) -> None:
+        self.answer(self.read)
+
+    def do_HEAD(self) -> None:
         self.answer(self.read)
 
     def do_PUT(self) -> None:
@@ -423,6 +404,16 @@ def test_store_without_conditional_puts_is_left_to_pyarrow(
     monkeypatch.setattr(OddStore, "read", read)
     monkeypatch.setattr(OddStore, "put", put)
     assert not update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+
+
+def test_file_that_is_too_large_for_one_put_is_left_to_pyarrow(
+    odd_store: Storage, tmp_path: Path
+) -> None:
+    """S3 refuses a put of more than 5 GiB, so a job with such a file would never complete."""
+    with (tmp_path / "sparse").open("w+b") as file:
+        file.truncate((5 << 30) + 1)
+        content = memoryview(mmap.mmap(file.fileno(), 0))
+    assert not put_object("s3", "bucket/_errors.jsonl", odd_store, content, pytest.fail)
 
 
 @pytest.mark.parametrize(("read", "put"), [(503, 200), (404, 503), (404, 412)])

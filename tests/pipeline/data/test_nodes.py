@@ -270,6 +270,36 @@ def test_replica_on_several_pods_needs_as_many_other_nodes(
     assert without_suspected_nodes(larger, {"b"}).faulty_nodes == expected
 
 
+@pytest.mark.parametrize(("others", "expected"), [(2, ()), (3, ("b",))])
+def test_pools_that_share_a_group_need_nodes_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, others: int, expected: tuple[str, ...]
+) -> None:
+    """The first pool would occupy both remaining nodes, and the second would wait forever."""
+    steps = [
+        model_step(**{**ON_GPU, "name": name, "replicas": {"min": 2, "max": 2}})
+        for name in ("a", "b")
+    ]
+    plan = plan_for_cluster(spec_of(steps=steps))
+    (group,) = (group.name for group in plan.groups if group.gpus)
+    other = [{**node(group, **T4), "NodeID": f"other-{number}"} for number in range(others)]
+    living = [node("cpu"), {**node(group, **T4), "NodeID": "b"}, *other]
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: living)
+    assert without_suspected_nodes(plan, {"b"}).faulty_nodes == expected
+
+
+@pytest.mark.parametrize(("others", "expected"), [(1, ()), (2, ("b",))])
+def test_actors_leave_cpus_of_other_nodes_to_tasks(
+    monkeypatch: pytest.MonkeyPatch, others: int, expected: tuple[str, ...]
+) -> None:
+    """Without CPUs for the tasks that read, the job would wait forever."""
+    step = model_step(resources={"cpu": 4}, replicas={"min": 2, "max": 2})
+    plan = plan_for_cluster(spec_of(cluster={"workers": {"cpu": 8, "max": 3}}, steps=[step]))
+    other = [{**node("cpu"), "NodeID": f"other-{number}"} for number in range(others)]
+    living = [{**node("cpu"), "NodeID": "b"}, *other]
+    monkeypatch.setattr(task_resources.ray, "nodes", lambda: living)
+    assert without_suspected_nodes(plan, {"b"}).faulty_nodes == expected
+
+
 def test_ray_creates_no_groups_for_actors_that_it_never_starts(dataset: Any) -> None:
     plan = plan_for_cluster(spec(1, 2))
     placement_arguments(plan.stages[0], plan, dataset, ExitStack())

@@ -121,12 +121,13 @@ SIX = [death for row in APART for death in alone(row, "a", "a")]
         (alone(5, "a", "b"), "", "ab", [5], set()),
         ([*alone(5, "a", "a"), *alone(9, "b", "b")], "", "ab", [5, 9], {"a", "b"}),
         ([*alone(5, "a", "a"), *alone(9, "b", "b")], "", "abc", [], {"a", "b"}),
+        ([*alone(5, "a", "a"), *alone(9, "b", "b")], "a", "ab", [9], {"a", "b"}),
         (alone(5, "", ""), "", "", [5], set()),
     ],
     ids=[
         *("a node", "an unused node", "a single node", "no other node is used"),
         *("no other pass", "a row and a node", "a row", "a death on each node"),
-        *("all nodes", "a third node", "no Ray"),
+        *("all nodes", "a third node", "a row at the last node", "no Ray"),
     ],
 )
 def test_rows_are_not_to_blame_for_a_node_that_kills_processes(

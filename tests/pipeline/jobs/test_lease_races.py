@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from batchinference.pipeline.commit.start_over import Claim
 from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage import conditional_put, location
-from batchinference.pipeline.storage.conditional_put import update_object
+from batchinference.pipeline.storage.conditional_put import put_object, update_object
 from batchinference.pipeline.storage.location import Guard, Location
 from batchinference.pipeline.storage.object_stores import obstore_bucket
 from batchinference.spec.storage import Storage
@@ -308,6 +309,49 @@ def test_late_driver_neither_writes_nor_deletes(
     assert not layout.spec.exists()
 
 
+def test_lock_is_free_while_a_guarded_file_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large file may take longer than another driver tries to get the lock."""
+    state, fsync = Location(str(tmp_path)), os.fsync
+    lease = state / "job.json"
+
+    def check() -> None:
+        if lease.read() != b"first":
+            raise BadOutput("another run has taken over")
+
+    def fsync_slowly(descriptor: int) -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        lease.update(lambda _: b"later")
+        fsync(descriptor)
+
+    lease.update(lambda _: b"first")
+    monkeypatch.setattr(os, "fsync", fsync_slowly)
+    with pytest.raises(BadOutput):
+        (state / "spec.json").write_if(Guard(lease, check), b"late")
+    assert sorted(os.listdir(tmp_path)) == [".job.json.lock", "job.json"]
+    assert lease.read() == b"later"
+
+
+def test_forked_process_does_not_keep_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may fork while the lock is held, for example for a data loader."""
+    file, flock, inherited = Location(str(tmp_path / "job.json")), fcntl.flock, list[int]()
+
+    def fork(descriptor: int, operation: int) -> None:
+        inherited.append(os.dup(descriptor))
+        flock(descriptor, operation)
+
+    with monkeypatch.context() as forking:
+        forking.setattr(fcntl, "flock", fork)
+        file.write_if(Guard(file, lambda: None), b"first")
+    file.update(lambda _: b"second")
+    assert file.read() == b"second"
+    for descriptor in inherited:
+        os.close(descriptor)
+
+
 def failing(number: int) -> Callable[..., None]:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError(number, os.strerror(number))
@@ -321,6 +365,9 @@ class OddStore(BaseHTTPRequestHandler):
     read, put = 404, 501
 
     def do_GET(self) -> None:
+        self.answer(self.read)
+
+    def do_HEAD(self) -> None:
         self.answer(self.read)
 
     def do_PUT(self) -> None:
@@ -357,6 +404,16 @@ def test_store_without_conditional_puts_is_left_to_pyarrow(
     monkeypatch.setattr(OddStore, "read", read)
     monkeypatch.setattr(OddStore, "put", put)
     assert not update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
+
+
+def test_file_that_is_too_large_for_one_put_is_left_to_pyarrow(
+    odd_store: Storage, tmp_path: Path
+) -> None:
+    """S3 refuses a put of more than 5 GiB, so a job with such a file would never complete."""
+    with (tmp_path / "sparse").open("w+b") as file:
+        file.truncate((5 << 30) + 1)
+        content = memoryview(mmap.mmap(file.fileno(), 0))
+    assert not put_object("s3", "bucket/_errors.jsonl", odd_store, content, pytest.fail)
 
 
 @pytest.mark.parametrize(("read", "put"), [(503, 200), (404, 503), (404, 412)])

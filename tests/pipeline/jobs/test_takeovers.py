@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,15 +116,15 @@ def test_nobody_takes_over_between_the_check_and_a_write(
 ) -> None:
     """On a disk, the driver has the lock of the lease meanwhile."""
     monkeypatch.setattr("time.sleep", lambda _: None)
-    write, refused = Location.write, list[Report]()
+    rename, refused = os.rename, list[Report]()
 
-    def late(self: Location, content: bytes) -> None:
-        if self.path.endswith("out/_batchinference/input.parquet") and not refused:
+    def late(source: str, target: str, **named: int) -> None:
+        if target == "input.parquet" and not refused:
             with patch.object(heartbeat, "this_process", lambda: "another process"):
                 refused.append(run_without_ray(site.job(), lease_timeout=0.0))
-        write(self, content)
+        rename(source, target, **named)
 
-    with patch.object(Location, "write", late):
+    with patch.object(os, "rename", late):
         assert run_without_ray(site.job()).state == JobState.SUCCEEDED
     messages.check(refused[0].message)
     assert (site.rows(), site.is_proven()) == (["a1", "a2"], True)

@@ -137,9 +137,19 @@ class Isolation:
     @cached_property
     def crashed(self) -> dict[int, CrashNote]:
         """The last note of each row that becomes a failed row, by input row ID."""
-        others = self.unused is not None and self.nodes - self.unused - self.suspected_nodes
-        deferred = self._single_nodes if others else {}
-        return {row: notes[-1] for row, notes in self._repeated.items() if row not in deferred}
+        return {
+            row: notes[-1]
+            for row, notes in self._repeated.items()
+            if row not in self._single_nodes or not self._others_compute(self._single_nodes[row])
+        }
+
+    def _others_compute(self, node: str) -> bool:
+        """Return whether other nodes, in this pass or in the next one, compute the rows on which
+        processes died on this node only."""
+        if self.unused is None:
+            return False
+        # the nodes of this pass compute the rows of unused nodes, even if a row kills these, too
+        return node in self.unused or bool(self.nodes - self.unused - self.suspected_nodes)
 
     @cached_property
     def suspects(self) -> list[CrashNote]:

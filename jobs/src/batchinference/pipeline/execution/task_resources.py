@@ -166,10 +166,7 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
 def _reserved_cpus(plan: Plan) -> list[float]:
     """Return the CPUs that growing pools must leave free: the CPUs of each other actor and, on a
     cluster, where every actor occupies CPUs, the CPUs of a task and a write task."""
-    cpus: list[float] = []
-    if plan.groups:
-        tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
-        cpus = [max([TASK_CPUS, *tasks]), WRITE_CPUS]
+    cpus = _task_cpus(plan) if plan.groups else []
     for stage in plan.stages:
         if stage.replicas and stage.needs_pool and (is_cpu_stage(stage) or not plan.groups):
             cpus += [cpus_of(stage, plan)] * stage.replicas.max
@@ -202,11 +199,44 @@ def without_suspected_nodes(plan: Plan, suspected: Collection[str]) -> Plan:
         return plan
     nodes = ray.nodes()
     without = replace(plan, faulty_nodes=tuple(sorted({*plan.faulty_nodes, *suspected})))
-    groups = dict(_nodes_by_group(_faulty_nodes(without, nodes)))
-    living = Counter(name for name, _ in _nodes_by_group(_used_nodes(without, nodes)))
-    needed = {plan.group_of(stage): stage.pods for stage in plan.stages}
-    enough = all(living[name] >= needed.get(str(name), 1) for name in groups)
+    reduced = dict(_nodes_by_group(_faulty_nodes(without, nodes)))
+    others = _nodes_by_group(_used_nodes(without, nodes))
+    enough = all(
+        _suffices(plan, group, [resources for name, resources in others if name == group])
+        for group in reduced
+    )
     return without if enough and not _groups_without_nodes(without, nodes) else plan
+
+
+def _suffices(plan: Plan, group: str | None, nodes: Sequence[Mapping[str, float]]) -> bool:
+    """Return whether the nodes of a group, given by their resources, suffice for the plan. On fewer
+    nodes, the actors of some pools could occupy all of them, and tasks or the actors of another
+    pool would wait forever."""
+    if not nodes:
+        return False
+    pools = [stage for stage in plan.stages if stage.replicas and plan.group_of(stage) == group]
+    if group == CPU_GROUP:
+        actors = [cpus_of(pool, plan) for pool in pools for _ in range(_first_actors(pool))]
+        cpus = min(resources.get("CPU", 0.0) for resources in nodes)
+        return pods_needed([*_task_cpus(plan), *actors], cpus) <= len(nodes)
+    occupied = [math.ceil(_first_actors(pool) / pool.per_pod) * pool.pods for pool in pools]
+    by_others = [sum(occupied) - own for own in occupied]
+    return all(
+        count + pool.pods <= len(nodes) for count, pool in zip(by_others, pools, strict=True)
+    )
+
+
+def _first_actors(pool: Stage) -> int:
+    """Return the number of actors with which a pool begins."""
+    return pool.replicas.min if pool.replicas and pool.needs_pool else 1
+
+
+def _task_cpus(plan: Plan) -> list[float]:
+    """Return the CPUs of the tasks that must run at the same time on a cluster."""
+    if plan.single_segment:
+        return [plan.task_cpus]
+    tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
+    return [max([TASK_CPUS, *tasks]), WRITE_CPUS]
 
 
 def _used_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -30,6 +30,8 @@ Check = Callable[[], None]
 Content = bytes | memoryview
 CONNECTION_SECONDS, MIN_BYTES_PER_SECOND = 30, 1_000_000
 """The timeout of a request without a body, and the speed from which on no body is too slow."""
+MAX_PUT_BYTES = 5000 << 20
+"""The largest object that S3 and Azure accept in one put. Puts of parts have no condition."""
 ROUNDS = 4
 """Maximum number of refused puts. After each one, `change` gets the new content, and may raise."""
 _DENIED = re.compile(r"status code: (401|403|501)\b")
@@ -52,7 +54,10 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
 
 def put_object(scheme: str, path: str, storage: Storage, content: Content, check: Check) -> bool:
     """Put an object only if nobody has changed it since `check`, which may raise an exception.
-    Return like `update_object`, and raise the same errors. The object may be large."""
+    Return like `update_object`, and raise the same errors. Return False, too, if the object is too
+    large for one put."""
+    if len(content) > MAX_PUT_BYTES:
+        return False
     timeout = CONNECTION_SECONDS + len(content) // MIN_BYTES_PER_SECOND
     put = partial(_try_put, content=content, check=check)
     return _put_conditionally(scheme, path, storage, put, timeout)

@@ -19,7 +19,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, BinaryIO, NoReturn
@@ -38,6 +38,7 @@ latter needs no permission to list the directory."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 """The errors of file systems without locks."""
+_ALWAYS = nullcontext()
 
 
 def read(path: str, root: str, limit: int | None = None, allowed: tuple[str, ...] = ()) -> bytes:
@@ -74,16 +75,29 @@ def _regular(descriptor: int, path: str) -> BinaryIO:
     raise OSError(f"'{path}' is not a regular file")
 
 
-def write(path: str, root: str, content: bytes | memoryview) -> None:
-    """Write a whole file atomically, and create its directories. An existing file is replaced."""
+def write(
+    path: str,
+    root: str,
+    content: bytes | memoryview,
+    allowed: AbstractContextManager[None] = _ALWAYS,
+) -> None:
+    """Write a whole file atomically, and create its directories. An existing file is replaced. The
+    file appears in the context `allowed`, which may raise an exception, but is entered late,
+    because writing a large file takes long."""
     directory, name = os.path.split(os_path(path))
     with _named(path), _directory(directory, root, make=True) as parent:
-        _replace(name, parent, directory, content)
+        _replace(name, parent, directory, content, allowed)
 
 
-def _replace(name: str, parent: int, directory: str, content: bytes | memoryview) -> None:
+def _replace(
+    name: str,
+    parent: int,
+    directory: str,
+    content: bytes | memoryview,
+    allowed: AbstractContextManager[None] = _ALWAYS,
+) -> None:
     """Write a file in the opened directory `parent`, whose path is `directory`: write a temporary
-    file, and rename it. On errors, delete the temporary file."""
+    file, and rename it in the context `allowed`. On errors, delete the temporary file."""
     temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -92,7 +106,8 @@ def _replace(name: str, parent: int, directory: str, content: bytes | memoryview
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+        with allowed:
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException as error:
         with suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=parent)
@@ -166,6 +181,8 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     try:
         yield
     finally:
+        with suppress(OSError):  # a process that was forked meanwhile has a copy of the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -211,8 +211,7 @@ class Location:
         nobody can change the file of the guard, and in a store nobody can change this file. Without
         locks or conditional puts, such a change is unlikely, but possible."""
         if self.local:
-            with guard.enforced():
-                self.write(content)
+            local_files.write(self.path, self.root, content, guard.enforced())
         elif not with_retries(
             lambda: put_object(self.scheme, self.path, self.storage, content, guard.check)
         ):

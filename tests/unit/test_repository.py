@@ -24,10 +24,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 47_497,
-    "jobs/src": 71_708,
+    "jobs/src/batchinference/pipeline": 47_496,
+    "jobs/src": 71_707,
     "operator/src": 8_840,
-    "tests": 115_319,
+    "tests": 115_320,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

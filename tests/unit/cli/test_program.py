@@ -59,6 +59,7 @@ def test_a_wrong_command_line_is_answered_with_the_right_one(
     arguments: list[str], fix: str, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     (tmp_path / "job.yaml").write_text("{}")
     (tmp_path / "rows.csv").touch()
     result = invoke(*arguments)

@@ -218,7 +218,8 @@ def _suffices(plan: Plan, group: str | None, nodes: Sequence[Mapping[str, float]
     if group == CPU_GROUP:
         actors = [cpus_of(pool, plan) for pool in pools for _ in range(_first_actors(pool))]
         cpus = min(resources.get("CPU", 0.0) for resources in nodes)
-        return pods_needed([*_task_cpus(plan), *actors], cpus) <= len(nodes)
+        tasks = [plan.task_cpus] if plan.single_segment else _task_cpus(plan)
+        return pods_needed([*tasks, *actors], cpus) <= len(nodes)
     occupied = [math.ceil(_first_actors(pool) / pool.per_pod) * pool.pods for pool in pools]
     by_others = [sum(occupied) - own for own in occupied]
     return all(
@@ -232,9 +233,7 @@ def _first_actors(pool: Stage) -> int:
 
 
 def _task_cpus(plan: Plan) -> list[float]:
-    """Return the CPUs of the tasks that must run at the same time on a cluster."""
-    if plan.single_segment:
-        return [plan.task_cpus]
+    """Return the CPUs of the tasks that run next to actors on a cluster."""
     tasks = [stage.cpus for stage in plan.stages if stage.replicas is None]
     return [max([TASK_CPUS, *tasks]), WRITE_CPUS]
 

@@ -34,7 +34,6 @@ from batchinference.pipeline.first_rows.cascade import with_thresholds
 from batchinference.pipeline.html_report import write_page
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.file_input import FileInput, has_changes
-from batchinference.pipeline.input.input_snapshot import paths_of
 from batchinference.pipeline.output.error_records import bad_row
 from batchinference.pipeline.output.openai_errors import write_error_file
 from batchinference.pipeline.pass_start import NothingToDo, prepare_pass
@@ -312,14 +311,13 @@ class JobRun:
         the process was computing, if they are known."""
         if self._pass is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
-        job_pass = self._pass.job_pass
-        run = job_pass.lease.run
+        run = self._pass.job_pass.lease.run
         notes = [note for death in deaths_of(run) or deaths_of(run, reading=True) for note in death]
         note = min(notes, key=lambda note: note.rows, default=None)
         if note is None:
             return failure
         (file, _), (first, last) = unpack_ids(np.array([note.first, note.last]))
-        path = paths_of(job_pass.layout.input, self._pass.start.input)[int(file)].as_py()
+        path = self._pass.paths[int(file)].as_py()
         activity = f"step '{note.step}' on rows {first} to {last} of {path}"
         if note.step == READ_STEP:
             activity = f"reading {path} from row {first} on"

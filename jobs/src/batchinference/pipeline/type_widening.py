@@ -182,7 +182,7 @@ def without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if _is_number(one) and _is_number(other):
+    if is_number(one) and is_number(other):
         return _wider_number(one, other)
     if kinds.is_timestamp(one) and kinds.is_timestamp(other):
         return _wider_timestamp(one, other)
@@ -208,7 +208,8 @@ def _by_schema(
     return None
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values of this type are integers, floats or decimals."""
     return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind))
 
 
@@ -519,7 +520,7 @@ def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
     """Raise an Arrow error for a cast of numbers and times, of UUIDs to texts, or of a zone."""
     both = (source, target)
-    if any(map(_is_number, both)) and any(map(kinds.is_temporal, both)):
+    if any(map(is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")
     if source == pa.uuid() and is_text(target):
         raise pa.ArrowInvalid("it has UUIDs in a list or struct. Make them texts in a python step")

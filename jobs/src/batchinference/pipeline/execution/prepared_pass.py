@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import pyarrow as pa
+
 from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.pipeline.commit.manifest import warnings_of
 from batchinference.pipeline.commit.row_coverage import format_missing_rows
@@ -78,6 +80,11 @@ class PreparedPass:
     def _warnings(self) -> WarningTracker:
         return WarningTracker(self.job_pass, warnings_of(self.start.entries))
 
+    @property
+    def paths(self) -> pa.ChunkedArray:
+        """The addresses of the input files, by file number."""
+        return paths_of(self.job_pass.layout.input, self.start.input)
+
     def warnings(self, counts: Counts) -> list[WarningCount]:
         """Return the warnings about files and committed rows. `counts` are the current counts,
         which show whether new manifests with warnings must be fetched."""
@@ -88,7 +95,7 @@ class PreparedPass:
         return self._described(warnings_of(end.entries))
 
     def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
-        paths = paths_of(self.job_pass.layout.input, self.start.input)
+        paths = self.paths
         about_rows = with_paths(warnings, lambda file: str(paths[file].as_py()))
         return [*self.input.ignored.warnings(), *about_rows]
 

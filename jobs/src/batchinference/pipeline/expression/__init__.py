@@ -29,6 +29,7 @@ from batchinference.pipeline.arrow import empty_table, tensors_to_lists, with_co
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.expression.type_fixes import fix_for_types, part_of
 from batchinference.pipeline.type_widening import (
+    is_bytes,
     is_list,
     is_text,
     map_types,
@@ -66,7 +67,6 @@ _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "contains": pc.match_substring,
     "matches": pc.match_substring_regex,
 }
-_BINARIES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _NO_KERNEL = re.compile(r"Function '\w+' has no kernel matching input types \(.*\)")
 MAX_TYPE = 200
 """Maximum number of characters of a type in a message."""
@@ -373,7 +373,7 @@ class _Translation:
             value, length = value.cast(pa.list_(pairs)), pc.list_value_length
         if is_list(kind):
             length = pc.list_value_length
-        if any(is_binary(kind) for is_binary in _BINARIES):
+        if is_bytes(kind):
             length = pc.binary_length
         result = self._apply(length, value)
         return result if result.is_null else result.cast(pa.int64())

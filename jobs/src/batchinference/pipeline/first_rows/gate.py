@@ -14,7 +14,7 @@ from batchinference.pipeline.expression import ColumnExpression, UnsuitableTypes
 from batchinference.pipeline.first_rows.row_values import values_of_rows
 from batchinference.pipeline.output.output_rows import type_as_read
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.type_widening import is_list, is_tensor, is_text
+from batchinference.pipeline.type_widening import is_list, is_number, is_tensor, is_text
 from batchinference.spec.gate import Expectation, Gate, Measure, parse_expectation
 from batchinference.spec.write import Write
 from batchinference.text import counted
@@ -86,11 +86,6 @@ def _with_measures(expectation: Expectation, message: str) -> str:
     return message
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    of_kind = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(is_of_kind(kind) for is_of_kind in of_kind)
-
-
 def _check_measure(measure: Measure, kind: pa.DataType) -> None:
     """Raise UnsuitableTypes if a function cannot measure values of this type."""
     function, expression = measure.function, measure.expression
@@ -99,7 +94,7 @@ def _check_measure(measure: Measure, kind: pa.DataType) -> None:
     if function in ("count", "fraction") and not is_condition:
         fix = f"Write a condition, such as {function}({expression} is not None)"
         raise UnsuitableTypes(f"{what}, and {function} takes true or false. {fix}")
-    if function == "mean" and not (_is_number(kind) or is_condition):
+    if function == "mean" and not (is_number(kind) or is_condition):
         raise UnsuitableTypes(f"{what}, and mean takes numbers. {_fix_of(measure, kind)}")
     if pa.types.is_nested(kind) or is_tensor(kind):
         raise UnsuitableTypes(f"{what}, which have no order. {_fix_of(measure, kind)}")

@@ -14,7 +14,7 @@ from pyarrow import types as kinds
 
 from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.row_warnings import warn
-from batchinference.pipeline.type_widening import is_list, is_tensor
+from batchinference.pipeline.type_widening import is_bytes, is_list, is_tensor
 from batchinference.spec.expression import code_of, root_of
 from batchinference.spec.models.prompts import fields_in
 from batchinference.spec.warnings import WarningName
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from batchinference.pipeline.expression import ColumnExpression
     from batchinference.spec.models import Model
 
-_BYTES = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary)
 _TEXTS = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 
 
@@ -112,7 +111,7 @@ def _is_empty(column: pa.ChunkedArray) -> np.ndarray | None:
     kind = column.type
     if any(is_text(kind) for is_text in _TEXTS):
         lengths = pc.binary_length(pc.utf8_trim_whitespace(column))
-    elif any(is_bytes(kind) for is_bytes in _BYTES):
+    elif is_bytes(kind):
         lengths = pc.binary_length(column)
     elif is_list(kind):
         lengths = pc.list_value_length(column)

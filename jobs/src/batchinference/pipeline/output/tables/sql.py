@@ -30,7 +30,13 @@ from batchinference.pipeline.output.tables.sql_types import check_keys, check_re
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
-from batchinference.pipeline.type_widening import exact_cast, is_text, nested_types, plain_type
+from batchinference.pipeline.type_widening import (
+    exact_cast,
+    is_bytes,
+    is_text,
+    nested_types,
+    plain_type,
+)
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
 
@@ -354,7 +360,7 @@ def _type(kind: pa.DataType) -> Any:
         return sa.Date()
     if types.is_time(kind):
         return sa.Time()
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    if is_bytes(kind):
         return sa.LargeBinary()
     return sa.JSON(none_as_null=True) if types.is_nested(kind) else sa.Text()
 

@@ -32,7 +32,7 @@ from batchinference.pipeline.steps import model as model_step
 from batchinference.pipeline.steps.code_hashes import model_digest
 from batchinference.pipeline.steps.dedupe import Dedupe
 from batchinference.pipeline.steps.result_cache import KnownResults, RecentResults, flush_caches
-from batchinference.pipeline.type_widening import map_types
+from batchinference.pipeline.type_widening import map_nulls, map_types
 from batchinference.plan import Stage
 from batchinference.spec.models import VllmModel
 from batchinference.spec.progress import TokenKind
@@ -415,8 +415,9 @@ def test_hash_does_not_depend_on_how_arrow_stores_the_rows(
     assert hashes(padded.slice(len(column) + 2)) == digests
     if not pa.types.is_nested(column.type) and not pa.types.is_null(column.type):
         assert hashes(column.dictionary_encode()) == digests
-    large = map_types(column.type, lambda leaf: pa.large_string() if leaf == pa.string() else leaf)
-    assert hashes(column.cast(large)) == digests
+    if map_nulls(column.type) == column.type:  # Arrow casts nested columns of null to invalid ones
+        large = map_types(column.type, lambda k: pa.large_string() if k == pa.string() else k)
+        assert hashes(column.cast(large)) == digests
 
 
 def test_hash_does_not_depend_on_how_arrow_stores_lists() -> None:

@@ -61,6 +61,18 @@ def test_ray_job_that_is_not_deleted_is_reported(suspend: bool, messages: Messag
     messages.check(loop.message)
 
 
+@pytest.mark.parametrize("phase", [None, "Unknown"])
+def test_ray_job_that_is_not_deleted_is_reported_after_an_edit_of_the_phase(phase: object) -> None:
+    loop = ReconcileLoop()
+    loop.run()
+    loop.set_report(JobState.FAILED, reason="NodeLost", message="lost")
+    loop.reconcile()
+    loop.reconcile(STOP_SECONDS)
+    loop.status["phase"] = phase
+    loop.reconcile(KUBERAY_SECONDS)
+    assert (loop.phase, loop.reason) == ("Pending", "KubeRayNotResponding")
+
+
 @pytest.mark.parametrize("had", ["pods", "crashes", "disruptions"])
 def test_kuberay_that_has_created_pods_responds(had: str) -> None:
     """Between two heads of a RayJob there may be no pod."""

@@ -184,7 +184,8 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
     actions = replace(end_ray_jobs(observed, ray_jobs, now), requeue_after=POLL_SECONDS)
     if (problem := deletion_problem(previous, now)) is None:
         return actions
-    update = StatusUpdate(Phase(job.status["phase"]), problem)
+    phase = job.status.get("phase")  # missing or unknown if another program has edited the status
+    update = StatusUpdate(Phase(phase) if phase in set(Phase) else Phase.PENDING, problem)
     return replace(actions, status=job.build_status(update, now))
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import skimage
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
+from batchinference.pipeline.errors import BadInput
 from support.inputs.read_files import Outcome, read_files
 from support.tiers import examples
 
@@ -27,6 +28,7 @@ LINES: dict[bytes, list[str]] = {
     **{b"": [], b"\xef\xbb\xbf": [], b"a": ["a"], b"a\n": ["a"], b"a\nb": ["a", "b"]},
     **{b"a\r\nb\r\n": ["a", "b"], b"a\r\nb": ["a", "b"], b"\xef\xbb\xbfa\nb\n": ["a", "b"]},
     **{b"a\n\nb\n": ["a", "", "b"], b"a\n\n": ["a", ""], b"\n\n\n": ["", "", ""]},
+    **{b"\0": ["\0"], b"a\0\n": ["a\0"]},
     **{b"\r\n \r\n": ["", " "], "é😀\nü\n".encode(): ["é😀", "ü"]},
     # other separators of Unicode do not end a line
     "a\u2028b\x0bc\x0cd\x85e\n".encode(): ["a\u2028b\x0bc\x0cd\x85e"],
@@ -110,7 +112,10 @@ def test_chunk_size_does_not_change_rows(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, chunk: int
 ) -> None:
     directory = tmp_path_factory.mktemp("text")
-    full = read(directory, content, dropEmptyLines=False)
+    try:
+        full = read(directory, content, dropEmptyLines=False)
+    except BadInput:  # another encoding or a packed file, by its first bytes
+        reject()
     cut = read(directory, content, dropEmptyLines=False, sizes={"chunk_bytes": chunk})
     for name in ("good", "order", "bad", "ends"):
         assert getattr(cut, name) == getattr(full, name)

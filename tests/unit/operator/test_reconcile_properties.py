@@ -142,7 +142,7 @@ def statuses(draw: st.DrawFn) -> Status:
     if seen is not None:
         phase, summary = derive_phase(seen, (), last, "s3://out")
     if summary.complete or summary.failed:
-        return status
+        phase, summary = Phase.PENDING, Summary("Pending", "waiting")
     return build_status(status, 1, StatusUpdate(phase, summary, seen, last), to_rfc3339)
 
 

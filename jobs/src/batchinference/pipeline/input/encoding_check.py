@@ -21,6 +21,8 @@ _MARKS = {
 """Encodings by byte order mark. UTF-32 is first, because its mark begins with that of UTF-16."""
 _HEAD_BYTES, _LINES_BYTES = 1 << 12, 1 << 20
 """Bytes at the beginning of a file in which zeros are counted, and in which lines are decoded."""
+_UTF16_BYTES = 4
+"""A shorter text with zeros is more likely a damaged text than one in UTF-16."""
 _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _HANDLER = "batchinference.invalid"
@@ -79,6 +81,8 @@ def _missing_mark(head: bytes, encoding: str) -> tuple[str, str] | None:
 
 def _byte_order(beginning: bytes) -> str | None:
     """Return the byte order (le or be) of UTF-16 with much ASCII text; None for other text."""
+    if len(beginning) < _UTF16_BYTES:
+        return None
     first, second = beginning[::2].count(0), beginning[1::2].count(0)
     if max(first, second) * 3 <= len(beginning) or min(first, second) * 6 > len(beginning):
         return None

@@ -53,7 +53,7 @@ from batchinference.pipeline.output.file_rewrites import (
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.tables.keys import store_keys
-from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers.kinds import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS

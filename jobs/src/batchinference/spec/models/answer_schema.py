@@ -239,9 +239,10 @@ def _check_pairs(schema: Mapping[str, Any], prefix: str = "") -> None:
     """Raise a validation error if a lower bound of a schema is above an upper one, so that no
     answer is valid. `prefix` begins the message."""
     for low, high in _PAIRS:
-        lower, upper = schema.get(low), schema.get(high)
-        if not (_is_number(lower) and _is_number(upper)):
+        bounds: tuple[Any, Any] = (schema.get(low), schema.get(high))
+        if not all(map(_is_number, bounds)):
             continue
+        lower, upper = bounds
         if lower > upper:
             raise invalid(prefix + above_max(lower, upper, low, high))
         if lower == upper and "exclusive" in low + high:

@@ -136,9 +136,9 @@ _PAIRS = (
 def check_bounds(sampling: Mapping[str, Any]) -> None:
     """Raise a validation error if a minimum is above its maximum. Values of rows are not known."""
     for low, high in _PAIRS:
-        minimum, maximum = sampling.get(low), sampling.get(high)
-        if _WHOLE.fits(minimum) and _WHOLE.fits(maximum) and minimum > maximum:
-            raise invalid(f"sampling: {above_max(minimum, maximum, low, high)}")
+        bounds: tuple[Any, Any] = (sampling.get(low), sampling.get(high))
+        if all(map(_WHOLE.fits, bounds)) and bounds[0] > bounds[1]:
+            raise invalid(f"sampling: {above_max(*bounds, low, high)}")
 
 
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
     """Read an existing table. Raises BadOutput if the known columns of the rows do not fit it."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
-        names = FileSplit.of(spec.write).written(columns.names)
+        names = FileSplit.of(spec.write).names_in_files(columns.names)
         table.open(pa.schema(map(columns.field, names)))
 
 

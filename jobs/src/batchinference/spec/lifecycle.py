@@ -71,7 +71,7 @@ class Retry(SpecModel):
         with this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
-            cause.retried if action is None else action == "Retry"
+            cause.is_retried if action is None else action == "Retry"
         )
 
 

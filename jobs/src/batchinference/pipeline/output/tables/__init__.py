@@ -84,14 +84,14 @@ class Table(Writer, CommittedTable):
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
             rows = pa.table(converted.columns, schema=optional)
-            return cast_to(rows, self.expected(rows.column_names))
+            return cast_to(rows, self.table_schema(rows.column_names))
         except TypeMismatch as error:
             raise BadOutput(
                 f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
                 f"the rows ({error.error}). Give the column one type in a step"
             ) from None
 
-    def expected(self, names: Sequence[str]) -> pa.Schema:
+    def table_schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the columns to which `converted` casts rows with the columns `names`: by default,
         all columns of the existing table."""
         return self.types or pa.schema([])
@@ -109,7 +109,7 @@ class Table(Writer, CommittedTable):
         for error in self.unwritable(table).values():
             raise error
         layout = FileSplit(partition_by=self.file_partitions)
-        rows = layout.chosen(self.converted(table))
+        rows = layout.columns_to_write(self.converted(table))
         self._check_with_earlier(rows.schema)
         for _, partition in partitions(rows, self.file_partitions):
             yield ".parquet", self.parquet.write([partition])

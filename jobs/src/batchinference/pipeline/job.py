@@ -189,7 +189,7 @@ class JobRun:
                     raise
         with self.stop.interrupting():
             self._end = end = run.close()
-        if executor.control.measured and not failed:
+        if executor.control.measured_step and not failed:
             search.record(end.notes)
         retries = {"retries": len(executor.control.losses), "task": run.job_pass.number}
         self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])

@@ -191,7 +191,7 @@ class DatasetExecution:
         plan = self.plan
         smallest, largest = pool_size(stage, plan)
         placement = placement_arguments(stage, plan, dataset, groups)
-        if stage.name == self.control.measured:
+        if stage.name == self.control.measured_step:
             smallest = largest = replicas_per_device(stage)
             group = create_group(groups, **group_of_replicas(stage, plan))
             one_device = {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}

@@ -75,16 +75,16 @@ class Executor:
         spec: BatchInferenceSpec,
         plan: Plan,
         prepared: PreparedPass,
-        measured: str | None = None,
+        measured_step: str | None = None,
     ) -> None:
-        """`measured` is the step, if any, whose replicas per device this pass determines."""
+        """`measured_step` is the step, if any, whose replicas per device this pass determines."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.job_pass.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
-            measured=measured,
+            measured_step=measured_step,
             measured_seconds=plan.measured_seconds,
         )
 

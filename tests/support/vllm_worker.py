@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.errors import JobFailure, describe
-from batchinference.pipeline.runtimes import check_runtime
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import check_runtime
 from batchinference.pipeline.runtimes.vllm import engine
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps.transform import as_result

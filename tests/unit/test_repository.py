@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +16,7 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from pydantic.alias_generators import to_snake
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "jobs/src/batchinference"
@@ -87,6 +89,22 @@ def modules_imported(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def modules_loaded(path: Path, module: str) -> Iterator[str]:
+    """Yield the full name of each module that a file may import by a name in a text: it calls
+    `import_module` with `{__name__}.{NAME}` or `{__package__}.{NAME}`. A module `kinds` may import
+    all modules of its package, because formats in the specification are such names, too."""
+    texts = {to_snake(node.value) for node in ast.walk(tree_of(path))
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)}  # fmt: skip
+    if path.stem == "kinds":
+        texts = {each.stem for each in path.parent.iterdir()} - {"kinds", "__init__"}
+    for call in ast.walk(tree_of(path)):
+        if isinstance(call, ast.Call) and "import_module" in ast.unparse(call.func):
+            name = ast.unparse(call.args[0])
+            match = re.fullmatch(r"f'\{__(name|package)__\}\.(\w+\.)?\{.*\}'", name)
+            package = module if match and match[1] == "name" else module.rpartition(".")[0]
+            yield from (f"{package}.{match[2] or ''}{text}" for text in texts if match)
+
+
 def functions_over(limit: int) -> list[str]:
     return [
         f"{name_of(path)}:{node.lineno} {node.name}"
@@ -134,19 +152,39 @@ def test_reconcile_and_status_of_the_operator_are_pure() -> None:
     assert outside == {JOBS / "api/kubernetes.py"}
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    """Unlike import-linter, this also compares a package with the modules in it."""
-    modules = {
+def modules_by_name() -> dict[str, Path]:
+    return {
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
         for root in (JOBS.parent, OPERATOR.parent)
         for path in SOURCES
         if path.is_relative_to(root)
     }
-    graph = TopologicalSorter[str]()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Unlike import-linter, this also compares a package with the modules in it, and sees imports
+    of modules that are named by a text."""
+    modules, graph = modules_by_name(), TopologicalSorter[str]()
     for module, path in modules.items():
         for name in modules_imported(path):
             graph.add(module, name if name in modules else name.rpartition(".")[0])
+        graph.add(module, *(modules.keys() & set(modules_loaded(path, module))))
     graph.prepare()  # raises CycleError, which names a cycle
+
+
+def test_imports_by_a_name_in_a_text_are_seen() -> None:
+    modules, pipeline = modules_by_name(), "batchinference.pipeline"
+    for table, name in (("steps", "steps.explode"), ("input.sources.kinds", "input.sources.items")):
+        module = f"{pipeline}.{table}"
+        assert f"{pipeline}.{name}" in modules_loaded(modules[module], module)
+    for module in filter(re.compile(r".*\.kinds").fullmatch, modules):
+        assert modules.keys() & set(modules_loaded(modules[module], module)), module
+
+
+def test_layers_have_no_exceptions() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        assert not {"ignore_imports", "allow_indirect_imports"} & contract.keys(), contract["name"]
 
 
 def test_two_modules_import_private_parts_of_ray() -> None:

@@ -88,7 +88,7 @@ def causes() -> str:
     return table(
         ("cause", "what happened", "retried", "what to do"),
         (
-            (f"`{cause.value}`", cause.meaning, "yes" if cause.retried else "no",
+            (f"`{cause.value}`", cause.meaning, "yes" if cause.is_retried else "no",
              f"{_linked(cause.remedy)}{_NOTES.get(cause, '')}")
             for cause in Cause
         ),

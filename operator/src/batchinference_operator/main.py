@@ -124,7 +124,7 @@ async def _run_as_leader(
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
         controller = JobController(api, poller, reconcile_config, cache, telemetry=telemetry)
         metrics.add_operator(controller.queue, cache.summaries)
-        metrics.namespaces_unwatched.set_function(lambda: len(watches.lost))
+        metrics.namespaces_unwatched.set_function(lambda: len(watches.lost_namespaces))
         try:
             await controller.prime([n for n in settings.namespace_list if n not in unwatched])
         except Refused as problem:

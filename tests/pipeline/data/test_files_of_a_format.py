@@ -31,7 +31,7 @@ from batchinference.pipeline.input.ignored_files import (
 )
 from batchinference.pipeline.input.input_snapshot import InputSnapshot, as_parquet, read_snapshot
 from batchinference.pipeline.input.listing import PathFiles, snapshot_input
-from batchinference.pipeline.input.readers import reader_class
+from batchinference.pipeline.input.readers.kinds import reader_class
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.file_extensions import extension_of
 from batchinference.spec.read import FILE_FORMATS, ReadCsv, ReadParquet

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.errors import JobFailure
-from batchinference.pipeline.input.readers import READERS
+from batchinference.pipeline.input.readers.kinds import READERS
 from support.inputs.formats import CASES, Case
 from support.inputs.read_files import Outcome, open_input, read_files
 from support.jobs.on_ray import without_order

@@ -22,7 +22,6 @@ from aiohttp import web
 
 from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
-from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
@@ -39,6 +38,7 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     RequestTimeout,
     Retries,
 )
+from batchinference.pipeline.runtimes.kinds import load_runtime
 from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.retry import HTTP, LONGEST_PAUSE, TransientError, retry_after
 from batchinference.plan.stages import stages_of

@@ -33,7 +33,7 @@ from pyiceberg.types import (
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.readers.table_data_file import positions_in
-from batchinference.pipeline.input.tables import open_table
+from batchinference.pipeline.input.tables.kinds import open_table
 from batchinference.spec.read import ReadIceberg
 from plugins.messages import Messages
 from support.inputs.iceberg import (

@@ -17,8 +17,9 @@ import pytest
 from filelock import FileLock
 
 from batchinference.pipeline.errors import ModelLoad
-from batchinference.pipeline.runtimes import check_runtime, load_runtime, model_files
+from batchinference.pipeline.runtimes import model_files
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import check_runtime, load_runtime
 from batchinference.pipeline.runtimes.model_files import (
     cache_directory,
     check_source,

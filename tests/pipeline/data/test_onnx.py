@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from batchinference.pipeline.arrow import to_batch
 from batchinference.pipeline.errors import JobFailure, ModelLoad
-from batchinference.pipeline.runtimes import load_runtime
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import load_runtime
 from batchinference.pipeline.runtimes.onnx import _check_version
 from plugins.messages import Messages
 from support.models.replicas import loaded, model_of

@@ -14,7 +14,7 @@ import pytest
 
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.output import openai_errors
-from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers.kinds import rewriting_writer_for, writer_for
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.write import WriteOpenaiBatch
 from plugins.messages import Messages

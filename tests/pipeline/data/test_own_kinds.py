@@ -17,9 +17,12 @@ from batchinference.pipeline import runtimes, steps
 from batchinference.pipeline.errors import PIPELINE_EXTRA
 from batchinference.pipeline.input import readers
 from batchinference.pipeline.input.readers import Chunk, Reader
+from batchinference.pipeline.input.readers import kinds as reader_kinds
 from batchinference.pipeline.output import writers
 from batchinference.pipeline.output.python_rows import Row
+from batchinference.pipeline.output.writers import kinds as writer_kinds
 from batchinference.pipeline.preview import Preview
+from batchinference.pipeline.runtimes import kinds as runtime_kinds
 from batchinference.pipeline.steps.transform import Transform
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import plan_for_machine
@@ -127,16 +130,16 @@ class OwnSpec(BatchInferenceSpec):
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the module of each kind, as the tables of the product do."""
     for package, table, name, entry, kind in (
-        (readers, readers.READERS, "words", ("words", "WordsReader"), WordsReader),
+        (readers, reader_kinds.READERS, "words", ("words", "WordsReader"), WordsReader),
         (steps, steps.STEPS, "repeat", ("repeat", "RepeatText"), RepeatText),
         (
             runtimes,
-            runtimes.RUNTIMES,
+            runtime_kinds.RUNTIMES,
             "length",
-            runtimes.Entry("length", "LengthRuntime", "pyarrow", PIPELINE_EXTRA),
+            runtime_kinds.Entry("length", "LengthRuntime", "pyarrow", PIPELINE_EXTRA),
             LengthRuntime,
         ),
-        (writers, writers.WRITERS, "words", ("WordsWriter", ()), WordsWriter),
+        (writers, writer_kinds.WRITERS, "words", ("WordsWriter", ()), WordsWriter),
     ):
         monkeypatch.setitem(table, name, entry)  # type: ignore[arg-type]
         module = SimpleNamespace(**{kind.__name__: kind})
@@ -176,8 +179,8 @@ def test_columns_of_own_kinds_are_checked(tmp_path: Path) -> None:
 
 def test_output_of_an_own_format_is_read_back(tmp_path: Path) -> None:
     spec = own_spec(tmp_path)
-    ((ending, content),) = writers.writer_for(spec.write).files(pa.table({"word": ["a", "b"]}))  # type: ignore[arg-type]
+    ((ending, content),) = writer_kinds.writer_for(spec.write).files(pa.table({"word": ["a", "b"]}))  # type: ignore[arg-type]
     location = Location(str(tmp_path / f"part{ending}"))
     location.write(bytes(content))
-    rows = writers.writer_for(spec.write).rows(location)  # type: ignore[arg-type]
+    rows = writer_kinds.writer_for(spec.write).rows(location)  # type: ignore[arg-type]
     assert list(rows) == [{"word": "a"}, {"word": "b"}]

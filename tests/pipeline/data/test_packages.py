@@ -26,9 +26,9 @@ from batchinference.pipeline.errors import (
     missing_package,
     require_package,
 )
-from batchinference.pipeline.input.readers import READERS
+from batchinference.pipeline.input.readers.kinds import READERS
 from batchinference.pipeline.media import images
-from batchinference.pipeline.runtimes import RUNTIMES, check_hidden
+from batchinference.pipeline.runtimes.kinds import RUNTIMES, check_hidden
 from batchinference.pipeline.runtimes.transformers.media_inputs import _resampled
 from plugins.messages import Messages
 from support.documents.pages import ROOT

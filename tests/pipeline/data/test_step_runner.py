@@ -214,7 +214,7 @@ def test_note_remains_if_the_process_must_end_after_rows(monkeypatch: pytest.Mon
     monkeypatch.setattr(user_code, "failing", fail, raising=False)
     step = {"name": "own", "python": {"callable": "user_code:failing"}, "batchSize": 1}
     run = runner(step)
-    with pytest.raises(EngineDied), crash_notes.noted("run"):
+    with pytest.raises(EngineDied), crash_notes.storing_notes("run"):
         run(batch("a", "b"))
     assert len(left) == 1
 
@@ -338,7 +338,7 @@ def test_time_of_a_step_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
     for seconds in (20.0, 1.5, 0.4, 0.3, 0.5):
         clock.side_effect = [0.0, seconds]
-        with result.measured(lambda: 10):
+        with result.measure(lambda: 10):
             pass
         notes = result.take_notes()
         assert all(step == "timed" for step, _ in notes)
@@ -370,7 +370,7 @@ def test_loading_is_noted_once(*, elsewhere: bool) -> None:
         thread = thread.for_other_thread()
     notes = []
     for _ in range(2):
-        with thread.measured(lambda: 10):
+        with thread.measure(lambda: 10):
             pass
         notes += thread.take_rest()
     assert [json.loads(note).get("load_seconds") for _, note in notes] == [2.5, None]
@@ -382,10 +382,10 @@ def test_waiting_for_rows_is_noted_apart_from_the_time_of_a_step() -> None:
     waits = iter([{"wait_seconds": 1.75, "compute_seconds": 0.5}, {}])
     thread.note_also(lambda: next(waits))
     thread = thread.for_other_thread()
-    with thread.measured(lambda: 10):
+    with thread.measure(lambda: 10):
         pass
     ((_, first),) = thread.take_rest()
-    with thread.measured(lambda: 10):
+    with thread.measure(lambda: 10):
         pass
     ((_, second),) = thread.take_rest()
     assert json.loads(first)["wait_seconds"] == 1.75

@@ -21,8 +21,8 @@ from pyiceberg.transforms import BucketTransform
 
 from batchinference.pipeline.arrow import to_column
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output import tables
 from batchinference.pipeline.output.output_rows import all_rows
+from batchinference.pipeline.output.tables import kinds
 from batchinference.pipeline.output.tables.sql import MARKS
 from batchinference.pipeline.storage.location import Location
 from plugins.messages import Messages
@@ -209,7 +209,7 @@ class TestDelta:
     def test_missing_library_error_has_the_install_command(
         self, target: TableTarget, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setitem(tables.TABLES, "delta", ("DeltaLakeTable", "no_such_module"))
+        monkeypatch.setitem(kinds.TABLES, "delta", ("DeltaLakeTable", "no_such_module"))
         with pytest.raises(BadOutput, match=r"pip install '\./jobs\[formats\]'"):
             target.open()
 

@@ -28,9 +28,9 @@ from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_targets import output_targets
 from batchinference.pipeline.errors import BadInput, Incomplete, JobFailure
-from batchinference.pipeline.input import JobInput, RowCount, sources
+from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.file_input import open_input
-from batchinference.pipeline.input.sources import TableInput
+from batchinference.pipeline.input.sources import TableInput, kinds
 from batchinference.pipeline.pass_start import prepare_pass
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec import parse
@@ -118,7 +118,7 @@ def test_frozen_input_names_the_parts(format_: str, given: JobInput) -> None:
 def test_missing_library_error_has_the_install_command(
     format_: str, fields: Document, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sources.LIBRARIES, format_, "not_installed")
+    monkeypatch.setitem(kinds.LIBRARIES, format_, "not_installed")
     with pytest.raises(BadInput, match=r"pip install '\./jobs\[formats\]'"):
         opened(format_, **fields)
 

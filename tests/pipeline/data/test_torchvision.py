@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.row_batch import merged
-from batchinference.pipeline.runtimes import Runtime, check_runtime
+from batchinference.pipeline.runtimes import Runtime
+from batchinference.pipeline.runtimes.kinds import check_runtime
 from plugins.messages import Messages
 from support.inputs.read_files import read_files
 from support.models.replicas import loaded, model_of

@@ -18,7 +18,7 @@ import transformers
 from batchinference.pipeline.errors import ModelLoad
 from batchinference.pipeline.preflight import preflight
 from batchinference.pipeline.row_warnings import collect_warnings
-from batchinference.pipeline.runtimes import check_runtime
+from batchinference.pipeline.runtimes.kinds import check_runtime
 from batchinference.pipeline.runtimes.vllm.chat_template import check_template
 from batchinference.spec import parse
 from batchinference.spec.models import VllmModel

@@ -25,7 +25,7 @@ from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.readers.webdataset import SAMPLE_ROWS
 from batchinference.pipeline.media import images
 from batchinference.pipeline.output.output_rows import first_rows
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.spec.warnings import WarningName
 from plugins.messages import Messages
 from support.documents.parsed_write import write_of

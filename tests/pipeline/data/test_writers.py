@@ -29,7 +29,8 @@ from batchinference.pipeline.arrow import concat, tensors_to_lists, to_column
 from batchinference.pipeline.errors import BadOutput, JobFailure, UnwritableValue
 from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.output_rows import all_rows, first_rows
-from batchinference.pipeline.output.writers import Writer, rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.writers.kinds import rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.storage.partitions import NULL_DIRECTORY, partition_values
 from batchinference.spec.write import WriteCsv, WriteJson, WriteParquet

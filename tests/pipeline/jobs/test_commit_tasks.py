@@ -73,7 +73,7 @@ class Stop:
     def is_sent(self) -> bool:
         return self.event.is_set()
 
-    def watched(self) -> nullcontext[threading.Event]:
+    def stop_event(self) -> nullcontext[threading.Event]:
         return nullcontext(self.event)
 
 
@@ -448,7 +448,7 @@ def quick(run: str, drain_seconds: float = 60.0) -> StopRequest:
 
 @pytest.mark.usefixtures("flags")
 def test_request_to_stop_reaches_the_tasks_of_its_run() -> None:
-    with quick("run").watched() as of_run, quick("another").watched() as of_another:
+    with quick("run").stop_event() as of_run, quick("another").stop_event() as of_another:
         StopRequest("run").send()
         assert of_run.wait(10)
         assert not of_another.is_set()
@@ -464,7 +464,7 @@ def test_processes_stop_when_their_pod_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(END_VARIABLE, str(tmp_path / "ends"))
-    with quick("run").watched() as of_task:
+    with quick("run").stop_event() as of_task:
         of_actor = quick("run").watched_for_ever()
         assert not of_task.wait(0.1)
         (tmp_path / "ends").touch()
@@ -478,7 +478,7 @@ def test_process_of_a_task_that_does_not_stop_exits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         worker_stop, "os", SimpleNamespace(_exit=lambda code: exited.set(), environ={})
     )
-    with quick("run", drain_seconds=0.01).watched():
+    with quick("run", drain_seconds=0.01).stop_event():
         quick("run").send()
         assert exited.wait(10)
 

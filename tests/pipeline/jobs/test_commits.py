@@ -30,7 +30,8 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.output.error_records import ERRORS_SCHEMA
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.output.writers import Writer, writer_for
+from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import (
     ERRORS,

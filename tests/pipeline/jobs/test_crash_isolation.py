@@ -31,9 +31,9 @@ from batchinference.pipeline.execution.crash_isolation import (
 from batchinference.pipeline.execution.crash_notes import (
     ReadNotes,
     deaths_of,
-    noted,
     noted_rows,
     predecessor_deaths,
+    storing_notes,
     take_deaths,
 )
 from batchinference.pipeline.execution.executor import Executor
@@ -245,7 +245,7 @@ def test_note_exists_while_its_rows_are_computed(notes: dict[str, str]) -> None:
     ids = np.array([5])
     with noted_rows("own", ids):
         assert notes == {}
-    with noted("run"), noted_rows("own", ids):
+    with storing_notes("run"), noted_rows("own", ids):
         (text,) = notes.values()
         assert CrashNote.parse(text) == note(5, node="node")
     assert notes == {}
@@ -260,7 +260,7 @@ def test_note_names_only_the_rows_of_the_current_batch_of_a_step(notes: dict[str
 
     step = Step.model_validate({"name": "own", "python": {"callable": "own:code"}, "batchSize": 4})
     run = StepRunner(step, compute, ErrorHandling(tolerant=True, input=Location("/nowhere")))
-    with noted("run"):
+    with storing_notes("run"):
         list(run(good(0, 0, range(8))))
     assert result == [note(0, 3, node="node"), note(4, 7, node="node")]
 
@@ -271,7 +271,7 @@ def test_note_names_only_the_rows_of_the_current_batch_of_a_step(notes: dict[str
 def test_note_remains_if_the_process_ends(
     notes: dict[str, str], error: type[BaseException], *, remains: bool
 ) -> None:
-    with pytest.raises(error), noted("run"), noted_rows("own", np.array([5])):
+    with pytest.raises(error), storing_notes("run"), noted_rows("own", np.array([5])):
         raise error
     assert bool(notes) == remains
 
@@ -309,7 +309,7 @@ def test_earlier_deaths_are_asked_for_once(
 
 
 def test_own_notes_of_this_process_are_no_death(notes: dict[str, str]) -> None:
-    with noted("run"), noted_rows("own", np.array([5])):
+    with storing_notes("run"), noted_rows("own", np.array([5])):
         assert notes
         assert predecessor_deaths("run") == []
 

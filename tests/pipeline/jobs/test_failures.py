@@ -141,7 +141,7 @@ NO_STEP = "a process for reading, steps or writing died repeatedly"
 def test_lost_node_is_not_a_step_error(error: BaseException, name: str) -> None:
     cause = root_cause(error)
     assert cause.reason == Cause.NODE_LOST
-    assert Cause.NODE_LOST.retried
+    assert Cause.NODE_LOST.is_retried
     assert name in cause.message
 
 

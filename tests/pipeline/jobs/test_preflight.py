@@ -14,7 +14,7 @@ import yaml
 
 from batchinference.pipeline import preflight
 from batchinference.pipeline.errors import BadInput
-from batchinference.pipeline.runtimes import RUNTIMES
+from batchinference.pipeline.runtimes.kinds import RUNTIMES
 from batchinference.spec.problems import Problem, SpecError
 from support.documents.minimal import Document
 from support.jobs.on_ray import job_document

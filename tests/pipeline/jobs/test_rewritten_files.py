@@ -30,7 +30,8 @@ from batchinference.pipeline.output.file_rewrites import (
     fit_in_driver,
     rewrites,
 )
-from batchinference.pipeline.output.writers import RewritingWriter, rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers import RewritingWriter
+from batchinference.pipeline.output.writers.kinds import rewriting_writer_for, writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.row_batch import FULL_SHARE, NO_IDS, RowBatch, merged
 from batchinference.pipeline.storage.location import Location

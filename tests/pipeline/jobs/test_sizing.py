@@ -37,7 +37,7 @@ from batchinference.pipeline.input.planning import (
     sample,
     sizing_of,
 )
-from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.input.readers.kinds import reader_for
 from batchinference.pipeline.storage.location import Location
 from batchinference.spec.read import (
     ImageOptions,

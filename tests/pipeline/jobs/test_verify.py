@@ -14,7 +14,7 @@ import pytest
 
 from batchinference.pipeline.commit.lease import Lease, read_lease
 from batchinference.pipeline.input import listing
-from batchinference.pipeline.input.readers import reader_for
+from batchinference.pipeline.input.readers.kinds import reader_for
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.url_fetcher import Fetcher
 from batchinference.pipeline.verify import row_check, table_check

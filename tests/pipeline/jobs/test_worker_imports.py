@@ -19,7 +19,7 @@ from batchinference.pipeline.execution.row_files import committer_for
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.execution.worker_stop import StopRequest
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.plan import plan_for_machine
 from batchinference.spec import parse
 from support.jobs.on_ray import job_document

@@ -16,7 +16,7 @@ CREDENTIALS: dict[str, list[str]] = {
         *("s3a://key:hunter2@bucket/x", "s3n://key:hunter2@b", "gcs://me:hunter2@bucket/x"),
         *("https://me:hunter2@host/x", "https://hunter2@host/x", "hdfs://me:hunter2@node/x"),
         *("https://host/x?token=hunter2", "https://host/x?a=b&sig=hunter2"),
-        "https://bucket.s3.amazonaws.com/x?X-Amz-Signature=hunter2",
+        *("https://bucket.s3.amazonaws.com/x?X-Amz-Signature=hunter2", "https://h/x?%73ig=hunter2"),
     ],
     "server": [
         *("https://me:hunter2@host/v1", "http://hunter2@host", "https://host/v1?key=hunter2"),
@@ -24,6 +24,11 @@ CREDENTIALS: dict[str, list[str]] = {
         *("https://host/v1?subscription-key=hunter2", "https://host/v1?X-Amz-Signature=hunter2"),
         *("https://host/v1?SAS=hunter2", "https://host/v1?access_token=hunter2"),
         *("https://host/v1?userpass=hunter2", "https://host/v1?Proxy-Authorization=hunter2"),
+        *("https://host/v1?api%5Fkey=hunter2", "https://host/v1?a=b&%61pi%2Dkey=hunter2"),
+        *("https://host/v1?upload_token=hunter2", "https://host/v1?sk-token=hunter2"),
+        *("https://host/v1?task_token=hunter2", "https://host/v1?hf_token=hunter2"),
+        *("https://host/v1?mytoken=hunter2", "https://host/v1?my%20token=hunter2"),
+        *("https://host/v1?a=b&token=hunter2", "https://host/v1?pad_token=0&ad_token=hunter2"),
     ],
     "database": [
         *("http://me:hunter2@host/x", "http://host:80/x?password=hunter2"),
@@ -31,6 +36,7 @@ CREDENTIALS: dict[str, list[str]] = {
         *("http://host/x?private_key_passwd=hunter2", "http://host/x?user=u;PWD=hunter2"),
         "http://host/x?odbc_connect=SERVER%3Dh%3BUID%3Dme%3BPWD%3Dhunter2",
         *("http://host/x?dbpass=hunter2", "http://host/x?my%20password=hunter2"),
+        *("http://host/x?private%5fkey=hunter2", "http://host/x?a=b;%50WD=hunter2"),
     ],
     "catalog": [
         *("postgresql://me:hunter2@host/x", "http://catalog:8181?token=hunter2"),
@@ -49,6 +55,7 @@ HARMLESS: dict[str, list[str]] = {
         *("https://host:8443/v1/@cf/model", "https://host/v1?api-version=2024-06-01"),
         *("https://host/v1?max_tokens=5&page=2", "https://host/v1?codec=a&keyword=b"),
         "https://host/v1?token_type=a&signature_version=4&compass=b&q=a%20secret%3Db",
+        "https://host/v1?pad_token=0&EOS_TOKEN=1&mask-token=2&filter%5Bname%5D=a&q=%61=b",
     ],
     "database": ["http://me@host/x", "http://host:80/x?authSource=admin&sslmode=require"],
     "catalog": ["sqlite:////data/a:b.db", "http://catalog:8181", "s3://bucket/warehouse"],

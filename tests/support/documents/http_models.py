@@ -53,8 +53,8 @@ async def ask(model: Document, **columns: list[Any]) -> list[Any]:
 
 
 def ask_and_wait(model: Document, **columns: list[Any]) -> list[Any]:
-    from batchinference.pipeline.runtimes import load_runtime
     from batchinference.pipeline.runtimes.device import Device
+    from batchinference.pipeline.runtimes.kinds import load_runtime
 
     runtime = load_runtime(HttpModel.model_validate(model), Device())
     return list(runtime({name: objects(values) for name, values in columns.items()}))

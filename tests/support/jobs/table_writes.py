@@ -29,7 +29,8 @@ from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.input.planning import Sizing
-from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.tables import Table
+from batchinference.pipeline.output.tables.kinds import table_for
 from batchinference.pipeline.report.stored_report import finished_report
 from batchinference.pipeline.row_batch import RowBatch
 from batchinference.plan import Plan

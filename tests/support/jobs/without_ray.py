@@ -43,7 +43,7 @@ from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.input.planning import Sizing
 from batchinference.pipeline.job import JobRun
-from batchinference.pipeline.output.tables import table_or_none
+from batchinference.pipeline.output.tables.kinds import table_or_none
 from batchinference.pipeline.storage import location
 from batchinference.plan import plan_for_machine
 from batchinference.spec import BatchInference, parse

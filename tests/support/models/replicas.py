@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import load_runtime
 from batchinference.spec.models import Model
 
 

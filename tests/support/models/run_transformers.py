@@ -10,8 +10,9 @@ import pyarrow as pa
 from PIL import Image
 
 from batchinference.pipeline.arrow import to_batch
-from batchinference.pipeline.runtimes import Runtime, load_runtime
+from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import load_runtime
 from support.inputs.photographs import photograph
 from support.models.replicas import model_of
 

@@ -22,7 +22,8 @@ from batchinference.pipeline.execution.row_files import OutputFiles
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.output.writers import Writer, writer_for
+from batchinference.pipeline.output.writers import Writer
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.pipeline.output.writers.parquet import ParquetWriter
 from batchinference.pipeline.pass_start import prepare_pass
 from batchinference.pipeline.row_batch import RowBatch, merged, unpack_ids

@@ -37,7 +37,7 @@ def test_speed(
     meter = SpeedMeter(ProgressHistory(0.0))
     for now, each in observations:
         monkeypatch.setattr(observation.time, "monotonic", lambda now=now: now)
-        result = meter.measured(each)
+        result = meter.with_measured_speed(each)
     assert result.progress == shown
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchinference.api.job_for_run import restarted, trial
+from batchinference.api.job_for_run import trial, with_new_output
 from batchinference.pipeline.errors import BadInput
 from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.job import BatchInferenceSpec
@@ -71,4 +71,4 @@ def test_job_without_a_trial_is_refused(changed: BatchInference, messages: Messa
 
 def test_restart_of_a_store_has_no_other_mode_to_set(messages: Messages) -> None:
     with messages.raises(BadInput):
-        restarted(job(write=STORE))
+        with_new_output(job(write=STORE))

@@ -160,7 +160,7 @@ def test_distant_position_is_rounded(ahead: int, message: str) -> None:
 KEYS = st.tuples(st.sampled_from(["n0", "n1", "n2"]), st.sampled_from([*"abcde"]))
 LIMITS = st.builds(
     Concurrency, st.none() | st.integers(1, 4), st.none() | st.integers(1, 2)
-).filter(lambda limits: limits.limited)
+).filter(lambda limits: limits.has_limit)
 
 
 class AnyOrder(RuleBasedStateMachine):

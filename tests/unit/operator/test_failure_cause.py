@@ -200,7 +200,7 @@ def test_lost_pod_explains_a_crashed_worker() -> None:
     report = failure_report("WorkerCrashed", "a process died")
     assert failure_cause(seen(), report, ()) == (Cause.WORKER_CRASHED, "a process died")
     assert failure_cause(seen(), report, (KILLED,))[0] == Cause.OUT_OF_MEMORY
-    assert Cause.WORKER_CRASHED.retried
+    assert Cause.WORKER_CRASHED.is_retried
 
 
 def test_last_line_of_the_driver_log_has_the_cause_of_a_lost_report() -> None:

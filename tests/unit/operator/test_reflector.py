@@ -228,14 +228,14 @@ async def test_objects_of_a_refused_watch_are_forgotten_only_after_a_while() -> 
     client = ScriptedClient([[[ray_job("a")]]], [[Forbidden("403: no Role")]] * 1000)
     recorder = Recorder()
     async with reflecting(client, recorder, LOST_SECONDS - MAX_BACKOFF) as (reflector, health):
-        assert (recorder.names, health.lost) == ({"a"}, {NAMESPACE})
+        assert (recorder.names, health.lost_namespaces) == ({"a"}, {NAMESPACE})
         client.lists = [[Forbidden("403: no Role")]]
         await asyncio.sleep(3 * MAX_BACKOFF)
         assert recorder.names == set()
         assert not reflector.is_listed
         client.lists, client.watches = [[[ray_job("b")]]], []
         await asyncio.sleep(2 * MAX_BACKOFF)
-        assert (recorder.names, health.lost) == ({"b"}, set())
+        assert (recorder.names, health.lost_namespaces) == ({"b"}, set())
     assert recorder.calls.count("requeue") == 2
 
 

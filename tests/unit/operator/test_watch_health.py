@@ -97,12 +97,12 @@ def test_lost_namespace_is_ignored_until_it_is_watched_again(clock: ManualClock)
     record_all_answers(watches)
     lost = "/apis/ray.io/v1/namespaces/gone/rayjobs"
     watches.record_refusal(lost, "403")
-    assert watches.lost == {"gone"}
+    assert watches.lost_namespaces == {"gone"}
     clock.seconds += 181
     record_all_answers(watches, but=lost)
     assert watches.dead == []
     watches.record_answer(lost, watch=False)
-    assert watches.lost == set()
+    assert watches.lost_namespaces == set()
 
 
 def test_operator_that_lost_all_namespaces_is_dead(clock: ManualClock) -> None:
@@ -122,5 +122,5 @@ async def test_kopf_keeps_retrying_a_refused_watch(serve: Serve) -> None:
         for seconds in islice(EndlessBackoffs(), 20):
             assert (await session.get(f"{server.url}{RAY_JOBS}")).status == 403
             assert 1 <= seconds <= 20
-    assert watches.lost == set(), "it has no other namespace"
+    assert watches.lost_namespaces == set(), "it has no other namespace"
     assert watches._refused == {RAY_JOBS}

@@ -40,7 +40,7 @@ def test_retry_allows_three_attempts_by_default() -> None:
 @pytest.mark.parametrize("cause", list(Cause))
 def test_retry_rule_of_the_job_overrides_the_default(cause: Cause) -> None:
     assert cause.meaning
-    assert Retry().allows(cause, 1) is cause.retried
+    assert Retry().allows(cause, 1) is cause.is_retried
     wanted, unwanted = (
         Retry.model_validate({"onCause": {cause.value: word}}) for word in ("Retry", "Fail")
     )

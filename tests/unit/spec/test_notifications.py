@@ -94,8 +94,8 @@ def test_token_is_sent_as_a_bearer() -> None:
 
 def test_result_of_the_job_selects_its_notifications() -> None:
     each = [notification(when=when) for when in ("always", "succeeded", "failed")]
-    assert [one.when for one in ENDED.wanted(each)] == ["always", "failed"]
-    assert [one.when for one in replace(ENDED, succeeded=True).wanted(each)] == [
+    assert [one.when for one in ENDED.notifications_to_send(each)] == ["always", "failed"]
+    assert [one.when for one in replace(ENDED, succeeded=True).notifications_to_send(each)] == [
         "always",
         "succeeded",
     ]

@@ -11,7 +11,7 @@ from batchinference.spec.write import WriteTable
 from batchinference.spec.write.tables import WriteStore
 
 
-def retried(job: BatchInference) -> BatchInference:
+def with_failed_rows_retried(job: BatchInference) -> BatchInference:
     """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
     retry rows, or if the output is not of this job as it is now."""
     from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change
@@ -30,7 +30,7 @@ def retried(job: BatchInference) -> BatchInference:
     return job.with_spec(errors=errors, resume=True)
 
 
-def restarted(job: BatchInference) -> BatchInference:
+def with_new_output(job: BatchInference) -> BatchInference:
     """Return the job with settings that start it over and replace its output. Raises BadInput if
     its write mode (such as `append`) keeps the rows of earlier runs."""
     write = job.spec.write
@@ -52,8 +52,8 @@ def job_of_run(
     """Return the job with settings for one run, and whether the run must fail if it would replace
     output of another job (`own_only`). Raises BadInput."""
     if restart:
-        return restarted(job), job.spec.write.mode != "overwrite"
-    return (retried(job) if retry_errors else job), False
+        return with_new_output(job), job.spec.write.mode != "overwrite"
+    return (with_failed_rows_retried(job) if retry_errors else job), False
 
 
 def trial(job: BatchInference, rows: int) -> BatchInference:

@@ -56,7 +56,7 @@ def notify(
     limits = replace(limits, tries=1) if report.reason == "Interrupted" else limits
     stop_event = stop.forced if stop.event.is_set() else stop.event
     deadline = time.monotonic() + limits.seconds
-    for notification in ended.wanted(job.spec.notifications):
+    for notification in ended.notifications_to_send(job.spec.notifications):
         send = partial(_send, notification, ended, limits, stop_event)
         problem = _call_until_stopped(send, stop_event, deadline)
         if problem is None:

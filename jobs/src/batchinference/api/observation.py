@@ -149,7 +149,7 @@ class SpeedMeter:
 
     history: ProgressHistory = field(default_factory=lambda: ProgressHistory(time.monotonic()))
 
-    def measured(self, seen: Observation) -> Observation:
+    def with_measured_speed(self, seen: Observation) -> Observation:
         """Return the newest observation `seen`, with the measured speed if it has none and has not
         ended. If the number of rows has become smaller, the measurement starts over."""
         rows, points, now = seen.progress.rows, self.history.points, time.monotonic()

@@ -161,21 +161,21 @@ def _check_access(location: Location) -> None:
     an object that marks the directory. Raises BadOutput, which names the operation that failed."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
     file = location / name
-    with _named(f"'{location.uri}': no file can be written"):
+    with _as_bad_output(f"'{location.uri}': no file can be written"):
         file.write(b"check")
     try:
-        with _named(f"'{location.uri}': its files cannot be listed"):
+        with _as_bad_output(f"'{location.uri}': its files cannot be listed"):
             empty = location / f"{name}-list"  # listing `location` itself may take long
             empty.files()
-        with _named(f"'{location.uri}': its files cannot be read"):
+        with _as_bad_output(f"'{location.uri}': its files cannot be read"):
             file.read()
     finally:
-        with _named(f"'{file.uri}': it cannot be deleted, so delete this file yourself"):
+        with _as_bad_output(f"'{file.uri}': it cannot be deleted, so delete this file yourself"):
             file.delete()
 
 
 @contextmanager
-def _named(problem: str) -> Iterator[None]:
+def _as_bad_output(problem: str) -> Iterator[None]:
     """Convert an OSError in the block into BadOutput with this problem."""
     try:
         yield

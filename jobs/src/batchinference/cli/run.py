@@ -78,10 +78,12 @@ def run_file(file: str, options: RunOptions) -> int:
         report = _run(job, plan, file, options, own_only=own_only)
     except JobFailure as failure:  # no report, for example because Ray did not start
         echo(f"{job.metadata.name}: {failure.message}", err=True)
-        return _failed(exits.code_of(failure.reason), failure.reason, failure.message, options)
+        return _report_failure(
+            exits.code_of(failure.reason), failure.reason, failure.message, options
+        )
     if report.state == JobState.SUCCEEDED:
         return exits.SUCCESS
-    return _failed(_exit_code(report), report.reason, report.message, options)
+    return _report_failure(_exit_code(report), report.reason, report.message, options)
 
 
 def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
@@ -112,7 +114,7 @@ def _exit_code(report: Report) -> int:
     return exits.BAD_INPUT if code == exits.JOB_FAILED and report.pass_number is None else code
 
 
-def _failed(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
+def _report_failure(code: int, reason: str | None, message: str | None, options: RunOptions) -> int:
     """Return `code`. On a cluster, first print the reason in a line that the operator reads."""
     if options.report_directory is not None:  # this process is the driver of a job on a cluster
         echo(failure_line(reason, message), err=True)

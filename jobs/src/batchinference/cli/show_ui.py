@@ -49,7 +49,7 @@ def show_ui(
     try:
         with (
             serving(ports, secrets.token_urlsafe(16), Site(jobs)) as server,
-            _announced(address_of(server), browser=browser),
+            _print_and_open(address_of(server), browser=browser),
         ):
             server.serve_forever()
     except KeyboardInterrupt:
@@ -80,7 +80,7 @@ def _targets(target: Target) -> list[Target]:
 
 
 @contextmanager
-def _announced(address: str, *, browser: bool) -> Iterator[None]:
+def _print_and_open(address: str, *, browser: bool) -> Iterator[None]:
     """Print the address, and open it in the browser if stdout is a terminal. The browser opens a
     private file that redirects to the address, because other users can see the arguments of
     processes, and the address contains the token."""

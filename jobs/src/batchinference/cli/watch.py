@@ -37,7 +37,7 @@ def watch_status(
     table = form is Format.TEXT and sys.stdout.isatty()
     with _table_view() if table else _line_view(form) as show:
         while True:
-            seen = meter.measured(_observe(target))
+            seen = meter.with_measured_speed(_observe(target))
             if seen.ended or not is_quiet():
                 show(seen)
             if seen.ended:

@@ -2,13 +2,17 @@
 
 Importing this package removes the environment variables that begin with RAY_DATA_AUTOLOAD_. They
 make Ray unpickle types and values in Arrow and Parquet files, and so run code from these files. No
-job needs them. The import also hides library messages that do not help users."""
+job needs them. The import also hides library messages that do not help users, and registers the
+functions that import Ray, which modules without Ray call for rows that need it."""
 
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Container, MutableMapping
+from types import ModuleType
+
+from batchinference.pipeline import ray_on_first_use
 
 PREFIX = "RAY_DATA_AUTOLOAD_"
 
@@ -38,6 +42,19 @@ def is_helpful(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(UNHELPFUL.get(record.name, "\0"))
 
 
+def _import_ray() -> ModuleType:
+    from batchinference.pipeline import ray_compat
+
+    return ray_compat
+
+
+def _import_ray_data() -> ModuleType:
+    from batchinference.pipeline import ray_data_compat
+
+    return ray_data_compat
+
+
+ray_on_first_use.register(ray_on_first_use.RayImports(_import_ray, _import_ray_data))
 remove_autoload(os.environ, sys.modules)
 for _name in UNHELPFUL:
     logging.getLogger(_name).addFilter(is_helpful)

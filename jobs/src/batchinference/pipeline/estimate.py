@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.input.file_input import open_input
 from batchinference.pipeline.preview import Outcome, Preview
-from batchinference.pipeline.runtimes import prompt_lengths
+from batchinference.pipeline.runtimes.kinds import prompt_lengths
 from batchinference.pipeline.steps.column_steps import Filter
 from batchinference.spec.progress import TokenKind
 from batchinference.spec.steps import Step

@@ -77,7 +77,7 @@ class JobRun:
     """The reports of the outputs that this run has completed."""
     _pass: PreparedPass | None = field(default=None, init=False)
     """The pass in progress. The report of a failure is written to its output."""
-    _entered: ExitStack = field(default_factory=ExitStack, init=False)
+    _exit_stack: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
     _faulty_nodes: tuple[str, ...] = field(default=(), init=False)
     """The nodes with devices that have failed in this run. No output uses them any more."""
@@ -98,7 +98,7 @@ class JobRun:
     def run(self) -> Report:
         """Run the job and return its final report. An error becomes the report of a failure."""
         secret_variables(self.job.spec)  # messages hide the secrets from now on
-        with self._entered:
+        with self._exit_stack:
             return self._run()
 
     def _run(self) -> Report:
@@ -106,7 +106,7 @@ class JobRun:
         may_be_empty = isinstance(read, ReadFiles) and read.allow_empty
         self._reports = ReportBuilder(self.job.metadata.name, layout, may_be_empty)
         try:
-            self._entered.enter_context(only_run_in_process(layout))
+            self._exit_stack.enter_context(only_run_in_process(layout))
             self._publish_first()
             targets = output_targets(self.job.spec, layout, has_changes(self.job.spec))
             reports = [self._run_output(target) for target in self._interruptible(targets)]
@@ -144,7 +144,7 @@ class JobRun:
         if self._plan is None:
             self.stop.check()  # Ray may take long to start
             with run.job_pass.keep_heartbeat():
-                self._plan = self._entered.enter_context(self.ray())
+                self._plan = self._exit_stack.enter_context(self.ray())
             self.stop.check()
         self._reports.begin_rows(run.count, run.start.counts, run.start.replaced_files)
         plan = replace(self._plan, faulty_nodes=self._faulty_nodes)
@@ -189,7 +189,7 @@ class JobRun:
                     raise
         with self.stop.interrupting():
             self._end = end = run.close()
-        if executor.control.measured and not failed:
+        if executor.control.measured_step and not failed:
             search.record(end.notes)
         retries = {"retries": len(executor.control.losses), "task": run.job_pass.number}
         self._add_notes([*end.notes, (WRITE_STEP, json.dumps(retries)), *search.take_notes()])

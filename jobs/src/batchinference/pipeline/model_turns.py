@@ -32,7 +32,7 @@ class Turns:
         self._thread = _Thread()
 
     @property
-    def waited(self) -> float:
+    def waited_seconds(self) -> float:
         """The seconds in which the current thread has waited for other threads."""
         return self._thread.waited
 

@@ -32,8 +32,9 @@ from batchinference.pipeline.input.file_input import FileInput, known_columns, o
 from batchinference.pipeline.input.planning import sizing_of
 from batchinference.pipeline.job_checks import check_input, check_job
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.output.tables import Table, table_or_none
-from batchinference.pipeline.output.writers import rewriting_writer_for
+from batchinference.pipeline.output.tables import Table
+from batchinference.pipeline.output.tables.kinds import table_or_none
+from batchinference.pipeline.output.writers.kinds import rewriting_writer_for
 from batchinference.pipeline.report.stored_report import finished_report
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.steps.code_hashes import code_of
@@ -137,7 +138,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
     """Read an existing table. Raises BadOutput if the known columns of the rows do not fit it."""
     if table is not None:
         columns = columns_after_all(spec.steps, known_columns(source))
-        names = FileSplit.of(spec.write).written(columns.names)
+        names = FileSplit.of(spec.write).names_in_files(columns.names)
         table.open(pa.schema(map(columns.field, names)))
 
 

@@ -25,7 +25,7 @@ from batchinference.pipeline.job_checks import (
     check_input,
     check_paths,
 )
-from batchinference.pipeline.output.tables import table_or_none
+from batchinference.pipeline.output.tables.kinds import table_or_none
 from batchinference.pipeline.pass_start import request_of
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.location import Location

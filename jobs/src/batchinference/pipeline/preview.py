@@ -86,7 +86,9 @@ class Preview:
         JobFailure if such a column is missing."""
         write, table = self.spec.write, self.batch.table
         columns = write.columns if isinstance(write, WriteColumns) else None
-        return FileSplit(tuple(columns)).chosen(table) if columns and table.num_rows else table
+        if not (columns and table.num_rows):
+            return table
+        return FileSplit(tuple(columns)).columns_to_write(table)
 
     def read(self) -> Outcome:
         """Read the first rows, and return the outcome."""

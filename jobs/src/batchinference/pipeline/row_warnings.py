@@ -132,7 +132,7 @@ def split_warnings(table: pa.Table) -> tuple[pa.Table, list[RowWarning]]:
     if WARNING_COLUMN not in table.column_names:
         return table, []
     warnings = [
-        RowWarning(row, WarningName.named(item["name"]), item["amount"])
+        RowWarning(row, WarningName.from_name(item["name"]), item["amount"])
         for row, items in enumerate(table.column(WARNING_COLUMN).to_pylist())
         for item in items or ()
     ]

@@ -74,7 +74,7 @@ class StepTime:
         self._rows, self._seconds, self._load = 0, 0.0, 0.0
 
     @contextmanager
-    def measured(self, rows: Callable[[], int]) -> Iterator[None]:
+    def measure(self, rows: Callable[[], int]) -> Iterator[None]:
         """Measure the block unless it raises. At its end, `rows()` returns the processed rows."""
         clock = _CLOCKS[self._step]
         began = clock.begin()
@@ -89,7 +89,7 @@ class StepTime:
         """Yield the batches, and measure how long each takes. `rows` counts the rows of a batch."""
         made: list[Batch] = []
         while True:
-            with self.measured(lambda: sum(map(rows, made))):
+            with self.measure(lambda: sum(map(rows, made))):
                 made.extend(itertools.islice(batches, 1))
             if not made:
                 return

@@ -34,7 +34,7 @@ def typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     present = texts.drop_null()
     kind = inferred_type(present, present)
     values = texts.cast(arrow_type(kind))
-    return texts.cast(pa.string()) if altered(texts, values, kind).any() else values
+    return texts.cast(pa.string()) if loss_mask(texts, values, kind).any() else values
 
 
 def inferred_type(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> str:
@@ -68,7 +68,7 @@ def _fits(texts: pa.ChunkedArray, kind: str) -> bool:
     return True
 
 
-def altered(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | None) -> np.ndarray:
+def loss_mask(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | None) -> np.ndarray:
     """Return a mask (bool) of the texts of which an inferred type would lose something."""
     if inferred not in _LOSSY:
         return np.zeros(len(texts), bool)
@@ -83,7 +83,7 @@ def altered(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | Non
         doubtful = (lengths > SAFE_DIGITS) | _have_exponents(characters, limits)
         if doubtful.any():
             rows = pa.array(doubtful)
-            mask[doubtful] |= _rounded(texts.filter(rows), values.filter(rows))
+            mask[doubtful] |= _rounding_mask(texts.filter(rows), values.filter(rows))
     return mask & array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else mask
 
 
@@ -116,7 +116,7 @@ def _have_exponents(characters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return mask
 
 
-def _rounded(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> np.ndarray:
+def _rounding_mask(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> np.ndarray:
     """Return a mask (bool) of the numbers whose digits change when printed as float64."""
     differ = pc.not_equal(numbers.cast(pa.string()), texts).fill_null(False)
     mask: np.ndarray = differ.to_numpy()

@@ -141,4 +141,4 @@ def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
         return False
     innermost = mounts[max(above, key=len)]
     volumes = {volume.name: volume for volume in spec.cluster.volumes}
-    return volumes[innermost.name].kept and not innermost.read_only
+    return volumes[innermost.name].outlives_pods and not innermost.read_only

@@ -2,6 +2,7 @@
 API server search in it, so that the API server does not store a password."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import AfterValidator, Field
@@ -18,23 +19,43 @@ _KEYS = (
 _BEFORE = "([^=&?;%]|%[^3])*"
 """The beginning of a name. As it has no separator, two searches from different separators do not
 read the same characters, which would take cubic time."""
-_NAMES = (
-    f"{_BEFORE}((secret|passw|passph|pwd|credential|{_KEYS})[^=&?;]*|token|signature|authorization)"
-    f"|({_BEFORE}[-_]|admin|database|db|redis|smtp|sql|user)?(pass|pat|sas|sig)|key|code|auth"
-)
-_QUERY = f"([?&;]|%3b)({_NAMES})(=|%3d)"
-"""Matches the name of a credential in the query of a URL, also in one with `%3D` for `=`, as in
-connection strings of ODBC. Does not match `max_tokens`, `token_type` or `authSource`."""
+_ENCODED = "%(2d|[46][1-9a-f]|[57][0-9a]|5f)"
+"""Matches a letter, `-` or `_` that is percent-encoded. No program encodes them in names, and they
+would hide the name of a credential."""
+_PARTS = f"(secret|passw|passph|pwd|credential|{_KEYS}|{_ENCODED})[^=&?;]*"
+_WORDS = f"({_BEFORE}[-_]|admin|database|db|redis|smtp|sql|user)?(pass|pat|sas|sig)|key|code|auth"
+_SPECIAL_TOKENS = ("bos", "cls", "eos", "mask", "pad", "sep", "unk")
+"""`pad_token` and the like are settings of a tokenizer. All have at least three letters."""
+
+
+def _other_ends(words: Iterable[str]) -> str:
+    """Return a pattern for the ends of texts that do not end with one of the words."""
+    before: dict[str, list[str]] = {}
+    for word in filter(None, words):
+        before.setdefault(word[-1], []).append(word[:-1])
+    longer = [_other_ends(starts) + last for last, starts in before.items() if "" not in starts]
+    return f"([^{''.join(before)}]{''.join(f'|{each}' for each in longer)})"
+
+
+def _query(token: str, short_token: str) -> str:
+    """Return a pattern that matches the name of a credential in the query of a URL, also in one
+    with `%3D` for `=`, as in connection strings of ODBC. It does not match `max_tokens`,
+    `token_type` or `authSource`. The arguments match ends of names, and names."""
+    names = f"{_BEFORE}({_PARTS}|{token}|signature|authorization)|{_WORDS}|{short_token}"
+    return f"([?&;]|%3b)({names})(=|%3d)"
+
+
 OF_PATHS = (
     "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@|^https?://.*[?&;]"
-    "([^=&?;]*(secret|token|passw|pwd|credential|signature|key)[^=&?;]*|code|auth|sas|sig)="
+    "([^=&?;]*(secret|token|passw|pwd|credential|signature|key|%[4-7])[^=&?;]*|code|auth|sas|sig)="
 )
 """Matches credentials in the address of files. No address of files begins with https://, so that
 fewer names in its query are searched: the API server limits the length of a pattern for a list.
 `CONTAINER@ACCOUNT` of Azure has no password."""
-OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_QUERY}"
+_ANY_TOKEN = f"([^-_=]|{_other_ends(_SPECIAL_TOKENS)}[-_])token"
+OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_query(_ANY_TOKEN, '[a-z]{0,2}[-_]?token')}"
 """Matches credentials in the address of an HTTP API."""
-OF_DATABASES = f"(?i)://[^/@]*:[^@]*@|{_QUERY}"
+OF_DATABASES = f"(?i)://[^/@]*:[^@]*@|{_query('token', 'token')}"
 """Matches a password, also one with a slash as in SQLAlchemy, in the address of a database."""
 OF_PROPERTIES = "(?i)secret|token|passw|pwd|credential|authorization|access-key|account-key|sas"
 """Matches the name of a property of an Iceberg catalog that has a secret value."""

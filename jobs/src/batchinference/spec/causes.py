@@ -38,12 +38,12 @@ class Cause(StrEnum):
     RAY_JOB_DELETED = "RayJobDeleted"
 
     @classmethod
-    def named(cls, name: object) -> Cause | None:
+    def from_name(cls, name: object) -> Cause | None:
         """Return the cause with this name; None if there is none."""
         return next((cause for cause in cls if cause == name), None)
 
     @property
-    def retried(self) -> bool:
+    def is_retried(self) -> bool:
         """Return whether the job is retried by default, because another attempt may succeed."""
         return self in _RETRIED
 

@@ -6,8 +6,9 @@ from pydantic import Field, field_validator
 
 from batchinference.spec.base import SpecModel, invalid
 from batchinference.spec.causes import Cause
-from batchinference.spec.durations import Duration, DurationOrZero
+from batchinference.spec.durations import Duration, DurationOrZero, seconds_of
 from batchinference.spec.quantities import Memory, Quantity
+from batchinference.spec.value_fixes import above_max
 
 DRAIN_SECONDS = 15
 """Seconds in which a driver that is asked to stop can commit rows in progress."""
@@ -23,6 +24,12 @@ class Backoff(SpecModel):
     """The backoff before the second attempt."""
     max: Duration = "10m"
     """The maximum backoff."""
+
+    def _check(self) -> None:
+        """Raise a validation error if `initial` is set above `max`, and so would not be used."""
+        is_above = seconds_of(self.initial) > seconds_of(self.max)
+        if is_above and "initial" in self.model_fields_set:
+            raise invalid(above_max(self.initial, self.max, "initial", "max"))
 
 
 class OutOfMemory(SpecModel):
@@ -64,7 +71,7 @@ class Retry(SpecModel):
         with this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
-            cause.retried if action is None else action == "Retry"
+            cause.is_retried if action is None else action == "Retry"
         )
 
 

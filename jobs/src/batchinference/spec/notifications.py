@@ -110,7 +110,7 @@ class EndedJob:
     completion_time: str | None = None
     counts: Mapping[str, Any] = field(default_factory=dict)
 
-    def wanted(self, notifications: Iterable[Notification]) -> list[Notification]:
+    def notifications_to_send(self, notifications: Iterable[Notification]) -> list[Notification]:
         """Return the notifications that are sent about the result of this job."""
         return [one for one in notifications if one.when in ("always", self._state)]
 

@@ -292,10 +292,13 @@ def length_fix(length: int, bound: int, unit: str) -> str:
     return f". {verb} {counted(abs(bound - length), unit)}"
 
 
-def above_max(minimum: int, maximum: int) -> str:
-    """Return the message about a minimum above the maximum, with the fix."""
-    fix = f"Set max to {minimum} or more, or min to {maximum} or less"
-    return f"min ({minimum}) is above max ({maximum}). {fix}"
+def above_max(
+    minimum: float | str, maximum: float | str, low: str = "min", high: str = "max"
+) -> str:
+    """Return the message about a minimum above the maximum, with the fix. `low` and `high` are the
+    names of their fields."""
+    fix = f"Set {high} to {minimum} or more, or {low} to {maximum} or less"
+    return f"{low} ({minimum}) is above {high} ({maximum}). {fix}"
 
 
 def _number_in(value: object) -> float | None:

@@ -162,7 +162,7 @@ class Volume(SpecModel):
     """A directory of the node. Pods share it only if all of them run on the same node."""
 
     @property
-    def kept(self) -> bool:
+    def outlives_pods(self) -> bool:
         """Return whether pods can write files to the volume that outlive the pods."""
         writable = self.persistent_volume_claim or self.nfs or self.csi
         return self.host_path is not None or (writable is not None and not writable.read_only)

@@ -39,7 +39,7 @@ class WarningName(StrEnum):
         return name
 
     @classmethod
-    def named(cls, name: str) -> WarningName:
+    def from_name(cls, name: str) -> WarningName:
         """Return the warning with this name. Raises KeyError if there is none."""
         return _BY_VALUE[name]
 

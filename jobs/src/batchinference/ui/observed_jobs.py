@@ -95,7 +95,7 @@ class ObservedJob:
     def record(self, seen: Observation) -> JobEntry:
         """Add `seen`, which was observed just now, to the history, and return it as an entry."""
         with self._lock:
-            return JobEntry(self.key, self.target.text, self._meter.measured(seen))
+            return JobEntry(self.key, self.target.text, self._meter.with_measured_speed(seen))
 
     def details(self) -> JobDetails:
         """Return everything that the page of this job shows. Unreadable parts are empty."""

@@ -196,7 +196,7 @@ class Cache:
     def __init__(self, config: Config | None = None) -> None:
         self._platform = config.defaults if config else Cluster()
         self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
-        self.changed: Callable[[JobView, JobView], None] = lambda *_: None
+        self.on_change: Callable[[JobView, JobView], None] = lambda *_: None
         """Called with the old and the new state when a managed job that was not settled changes."""
         self._jobs: dict[JobKey, CompactJob] = {}
         self._ray_jobs: dict[JobKey, dict[str, RayJobView]] = {}
@@ -218,7 +218,7 @@ class Cache:
         self._update_entry(job)
         same = cached is not None and cached.uid == job.uid
         if cached is not None and same and not cached.settled and job.managed:
-            self.changed(cached.job(), job)
+            self.on_change(cached.job(), job)
         return key
 
     def _update_entry(self, job: JobView) -> None:

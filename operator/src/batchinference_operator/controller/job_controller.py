@@ -74,7 +74,7 @@ class JobController:
         self.notifier = Notifier(self.api, lambda: self.config.policy, self.queue.add)
         self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
         self.cache.admission_queue.wake = self.queue.add
-        self.cache.changed = self.telemetry.changed
+        self.cache.on_change = self.telemetry.publish_changes
         self.drivers.answered = self.queue.add
 
     async def prime(self, namespaces: Sequence[str]) -> None:
@@ -83,7 +83,7 @@ class JobController:
         Without these lists, the order of the first events would decide which jobs start. No
         namespaces means all namespaces. Raises Refused.
         """
-        if not self.config.concurrency.limited:
+        if not self.config.concurrency.has_limit:
             return
         for namespace in namespaces or [""]:
             async for body in self.api.list_all(RAY_JOB, namespace):
@@ -142,7 +142,7 @@ class JobController:
         if observed is None:
             await self._forget(key)
             return
-        if self.config.concurrency.limited and not self.cache.is_current(observed.job):
+        if self.config.concurrency.has_limit and not self.cache.is_current(observed.job):
             self.queue.add(key)
             return
         observed = replace(observed, notified=self.notifier.results(observed.job))

@@ -56,7 +56,7 @@ class Notifier:
 
     api: KubeClient
     policy: Callable[[], PlatformPolicy]
-    done: Callable[[JobKey], None]
+    on_done: Callable[[JobKey], None]
     """Called with the key of a job when all its notifications were sent or given up."""
     max_tries: int = MAX_TRIES
     timeout_seconds: float = TIMEOUT_SECONDS
@@ -108,7 +108,7 @@ class Notifier:
             delivery.results[one.name] = problem
         if delivery.ended:
             self.queue.forget(key)
-            self.done(key)
+            self.on_done(key)
         else:
             self.queue.add_rate_limited(key)
 

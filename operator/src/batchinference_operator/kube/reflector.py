@@ -65,7 +65,7 @@ class WatchHealth:
         return any(f"/namespaces/{namespace}/" in path for path in self._refused)
 
     @property
-    def lost(self) -> set[str]:
+    def lost_namespaces(self) -> set[str]:
         """The namespaces in which at least one kind cannot be watched.
 
         Empty if these are all namespaces: the permissions of the operator are then wrong, and the
@@ -87,7 +87,7 @@ class WatchHealth:
 
     def _without_lost(self, paths: list[str]) -> list[str]:
         """Return the paths outside of lost namespaces. Health checks ignore lost namespaces."""
-        lost = [f"/namespaces/{name}/" for name in self.lost]
+        lost = [f"/namespaces/{name}/" for name in self.lost_namespaces]
         return [path for path in paths if not any(scope in path for scope in lost)]
 
 

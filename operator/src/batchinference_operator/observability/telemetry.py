@@ -37,7 +37,7 @@ class Telemetry:
         if self.recorder is not None:
             await self.recorder.work()
 
-    def changed(self, before: JobView, job: JobView) -> None:
+    def publish_changes(self, before: JobView, job: JobView) -> None:
         """Publish the changes between two statuses of a job as metrics and Events. Both statuses
         come from the cache, because the response to a write may be lost."""
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)

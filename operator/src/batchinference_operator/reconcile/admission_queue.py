@@ -107,7 +107,7 @@ class AdmissionQueue:
 
     def update(self, key: JobKey, entry: QueueEntry | None) -> None:
         """Record the state of a job; None if the job is gone."""
-        if not self.limits.limited:
+        if not self.limits.has_limit:
             return
         if entry is None or entry.resource_version != self._admitted.get(key):
             self._admitted.pop(key, None)
@@ -118,7 +118,7 @@ class AdmissionQueue:
 
     def update_usage(self, key: JobKey, running: bool) -> None:
         """Record whether a job has a RayJob that has not ended. The job itself may be gone."""
-        if self.limits.limited:
+        if self.limits.has_limit:
             (self._with_ray_jobs.add if running else self._with_ray_jobs.discard)(key)
             self._reindex(key)
 

@@ -110,7 +110,7 @@ def _without_ray_job(
         return fail_attempt(job, spec, *ray_job_deleted(names.ray_job), now)
     if (expired := fail_if_expired(job, spec, now)) is not None:
         return expired
-    limited = config.concurrency.limited
+    limited = config.concurrency.has_limit
     if ray_job is None and not (limited and has_create_error(job)):
         return create_actions(job, names, config, now)
     job = requeue_for_admission(job, now) if limited else job
@@ -246,6 +246,6 @@ def _cause_at_deadline(cause: Cause, ray_job: RayJobView, update: StatusUpdate) 
     problem's cause, such as ImagePull. With a next choice, NoCapacity replaces Unschedulable.
     """
     if update.phase == Phase.PENDING and cause != Cause.NO_CAPACITY:
-        cause = Cause.named(update.summary.reason) or cause
+        cause = Cause.from_name(update.summary.reason) or cause
     has_next = ray_job.choice is not None and ray_job.choice.after is not None
     return Cause.NO_CAPACITY if has_next and cause == Cause.UNSCHEDULABLE else cause

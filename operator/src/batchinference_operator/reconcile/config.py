@@ -22,7 +22,7 @@ class Concurrency:
     per_namespace: int | None = None
 
     @property
-    def limited(self) -> bool:
+    def has_limit(self) -> bool:
         """Whether at least one of the numbers is limited."""
         return self.total is not None or self.per_namespace is not None
 

@@ -41,7 +41,7 @@ def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) 
 def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str] | None:
     """Return the cause and the message if an attempt has lost too many heads, otherwise None."""
     head: dict[str, Any] = internal(status).get("driverHead", {})
-    cause = Cause.named(head.get("cause", ""))
+    cause = Cause.from_name(head.get("cause", ""))
     limit = MAX_LOST_BY_MEMORY if cause == Cause.OUT_OF_MEMORY else MAX_LOST_HEADS
     if cause is None or head["lost"] < limit:
         return None

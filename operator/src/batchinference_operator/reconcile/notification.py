@@ -51,7 +51,7 @@ def unsent_notifications(job: JobView) -> list[Notification]:
         notifications = _NOTIFICATIONS.validate_python(job.spec.get("notifications", []))
     except ValidationError:  # the condition Failed says why
         return []
-    return ended_job(job).wanted(notifications)
+    return ended_job(job).notifications_to_send(notifications)
 
 
 def record_notifications(actions: Actions, observed: Observed, now: datetime) -> Actions:

@@ -108,7 +108,7 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
 
 def _ended_by_operator(job: JobView, spec: MutableSpec) -> bool:
     """Return whether the operator ended the job before its driver ended."""
-    cause = Cause.named(find_condition(job.status, "Failed").get("reason"))
+    cause = Cause.from_name(find_condition(job.status, "Failed").get("reason"))
     if cause == Cause.LIMIT_EXCEEDED:  # a driver ends at its limit of tokens
         hours = spec.limits.device_hours
         return hours is not None and job.status.get("deviceSeconds", 0) >= hours * 3600

@@ -76,7 +76,7 @@ def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
 def _cause_of_driver(name: str | None) -> Cause | None:
     """Return the cause that a driver, or user code in it, names; None if unknown or NoCapacity.
     Only the operator ends an attempt with NoCapacity, which does not count as a failure."""
-    return Cause.named(name) if name != Cause.NO_CAPACITY else None
+    return Cause.from_name(name) if name != Cause.NO_CAPACITY else None
 
 
 def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:

@@ -50,7 +50,7 @@ def owner_uid(body: Object, kind: str) -> str | None:
     """Return the uid of the controlling owner reference of this kind; None if there is none."""
     for reference in body["metadata"].get("ownerReferences", []):
         if reference.get("controller") and reference["kind"] == kind:
-            return bounded(reference["uid"])
+            return cut_text(reference["uid"])
     return None
 
 
@@ -85,7 +85,7 @@ def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
         limits = (containers[0].get("resources") or {}).get("limits") or {}
         memory = str(limits.get("memory", ""))
         if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):
-            yield bounded(group.get("groupName"), MAX_GROUP_NAME), memory
+            yield cut_text(group.get("groupName"), MAX_GROUP_NAME), memory
 
 
 def _is_head_protected(spec: Object) -> bool:
@@ -104,7 +104,7 @@ def is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
 
-def bounded(value: object, limit: int = 253) -> str:
+def cut_text(value: object, limit: int = 253) -> str:
     """Return the first `limit` characters of a text; empty for another type. Users may write 1 MiB
     into a field of a RayJob, and the operator keeps RayJobs in memory."""
     return value[:limit] if isinstance(value, str) else ""
@@ -192,7 +192,7 @@ class RayJobView:
         status, spec = body.get("status") or {}, body.get("spec") or {}
         cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
-        deployment = bounded(status.get("jobDeploymentStatus"))
+        deployment = cut_text(status.get("jobDeploymentStatus"))
         annotations = body["metadata"].get("annotations") or {}
         per_pod, max_devices = _planned_devices(spec)
         return cls(
@@ -203,14 +203,14 @@ class RayJobView:
             deleted_at=body["metadata"].get("deletionTimestamp", ""),
             cluster_retained=bool(spec.get("ttlSecondsAfterFinished")),
             job_id=_name_or_empty(status.get("jobId")),
-            job_status=bounded(status.get("jobStatus")),
+            job_status=cut_text(status.get("jobStatus")),
             deployment_status=deployment,
-            reason=bounded(status.get("reason")),
+            reason=cut_text(status.get("reason")),
             message=in_one_line(reported[1])[:MAX_LOG],
-            cause=bounded(reported[0]),
+            cause=cut_text(reported[0]),
             cluster=_name_or_empty(status.get("rayClusterName")),
-            head_ip=bounded((cluster.get("head") or {}).get("podIP")),
-            head_service=bounded((cluster.get("head") or {}).get("serviceName")),
+            head_ip=cut_text((cluster.get("head") or {}).get("podIP")),
+            head_service=cut_text((cluster.get("head") or {}).get("serviceName")),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),

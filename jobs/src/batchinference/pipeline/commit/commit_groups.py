@@ -81,7 +81,7 @@ def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, Warn
     warnings = []
     for row in grouped.to_pylist():
         file, number = row["id_min"] >> ROW_BITS, row["id_min"] & ROW_MASK
-        name, example = WarningName.named(row["name"]), f"{file}:{number}"
+        name, example = WarningName.from_name(row["name"]), f"{file}:{number}"
         counts = row["id_count_distinct"], row["amount_sum"] or 0
         warnings.append((file, WarningCount.of_rows(name, row["step"], *counts, example)))
     return warnings

@@ -84,7 +84,7 @@ class Committer:
         its process dies or the storage is unavailable."""
         with _deleted_on_error() as written:
             write_time = StepTime(WRITE_STEP)
-            with write_time.measured(lambda: len(batch.ids)):
+            with write_time.measure(lambda: len(batch.ids)):
                 if self.by_file:
                     batch = batch.in_order_of(np.unique(batch.ids))
                 batch = self.encoder.with_warnings(batch)

@@ -106,7 +106,7 @@ def _of_any_commit(stored: Any) -> Any:
     """Return a stored warning in the current format. Earlier versions wrote other fields."""
     if not isinstance(stored, dict) or "rows" not in stored:
         return stored
-    name, example = WarningName.named(stored["name"]), "{}:{}".format(*stored["example"])
+    name, example = WarningName.from_name(stored["name"]), "{}:{}".format(*stored["example"])
     return WarningCount.of_rows(name, stored["step"], stored["rows"], stored["amount"], example)
 
 

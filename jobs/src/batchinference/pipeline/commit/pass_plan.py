@@ -146,7 +146,7 @@ def begin_pass(
     state = {"code": code, "spec": json.dumps(without_secrets(spec), indent=2).encode()}
     if start is None or lease is None:
         # until the pass begins, because storing the snapshot of a large input may take long
-        with _claim_of(plan, request).claimed() as claim:
+        with _claim_of(plan, request).lease_of_cleared_output() as claim:
             content = serialized()
             for name, value in {"input": content, **state}.items():
                 getattr(layout, name).write_if(guard_of(layout, claim), value)

@@ -29,12 +29,12 @@ class Claim:
     """The series of table commits to continue; empty to begin a new series."""
 
     def claim_and_clear(self) -> Lease:
-        """Claim and clear the output like `claimed`, and return the new lease."""
-        with self.claimed() as lease:
+        """Claim and clear the output like `lease_of_cleared_output`, and return the new lease."""
+        with self.lease_of_cleared_output() as lease:
             return lease
 
     @contextmanager
-    def claimed(self) -> Iterator[Lease]:
+    def lease_of_cleared_output(self) -> Iterator[Lease]:
         """Claim the output, delete its contents, and yield the new lease. The heartbeat of the
         claim is written until the block ends.
 

@@ -53,7 +53,7 @@ class CommitTask:
             yield from self.segment.take_notes()
 
         with (
-            self.stop.watched() as stopping,
+            self.stop.stop_event() as stopping,
             ChunkCommits(self.committer, self.rules, self.number, notes) as commits,
         ):
             commits.add_results(

@@ -55,7 +55,7 @@ def _prefix(run: str, owner: str = "") -> str:
 
 
 @contextmanager
-def noted(run: str) -> Iterator[None]:
+def storing_notes(run: str) -> Iterator[None]:
     """While the block runs, `noted_rows` stores notes for the pass with this ID."""
     before = _call.note
     _call.note = f"{_prefix(run, owner_of_this_process())}{_process()}/{get_ident()}"
@@ -68,7 +68,7 @@ def noted(run: str) -> Iterator[None]:
 @contextmanager
 def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
     """Keep a note of these rows (int64 IDs) while the block runs, but only within a block of
-    `noted`. Ignores errors of Ray, because its head may not answer."""
+    `storing_notes`. Ignores errors of Ray, because its head may not answer."""
     name = _call.note
     if name is None:
         yield
@@ -101,7 +101,7 @@ class ReadNotes:
             return
         token = AFTER_CRASH.set(True)
         try:
-            with noted(self.run), noted_rows(READ_STEP, np.array([row])):
+            with storing_notes(self.run), noted_rows(READ_STEP, np.array([row])):
                 yield
         finally:
             AFTER_CRASH.reset(token)

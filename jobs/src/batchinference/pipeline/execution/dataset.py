@@ -103,7 +103,7 @@ class DatasetExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except the rows of lost tasks."""
-        context = configured()
+        context = configure_ray_data()
         # otherwise Ray's own tasks, such as those that split blocks, would have no selector
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
@@ -191,7 +191,7 @@ class DatasetExecution:
         plan = self.plan
         smallest, largest = pool_size(stage, plan)
         placement = placement_arguments(stage, plan, dataset, groups)
-        if stage.name == self.control.measured:
+        if stage.name == self.control.measured_step:
             smallest = largest = replicas_per_device(stage)
             group = create_group(groups, **group_of_replicas(stage, plan))
             one_device = {"scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
@@ -234,7 +234,7 @@ class DatasetExecution:
         return min(ROWS_PER_ACTOR // rows, self.blocks // replicas)
 
 
-def configured() -> DataContext:
+def configure_ray_data() -> DataContext:
     """Set the Ray Data settings of this process, and return them."""
     # harmless: a small job has few write tasks, and it is not the user who passes the arguments
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
@@ -285,7 +285,7 @@ class BlockReader:
     def _blocks(self) -> Iterator[pa.Table]:
         read_time = StepTime(READ_STEP)
         read = read_time.of(self.read(), lambda batch: len(batch.input_ids))
-        with StopRequest(self.segment.run_id).watched() as stopping:
+        with StopRequest(self.segment.run_id).stop_event() as stopping:
             yield from map(encode, until_stopped(self._results(read, stopping), stopping))
         process = process_notes(self.segment.run_id, READ_STEP)
         if notes := (*process, *read_time.take_rest(), *self.segment.take_notes()):
@@ -356,7 +356,7 @@ class CommitDatasink(Datasink[None]):
             return
         task, take_notes = ctx.task_idx, self._segment.take_notes  # type: ignore[attr-defined]
         with (
-            StopRequest(self._segment.run_id).watched() as stopping,
+            StopRequest(self._segment.run_id).stop_event() as stopping,
             ChunkCommits(self._committer, self._rules, task, take_notes) as commits,
         ):
             commits.add_results(
@@ -424,7 +424,7 @@ def exit_process(error: EngineDied) -> None:
 
 def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table]]:
     def run(block: pa.Table) -> Iterator[pa.Table]:
-        with StopRequest(segment.run_id).watched() as stopping:
+        with StopRequest(segment.run_id).stop_event() as stopping:
             yield from BlockCalls(name, segment, stopping)(block)
             # this task may be the last one of its process. An actor has too many calls to do this
             if notes := tuple(segment.take_notes()):

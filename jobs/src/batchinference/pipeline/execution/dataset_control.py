@@ -63,9 +63,9 @@ class ControlCallback(ExecutionCallback):
         """Update the control, and drop waiting rows if it drains. Ray calls this often."""
         states = list((executor._topology or {}).values())
         observed = self._execution
-        if observed.control.measured and observed.control.measured_since is None:
+        if observed.control.measured_step and observed.control.measured_since is None:
             done = {_name(state.op.name, "", "") for state in states if has_results(state.op)}
-            if observed.control.measured in done:
+            if observed.control.measured_step in done:
                 observed.control.measured_since = time.monotonic()
         observed.control.on_step(busy_stages(states, observed.read, observed.write))
         if observed.control.draining or any(has_dead_actors(state.op) for state in states):

@@ -44,7 +44,7 @@ class ExecutionControl:
     """Returns whether it is known on which rows processes of this pass died."""
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
-    measured: str | None = None
+    measured_step: str | None = None
     """The step whose replicas per device are measured."""
     measured_seconds: float = 0.0
     """The pass ends this many seconds after the first results of the measured step."""

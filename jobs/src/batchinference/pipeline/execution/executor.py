@@ -53,7 +53,7 @@ from batchinference.pipeline.output.file_rewrites import (
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.output.tables import Table, schema_of_all, schema_without_rows
 from batchinference.pipeline.output.tables.keys import store_keys
-from batchinference.pipeline.output.writers import rewriting_writer_for, writer_for
+from batchinference.pipeline.output.writers.kinds import rewriting_writer_for, writer_for
 from batchinference.pipeline.steps.schema_inference import columns_after_all
 from batchinference.plan import Plan
 from batchinference.plan.stages import TASK_CPUS
@@ -75,16 +75,16 @@ class Executor:
         spec: BatchInferenceSpec,
         plan: Plan,
         prepared: PreparedPass,
-        measured: str | None = None,
+        measured_step: str | None = None,
     ) -> None:
-        """`measured` is the step, if any, whose replicas per device this pass determines."""
+        """`measured_step` is the step, if any, whose replicas per device this pass determines."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
             has_commits=lambda: prepared.job_pass.counts().read > 0,
             has_deaths=lambda: bool(deaths_of(self._run_id)),
             stop=lambda: StopRequest(self._run_id).send(),
-            measured=measured,
+            measured_step=measured_step,
             measured_seconds=plan.measured_seconds,
         )
 

@@ -86,14 +86,14 @@ class OutputFiles:
 
     def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the name and the type of each column in the data files of a table."""
-        names = self.layout.written(table.column_names)
+        names = self.layout.names_in_files(table.column_names)
         table = self.writer.converted(table.slice(0, 0).select(names))
         return [(field.name, str(field.type)) for field in table.schema]
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
         """Return the batch with a warning about each row with values that the output writes as
         null. If the job does not accept this warning, these rows become failed rows."""
-        written = batch.table.select(self.layout.written(batch.table.column_names))
+        written = batch.table.select(self.layout.names_in_files(batch.table.column_names))
         nulled = Counter(self.writer.nulled_rows(written))
         nulled.update(self.layout.null_names(batch.table))
         if not nulled:

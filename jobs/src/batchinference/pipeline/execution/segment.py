@@ -32,8 +32,8 @@ from batchinference.pipeline.execution.batch_size import (
 from batchinference.pipeline.execution.crash_isolation import CRASHED, NO_DEATHS, Isolation
 from batchinference.pipeline.execution.crash_notes import (
     nodes_of_group,
-    noted,
     predecessor_deaths,
+    storing_notes,
 )
 from batchinference.pipeline.execution.length_sorting import (
     columns_of_first_model,
@@ -123,7 +123,7 @@ class Segment:
         self, batches: Iterator[RowBatch], stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
         isolation = self.current_isolation()
-        with self._noted():
+        with self._note_context():
             if not isolation:
                 yield from run(batches, stopping)
                 return
@@ -155,10 +155,10 @@ class Segment:
         """Return whether this process replaces a dead one, so that it may die as well."""
         return bool(self.run_id) and replaces_dead_process()
 
-    def _noted(self, *, always: bool = False) -> AbstractContextManager[None]:
+    def _note_context(self, *, always: bool = False) -> AbstractContextManager[None]:
         """Return a context in which steps store notes of the rows that they compute, if needed."""
         notes = always or self.replaces_process()
-        return noted(self.run_id) if notes and self.run_id else nullcontext()
+        return storing_notes(self.run_id) if notes and self.run_id else nullcontext()
 
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
@@ -179,7 +179,7 @@ class Segment:
         """Yield the results of suspects. Meanwhile, no other thread computes, and steps store notes
         of the rows that they compute, and do not learn batch sizes."""
         exclusive = _COMPUTING.exclusive() if self.concurrent else nullcontext()
-        with exclusive, self._noted(always=True), self.load().unlearned():
+        with exclusive, self._note_context(always=True), self.load().without_learning():
             for part in parts:
                 if stopping.is_set():
                     return

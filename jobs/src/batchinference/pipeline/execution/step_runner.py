@@ -148,11 +148,11 @@ class SegmentRunner:
         yield from batches
 
     @contextmanager
-    def unlearned(self) -> Iterator[None]:
+    def without_learning(self) -> Iterator[None]:
         """While the block runs, the steps do not adapt their batch sizes and column types."""
         with ExitStack() as kept:
             for step in self._steps:
-                kept.enter_context(step.unlearned())
+                kept.enter_context(step.without_learning())
             yield
 
     def for_other_thread(self) -> SegmentRunner:
@@ -276,12 +276,14 @@ class StepRunner:
                 return
 
     @contextmanager
-    def unlearned(self) -> Iterator[None]:
+    def without_learning(self) -> Iterator[None]:
         """While the block runs, the step does not adapt its batch size and column types."""
         columns = getattr(self._transform, "result_columns", None)
         batch, self._batch = self._batch, replace(self._batch, search_limit=None, notes=[])
         try:
-            with columns.unlearned() if isinstance(columns, ResultColumns) else nullcontext():
+            with (
+                columns.without_learning() if isinstance(columns, ResultColumns) else nullcontext()
+            ):
                 yield
         finally:
             batch.notes += self._batch.notes
@@ -304,8 +306,10 @@ class StepRunner:
         """Return the results of the batch, or only of its first rows if the results are large or
         the step fails later. Raises JobFailure if it has no results, or if the process must end."""
         results = StepResults()
-        chosen = ChosenRows(self._transform.chosen(batch.table)) if self._skips_rows else ALL_ROWS
-        with self.time.measured(lambda: chosen.number(0, results.rows)), self._computing():
+        chosen = ALL_ROWS
+        if self._skips_rows:
+            chosen = ChosenRows(self._transform.rows_to_compute(batch.table))
+        with self.time.measure(lambda: chosen.number(0, results.rows)), self._computing():
             while wanted := results.rows_wanted(batch.ids, self._batch.size, chosen):
                 part = batch.table.slice(results.rows, wanted)
                 noted = batch.ids[results.rows : results.rows + wanted]
@@ -336,7 +340,7 @@ class StepRunner:
         """Add the results of a part of the batch, and return True. Return False if the part must be
         retried, possibly in smaller parts."""
         start = results.rows
-        began = time.perf_counter() - TURNS.waited
+        began = time.perf_counter() - TURNS.waited_seconds
         try:
             isolated = self._isolated(part, results.rows, ids)
         except JobFailure:
@@ -352,7 +356,7 @@ class StepRunner:
                 return False
             raise _failure(self.name, error) from error
         results.add(isolated)
-        seconds = time.perf_counter() - TURNS.waited - began
+        seconds = time.perf_counter() - TURNS.waited_seconds - began
         self._row_seconds = seconds / max(1, isolated.rows)
         if computed := chosen.number(start, results.rows):
             with self._sharing:

@@ -54,7 +54,7 @@ class StopSignal:
             raise KeyboardInterrupt
 
     @contextmanager
-    def announced(self) -> Iterator[None]:
+    def announcing_stop(self) -> Iterator[None]:
         """While the block runs, announce a stop at once if no rows were computed, because Ray may
         take long to start. A thread prints this, because a signal handler may interrupt a print."""
         thread = threading.Thread(target=self._announce, name="stop", daemon=True)
@@ -101,7 +101,7 @@ def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
     try:
-        with request.announced():
+        with request.announcing_stop():
             yield request
     finally:
         for number, handler in before.items():

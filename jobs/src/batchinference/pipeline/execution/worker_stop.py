@@ -65,7 +65,7 @@ class StopRequest:
         return False
 
     @contextmanager
-    def watched(self) -> Iterator[Event]:
+    def stop_event(self) -> Iterator[Event]:
         """Yield an event that is set soon after the request was sent. If the block does not end
         within `drain_seconds` after that, the process exits."""
         requested, ended = Event(), Event()
@@ -78,7 +78,7 @@ class StopRequest:
 
     def watched_for_ever(self) -> Event:
         """Return an event that is set soon after the request was sent. For actors, which have too
-        many calls for `watched`."""
+        many calls for `stop_event`."""
         requested = Event()
         poll = partial(self._poll, requested, Event())
         Thread(target=poll, name="stop", daemon=True).start()

@@ -19,7 +19,8 @@ from batchinference.pipeline.first_rows.gate import check_gate
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.planning import MIN_BLOCK_ROWS, MIN_BLOCKS, MIN_FILES, Sizing
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.output.writers import rows_of_file, writer_for
+from batchinference.pipeline.output.writers import rows_of_file
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.spec.gate import Gate
 from batchinference.spec.job import BatchInferenceSpec

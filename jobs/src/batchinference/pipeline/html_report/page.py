@@ -111,7 +111,7 @@ def render(data: PageData) -> str:
     return page.render(
         report=report,
         succeeded=report.state is JobState.SUCCEEDED,
-        cause=Cause.named(report.reason),
+        cause=Cause.from_name(report.reason),
         chart=rows_chart(history) if history else None,
         history=zip(history.seconds, history.rows, strict=False) if history else (),
         step_seconds=total + load,

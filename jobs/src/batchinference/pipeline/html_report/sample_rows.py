@@ -12,8 +12,9 @@ from batchinference.credentials import MASK, is_credential
 from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.errors import redact
-from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import rows_of_file, writer_for
+from batchinference.pipeline.output.tables.kinds import table_for
+from batchinference.pipeline.output.writers import rows_of_file
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.spec.write import Write, WriteFiles, WriteTable
 
 SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12

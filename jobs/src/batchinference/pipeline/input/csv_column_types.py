@@ -18,7 +18,7 @@ from batchinference.pipeline.declared_types import (
     misfit,
 )
 from batchinference.pipeline.input.csv_dialect import NULL
-from batchinference.pipeline.text_types import altered, buffers_of, inferred_type
+from batchinference.pipeline.text_types import buffers_of, inferred_type, loss_mask
 from batchinference.pipeline.type_widening import may_be_hexadecimal
 from batchinference.spec.column_types import INTEGERS, ColumnType
 
@@ -102,7 +102,7 @@ class CsvTypes:
             return texts, errors
         numbers = _with_points(_without_missing(texts), kind, self.decimal)
         values, misfits = cast_texts(numbers, kind)
-        misfits |= altered(numbers, values, sampled)
+        misfits |= loss_mask(numbers, values, sampled)
         for row in np.flatnonzero(misfits).tolist():
             value = texts[row].as_py()
             problem = json_problem(value, kind)
@@ -127,7 +127,7 @@ class CsvTypes:
             limits = pc.min_max(values).as_py()
             if max(abs(limits["min"] or 0), abs(limits["max"] or 0)) >= EXACT_INTEGERS[kind]:
                 return None
-        return None if altered(column, values, sampled).any() else values
+        return None if loss_mask(column, values, sampled).any() else values
 
 
 def _with_nulls(column: pa.BinaryArray) -> pa.ChunkedArray:

@@ -53,10 +53,10 @@ from batchinference.pipeline.input.readers import (
     DivisibleReader,
     FileStats,
     Reader,
-    reader_for,
     size_of,
     take_rows,
 )
+from batchinference.pipeline.input.readers.kinds import reader_for
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import MissingRows
 from batchinference.pipeline.storage.arrow_files import table_in
@@ -88,7 +88,7 @@ def open_input(
         return open_files(read, earlier=earlier, failing=failing)
     if isinstance(read, ReadVersioned):
         return open_versioned(read, earlier, failing)
-    from batchinference.pipeline.input.sources import open_table  # saves memory in `verify`
+    from batchinference.pipeline.input.sources.kinds import open_table  # saves memory in `verify`
 
     return open_table(read)
 
@@ -112,7 +112,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
     if isinstance(read, ReadVersioned) and spec.write.mode == "append":
-        from batchinference.pipeline.input.tables import check_additions
+        from batchinference.pipeline.input.tables.kinds import check_additions
 
         check_additions(read, cast(FileInput, source).snapshot)
     return source
@@ -194,7 +194,7 @@ def open_versioned(
     failing: Collection[str] = (),
 ) -> FileInput:
     """Return the input of a job that reads a table. Raises as `list_table` does."""
-    from batchinference.pipeline.input.tables import list_table
+    from batchinference.pipeline.input.tables.kinds import list_table
 
     snapshot = list_table(read, earlier)
     counted = bool(snapshot.stats)
@@ -216,7 +216,7 @@ def prepared(
     most `sampled` of `files` are inspected (by default as many as the reader needs), and at most as
     many of the files in `changed`."""
     if isinstance(read, ReadVersioned):
-        from batchinference.pipeline.input.tables import reader_of
+        from batchinference.pipeline.input.tables.kinds import reader_of
 
         path_columns, reader = PathColumns(), cast(Reader, reader_of(read, snapshot.version))
     else:

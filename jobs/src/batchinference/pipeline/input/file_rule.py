@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 
 from batchinference.pipeline.error_classification import is_transient
 from batchinference.pipeline.input.ignored_files import Reason
-from batchinference.pipeline.input.readers import reader_class
+from batchinference.pipeline.input.readers.kinds import reader_class
 from batchinference.pipeline.input.signatures import HEAD_BYTES, is_heif
 from batchinference.pipeline.storage.location import Location, base_name, is_hidden
 from batchinference.spec.file_extensions import HEIF_PACKAGE, extension_of

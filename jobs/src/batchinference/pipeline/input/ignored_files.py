@@ -87,7 +87,7 @@ class IgnoredFiles:
             for (extension, reason), count in counts.items()
         ]
         groups.sort(key=lambda group: (-group.count, group.extension, group.reason))
-        return cls(tuple(_bounded(groups)))
+        return cls(tuple(_first_groups(groups)))
 
     def with_similar(self, paths: Sequence[str]) -> IgnoredFiles:
         """Return a copy that counts `paths`, the result of `similar_names`, as similar files."""
@@ -169,7 +169,7 @@ def similar_names(paths: Iterable[str], known: Iterable[str] = ()) -> list[str]:
     return [path for path in unique if len(forms[normalize("NFC", path)]) > 1]
 
 
-def _bounded(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
+def _first_groups(groups: list[IgnoredGroup]) -> Iterator[IgnoredGroup]:
     """Yield the first MAX_GROUPS groups, then a group of other files and one of other markers."""
     yield from groups[:MAX_GROUPS]
     for markers in (False, True):

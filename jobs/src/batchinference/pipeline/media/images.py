@@ -317,7 +317,7 @@ class Frame:
     seconds: float | None = None
 
 
-def decoded(
+def frame_or_error(
     index: int, make_pixels: Callable[[], np.ndarray], seconds: float | None = None
 ) -> Frame | Exception:
     """Call `make_pixels`, and return a frame with the pixels and warnings, or the raised error. An
@@ -336,7 +336,7 @@ def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Except
     If a GIF file is truncated, the last item is an error. Raises an error if opening fails."""
     pages = ImagePages(content, options)
     for index, number in enumerate(pages.numbers):
-        yield decoded(index, partial(pages.pixels, number))
+        yield frame_or_error(index, partial(pages.pixels, number))
     if is_truncated_animation(content):
         yield EOFError(f"the end of the file is missing. {ACCEPT}")
 

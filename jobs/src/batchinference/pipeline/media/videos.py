@@ -19,7 +19,7 @@ from av.video.stream import VideoStream
 from PIL import Image
 
 from batchinference.pipeline.media.audio import open_media
-from batchinference.pipeline.media.images import Frame, decoded
+from batchinference.pipeline.media.images import Frame, frame_or_error
 from batchinference.pipeline.media.orientation import FrameTurn
 from batchinference.pipeline.media.pixels import in_mode, resized
 from batchinference.pipeline.media.truncated_files import truncation_error
@@ -103,7 +103,7 @@ def video_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame
         if isinstance(picture, Exception):
             yield picture
             continue
-        frame = decoded(index, partial(convert, picture), picture.time)
+        frame = frame_or_error(index, partial(convert, picture), picture.time)
         if isinstance(frame, Frame):
             frame.warnings.extend(warnings)
         yield frame

@@ -17,7 +17,7 @@ from batchinference.pipeline.commit.manifest import ManifestEntry
 from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.output.file_rewrites import put_rewritten
 from batchinference.pipeline.output.file_split import FileSplit
-from batchinference.pipeline.output.writers import writer_for
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.pipeline.storage.arrow_files import schema_in, schema_text
 from batchinference.pipeline.type_widening import agreed_types, is_complete, map_nulls
 from batchinference.spec.progress import Counts

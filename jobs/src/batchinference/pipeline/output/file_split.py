@@ -63,7 +63,7 @@ class FileSplit:
         fields = {name: field for field, names in write.column_fields.items() for name in names}
         return cls(tuple(needed) if needed else None, tuple(by), max_rows, number, fields)
 
-    def written(self, columns: list[str]) -> list[str]:
+    def names_in_files(self, columns: list[str]) -> list[str]:
         """Return the names in `columns` that files contain. Files contain no partition columns."""
         chosen = self.columns or columns
         return [name for name in chosen if name in columns and name not in self.partition_by]
@@ -80,10 +80,10 @@ class FileSplit:
         """Return an error for each row with a partition value that is too long for the name of a
         directory, and that is not in a column of the files, by row index."""
         errors: dict[int, UnwritableValue] = {}
-        columns, written = table.column_names, self.written(table.column_names)
+        columns, written = table.column_names, self.names_in_files(table.column_names)
         for name in self.partition_by if table.num_rows else ():
             if name in columns or root_of(name) not in written:
-                column = partition_column(self.chosen(table), name)
+                column = partition_column(self.columns_to_write(table), name)
                 distinct = column.unique().to_pylist()
                 problems = unwritable_items(partial(check_has_name, name), distinct)
                 wrong = {distinct[index]: error for index, error in problems.items()}
@@ -95,7 +95,8 @@ class FileSplit:
         """Raise JobFailure if names of partition columns, or of one and a column of the files,
         differ only in case. Readers that ignore case would show one column instead of both."""
         known: dict[str, str] = {}
-        for name in (*self.partition_by, *(self.written(columns) if self.partition_by else ())):
+        in_files = self.names_in_files(columns) if self.partition_by else ()
+        for name in (*self.partition_by, *in_files):
             other = known.setdefault(name.lower(), name)
             if other != name and other in self.partition_by:
                 raise JobFailure(
@@ -104,7 +105,7 @@ class FileSplit:
                 )
 
     def _split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        for directory, part in partitions(self.chosen(table), self.partition_by):
+        for directory, part in partitions(self.columns_to_write(table), self.partition_by):
             rows = part.drop_columns(list(self.partition_by))
             size = self.rows_per_file or rows.num_rows
             for start in range(0, rows.num_rows, size):
@@ -120,12 +121,12 @@ class FileSplit:
         """Yield the index of each row with a partition text that readers would read as null."""
         if not (self.partition_by and table.num_rows):
             return
-        for column in map(decoded, map(self.chosen(table).column, self.partition_by)):
+        for column in map(decoded, map(self.columns_to_write(table).column, self.partition_by)):
             if is_text(column.type):
                 same = pc.equal(column, pa.scalar(NULL_DIRECTORY, column.type))
                 yield from np.flatnonzero(pc.fill_null(same, False).to_numpy()).tolist()
 
-    def chosen(self, table: pa.Table) -> pa.Table:
+    def columns_to_write(self, table: pa.Table) -> pa.Table:
         """Return the columns to write and to partition by. Raises JobFailure if one is missing."""
         for name in self.partition_by:
             if name not in table.column_names and root_of(name) in table.column_names:

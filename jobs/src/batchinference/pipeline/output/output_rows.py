@@ -19,9 +19,10 @@ from batchinference.pipeline.commit.snapshot import Snapshot
 from batchinference.pipeline.declared_types import INT64_TEXT
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.python_rows import Row
-from batchinference.pipeline.output.tables import table_for
-from batchinference.pipeline.output.writers import rows_of_file, writer_for
+from batchinference.pipeline.output.tables.kinds import table_for
+from batchinference.pipeline.output.writers import rows_of_file
 from batchinference.pipeline.output.writers.csv import CsvWriter, with_types
+from batchinference.pipeline.output.writers.kinds import writer_for
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, schema_in
 from batchinference.pipeline.storage.location import Location, base_name
 from batchinference.pipeline.storage.partitions import partition_values

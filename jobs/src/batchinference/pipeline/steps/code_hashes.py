@@ -14,8 +14,8 @@ from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
-from batchinference.pipeline.runtimes import RUNTIMES
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import RUNTIMES
 from batchinference.pipeline.runtimes.model_files import commit_of, is_path
 from batchinference.pipeline.steps.import_path import spec_of
 from batchinference.pipeline.storage.location import Location, base_name

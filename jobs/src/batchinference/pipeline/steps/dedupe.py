@@ -73,7 +73,7 @@ class Dedupe(Transform):
             self._counts.update(reused=reused, cached=cached)
         return _merged(split_prepared(batch)[0], keys, known, failed, {*first, *equal})
 
-    def chosen(self, batch: pa.Table) -> np.ndarray:
+    def rows_to_compute(self, batch: pa.Table) -> np.ndarray:
         """Return a mask (bool) of the rows that must be computed."""
         keys = self._keys(batch)
         mask = np.zeros(len(keys), dtype=bool)

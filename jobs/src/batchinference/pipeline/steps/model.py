@@ -14,8 +14,9 @@ from batchinference.pipeline.expression import UnsuitableTypes, check_text
 from batchinference.pipeline.model_turns import OCCUPANCY, TURNS
 from batchinference.pipeline.non_finite_counts import NonFiniteOutput, non_finite_values
 from batchinference.pipeline.row_warnings import collect_warnings, warn
-from batchinference.pipeline.runtimes import Runtime, check_runtime, load_runtime
+from batchinference.pipeline.runtimes import Runtime
 from batchinference.pipeline.runtimes.device import Device
+from batchinference.pipeline.runtimes.kinds import check_runtime, load_runtime
 from batchinference.pipeline.runtimes.missing_inputs import missing_inputs, nested_inputs
 from batchinference.pipeline.runtimes.model_files import check_folder, check_source
 from batchinference.pipeline.runtimes.prompts import values_for_texts

@@ -63,7 +63,7 @@ class ResultColumns:
         self._types: dict[str, pa.DataType] = {}
 
     @contextmanager
-    def unlearned(self) -> Iterator[None]:
+    def without_learning(self) -> Iterator[None]:
         """Restore the column types after the `with` body: its few rows may have unusual types."""
         types = dict(self._types)
         try:

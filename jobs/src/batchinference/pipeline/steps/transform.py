@@ -99,7 +99,7 @@ class Transform:
         """Return notes for the report, as JSON, about the batches since the last call."""
         return ()
 
-    def chosen(self, batch: pa.Table) -> np.ndarray | None:
+    def rows_to_compute(self, batch: pa.Table) -> np.ndarray | None:
         """Return a mask (bool) of the rows that the step does not skip; None if it skips none."""
         return None
 

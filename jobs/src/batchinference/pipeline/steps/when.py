@@ -48,7 +48,7 @@ class Conditional(Transform):
         """The types of the columns that the step adds or replaces: null until a type is known. For
         user code, these are all columns of the results, because the code may replace any column."""
 
-    def chosen(self, batch: pa.Table) -> np.ndarray | None:
+    def rows_to_compute(self, batch: pa.Table) -> np.ndarray | None:
         """Return a mask (bool) of the rows for which the step runs; None if the condition cannot be
         computed. The next call of the step reports this error."""
         try:
@@ -58,7 +58,7 @@ class Conditional(Transform):
         runs: np.ndarray = mask.to_numpy()
         if not runs.any():
             return runs
-        inner = self._transform.chosen(self._input(batch).filter(mask))
+        inner = self._transform.rows_to_compute(self._input(batch).filter(mask))
         if inner is not None:
             runs = runs.copy()
             runs[runs] = inner

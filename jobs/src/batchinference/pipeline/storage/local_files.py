@@ -55,7 +55,7 @@ def read(path: str, root: str, limit: int | None = None, allowed: tuple[str, ...
 def open_regular(path: str, root: str) -> BinaryIO:
     """Open a regular file for reading and return it."""
     directory, name = os.path.split(os_path(path))
-    with _named(path):
+    with _full_path_in_errors(path):
         if root:
             with _directory(directory, root) as parent:
                 descriptor = _open(name, _READ, parent, path)
@@ -85,7 +85,7 @@ def write(
     file appears in the context `allowed`, which may raise an exception, but is entered late,
     because writing a large file takes long."""
     directory, name = os.path.split(os_path(path))
-    with _named(path), _directory(directory, root, make=True) as parent:
+    with _full_path_in_errors(path), _directory(directory, root, make=True) as parent:
         _replace(name, parent, directory, content, allowed)
 
 
@@ -130,7 +130,7 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
     Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
     with (
-        _named(path),
+        _full_path_in_errors(path),
         _directory(directory, root, make=True) as parent,
         _locked(f".{name}.lock", parent, path),
     ):
@@ -150,7 +150,7 @@ def locked(path: str, root: str) -> Iterator[None]:
     block. Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
     with ExitStack() as entered:
-        with _named(path):
+        with _full_path_in_errors(path):
             parent = entered.enter_context(_directory(directory, root, make=True))
             entered.enter_context(_locked(f".{name}.lock", parent, path))
         yield
@@ -190,7 +190,7 @@ def rename(path: str, root: str, target: str, target_root: str) -> bool:
     """Move a file to another path, and return True; False if the paths are on different disks."""
     (directory, name), (other, new) = os.path.split(os_path(path)), os.path.split(os_path(target))
     with (
-        _named(path),
+        _full_path_in_errors(path),
         _directory(directory, root) as source,
         _directory(other, target_root, make=True) as destination,
     ):
@@ -209,7 +209,11 @@ def rename(path: str, root: str, target: str, target_root: str) -> bool:
 def delete(path: str, root: str) -> None:
     """Delete a file. It is no error if the file does not exist."""
     directory, name = os.path.split(os_path(path))
-    with suppress(FileNotFoundError), _named(path), _directory(directory, root) as parent:
+    with (
+        suppress(FileNotFoundError),
+        _full_path_in_errors(path),
+        _directory(directory, root) as parent,
+    ):
         os.unlink(name, dir_fd=parent)
 
 
@@ -287,7 +291,7 @@ def _refuse_link(name: str, parent: int, path: str) -> None:
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _full_path_in_errors(path: str) -> Iterator[None]:
     """Put the whole path into errors, instead of a name relative to a descriptor."""
     try:
         yield

@@ -28,7 +28,8 @@ from batchinference.pipeline.input.input_snapshot import (
     read_own_snapshot,
 )
 from batchinference.pipeline.input.planning import with_row_counts
-from batchinference.pipeline.input.readers import FileStats, Reader, reader_for, size_of
+from batchinference.pipeline.input.readers import FileStats, Reader, size_of
+from batchinference.pipeline.input.readers.kinds import reader_for
 from batchinference.pipeline.input.readers.whole_file import WholeFileReader
 from batchinference.pipeline.row_batch import FULL_SHARE, ROW_BITS, MissingRows, unpack_ids
 from batchinference.pipeline.storage.arrow_files import table_in
@@ -179,7 +180,7 @@ def _input_rows(
     for number in snapshot.removed:  # a file that has come back is listed as a new file
         names[number] += " (removed)"
     if isinstance(read, ReadVersioned):
-        from batchinference.pipeline.input.tables import gone_files, reader_of
+        from batchinference.pipeline.input.tables.kinds import gone_files, reader_of
 
         defects = dict[int, Defect]()
         reader: Reader = reader_of(read, snapshot.version)

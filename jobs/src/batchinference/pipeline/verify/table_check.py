@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from batchinference.pipeline.commit.table_commit import table_errors_as_bad_output
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import Table, table_for
+from batchinference.pipeline.output.tables import Table
 from batchinference.pipeline.output.tables.keys import Keys, MergingTable
+from batchinference.pipeline.output.tables.kinds import table_for
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.verify.findings import Defect, Kind, Position

@@ -1,5 +1,6 @@
 """The field `schema` of a model: the JSON of its answers, and the type of the output column."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
@@ -9,11 +10,21 @@ from pydantic import Field, model_validator
 from batchinference.spec.arguments import Arguments, names_in
 from batchinference.spec.base import ColumnName, SpecModel, invalid, keyed
 from batchinference.spec.column_types import MAX_DEPTH, ColumnType, TypeText, parse_type
+from batchinference.spec.value_fixes import above_max
 
 MAX_TYPES = 1000
 """Maximum number of typed values in a schema, at any depth. References can repeat values."""
 _SHOWN = 200
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
+_NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+"""Keywords with an object whose keys are names, and whose values are schemas."""
+_VALUES = ("enum", "const", "default", "examples")
+"""Keywords whose values are no schemas."""
+_PAIRS = (
+    *itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
+    *((f"min{name}", f"max{name}") for name in ("Length", "Items", "Properties", "Contains")),
+)
+"""Keywords of a lower and of an upper bound."""
 _REFUSED = (
     *("$id", "$anchor", "$dynamicRef", "uniqueItems"),
     *("unevaluatedProperties", "unevaluatedItems"),
@@ -57,14 +68,22 @@ class AnswerField(SpecModel):
         bounded = _schema_of(parse_type(self.type)).get("type") in ("integer", "number")
         if not bounded and (self.minimum, self.maximum) != (None, None):
             raise invalid("minimum and maximum are for numbers. Remove them")
+        _check_pairs(self._bounds)
+
+    @property
+    def _bounds(self) -> dict[str, int | float]:
+        """Return `minimum` and `maximum` as in JSON Schema, without those that are not set."""
+        given = {"minimum": self.minimum, "maximum": self.maximum}
+        return {
+            name: int(bound) if bound.is_integer() else bound
+            for name, bound in given.items()
+            if bound is not None
+        }
 
     @property
     def document(self) -> dict[str, Any]:
         """Return the field as JSON Schema."""
-        schema = _schema_of(parse_type(self.type))
-        for name in ("minimum", "maximum"):
-            if (bound := getattr(self, name)) is not None:
-                schema[name] = int(bound) if bound.is_integer() else bound
+        schema = _schema_of(parse_type(self.type)) | self._bounds
         if self.description is not None:
             schema["description"] = self.description
         if self.enum:
@@ -108,6 +127,8 @@ class AnswerSchema(SpecModel):
             raise invalid("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
+            for path, part in _parts(self.json_schema, ("jsonSchema",)):
+                _check_pairs(part, f"{'.'.join(path)}: ")
             _ColumnTypes(self.json_schema).of(self.json_schema)
 
     @property
@@ -212,6 +233,41 @@ def _check_schema(schema: dict[str, Any]) -> None:
         if not _REFERENCE.fullmatch(reference) or _resolved(schema, reference) is None:
             message = f"jsonSchema: '$ref' to '{reference[:_SHOWN]}' leads nowhere"
             raise invalid(f"{message}. Use a schema in it, such as #/$defs/NAME")
+
+
+def _check_pairs(schema: Mapping[str, Any], prefix: str = "") -> None:
+    """Raise a validation error if a lower bound of a schema is above an upper one, so that no
+    answer is valid. `prefix` begins the message."""
+    for low, high in _PAIRS:
+        bounds: tuple[Any, Any] = (schema.get(low), schema.get(high))
+        if not all(map(_is_number, bounds)):
+            continue
+        lower, upper = bounds
+        if lower > upper:
+            raise invalid(prefix + above_max(lower, upper, low, high))
+        if lower == upper and "exclusive" in low + high:
+            fix = f"Set {high} above {lower}, or {low} below {upper}"
+            raise invalid(f"{prefix}no number is between {low} and {high} ({lower}). {fix}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parts(part: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield the path of each schema in a schema, and the schema."""
+    if isinstance(part, list):
+        for number, child in enumerate(part):
+            yield from _parts(child, (*path[:-1], f"{path[-1]}[{number}]"))
+    if not isinstance(part, dict):
+        return
+    yield path, part
+    for keyword, child in part.items():
+        if keyword in _NAMED_SCHEMAS and isinstance(child, dict):
+            for name, schema in child.items():
+                yield from _parts(schema, (*path, keyword, name))
+        elif keyword not in _VALUES:
+            yield from _parts(child, (*path, keyword))
 
 
 def _references(part: Any) -> Iterator[str]:

@@ -66,7 +66,8 @@ _CUT_BY_ENDPOINT = "tooLong: only the endpoint can cut texts. Use truncate to co
 _CREDENTIAL_NAMES = re.compile(
     r"(api|access|auth|subscription)[-_]?(key|token)|authorization|password|secret|sig", re.I
 )
-"""Names of fields that usually contain credentials."""
+"""Names of fields that usually contain credentials. Only the parser searches them: the API server
+has no rules for objects whose values have any type, such as `body`."""
 
 
 Url = Annotated[

@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from batchinference.spec.base import invalid
 from batchinference.spec.models.prompts import placeholders
 from batchinference.spec.problems import did_you_mean, type_name
+from batchinference.spec.value_fixes import above_max
 
 
 class Kind(NamedTuple):
@@ -124,11 +125,28 @@ HTTP_LOST = {
 }
 
 
+_PAIRS = (
+    ("min_tokens", "max_tokens"),
+    ("min_new_tokens", "max_new_tokens"),
+    ("min_length", "max_length"),
+)
+"""Names of parameters that must not be above another one, of all libraries."""
+
+
+def check_bounds(sampling: Mapping[str, Any]) -> None:
+    """Raise a validation error if a minimum is above its maximum. Values of rows are not known."""
+    for low, high in _PAIRS:
+        bounds: tuple[Any, Any] = (sampling.get(low), sampling.get(high))
+        if all(map(_WHOLE.fits, bounds)) and bounds[0] > bounds[1]:
+            raise invalid(f"sampling: {above_max(*bounds, low, high)}")
+
+
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
     """Raise a validation error for a parameter that vLLM does not have, whose value has a wrong
     type, or whose results would be lost. Errors do not show values, which may be secret."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     check_lost(sampling, lost)
+    check_bounds(sampling)
     of_rows = row_parameters(sampling)
     for name, value in sampling.items():
         if name in lost:
@@ -145,6 +163,7 @@ def check_openai(sampling: Mapping[str, Any]) -> None:
     """Raise a validation error for a parameter that an OpenAI API would ignore or refuse, or that
     replaces what the job sends. Unknown names are valid: an endpoint may have its own."""
     check_lost(sampling, HTTP_LOST)
+    check_bounds(sampling)
     for name, value in sampling.items():
         if name not in GENERATE and (snake := to_snake(name)) in GENERATE:
             raise invalid(f"sampling: the API has no parameter '{name}'. Write {snake}")

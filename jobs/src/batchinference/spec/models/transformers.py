@@ -25,7 +25,7 @@ from batchinference.spec.models.base import (
 )
 from batchinference.spec.models.generation import RequestModel
 from batchinference.spec.models.prompts import Images, Messages, Template, check_prompt
-from batchinference.spec.models.sampling import TRANSFORMERS_LOST, check_lost
+from batchinference.spec.models.sampling import TRANSFORMERS_LOST, check_bounds, check_lost
 from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 
@@ -214,6 +214,7 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
 
     def _check_prompt(self) -> None:
         check_lost(self.sampling, TRANSFORMERS_LOST)
+        check_bounds(self.sampling)
         check_prompt(self, images_suffice=True)
         if self.task == "image-text-to-text" and not self.images:
             raise invalid(f"task '{self.task}' needs 'images': which of the inputs are images")

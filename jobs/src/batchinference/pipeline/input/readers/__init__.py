@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,14 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.error_classification import is_about_the_file, raise_storage_error
-from batchinference.pipeline.errors import (
-    DOCUMENTS_EXTRA,
-    FORMATS_EXTRA,
-    BadInput,
-    Incomplete,
-    describe,
-    require_package,
-)
+from batchinference.pipeline.errors import Incomplete, describe
 from batchinference.pipeline.row_batch import RowRange
 from batchinference.pipeline.row_warnings import RowWarning
 from batchinference.pipeline.storage import arrow_files
@@ -42,7 +34,6 @@ from batchinference.text import cut
 
 if TYPE_CHECKING:
     from batchinference.pipeline.input import ReadNote
-    from batchinference.spec.read import Read
 
 CHUNK_ROWS = arrow_files.CHUNK_ROWS
 """Number of rows per table that a reader yields, if it can choose."""
@@ -388,36 +379,3 @@ def take_rows(rows: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
     while rows > 0 and (chunk := next(chunks, None)) is not None:
         yield slice_chunk(chunk, 0, rows)
         rows -= size_of(chunk)
-
-
-READERS = {
-    "images": ("images", "ImageReader"),
-    "parquet": ("parquet", "ParquetReader"),
-    "json": ("json", "JsonReader"),
-    "openaiBatch": ("openai_batch", "OpenaiBatchReader"),
-    "csv": ("csv", "CsvReader"),
-    "text": ("text", "TextReader"),
-    "binary": ("whole_file", "BinaryReader"),
-    "numpy": ("numpy", "NumpyReader"),
-    "audio": ("whole_file", "AudioReader", "soundfile", "av"),
-    "video": ("video", "VideoReader", "av"),
-    "webdataset": ("webdataset", "WebdatasetReader"),
-    "manifest": ("url_manifest", "UrlManifestReader"),
-    "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
-}
-"""By format: the name of a module of this package, the name of the reader class in the module, and
-the libraries that the reader needs. A module is imported when it is needed."""
-
-
-def reader_class(file_format: str) -> type[Reader]:
-    """Return the reader class of a format. Raises BadInput if a package is missing."""
-    module, name, *libraries = READERS[file_format]
-    extra = DOCUMENTS_EXTRA if file_format == "documents" else FORMATS_EXTRA
-    for library in libraries:
-        require_package(f"the format '{file_format}'", library, extra, BadInput)
-    return cast(type[Reader], getattr(importlib.import_module(f"{__name__}.{module}"), name))
-
-
-def reader_for(read: Read) -> Reader:
-    """Return the reader for a read configuration. Raises BadInput if a package is missing."""
-    return reader_class(read.format).of(read.options)

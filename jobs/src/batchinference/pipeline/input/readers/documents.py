@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from batchinference.pipeline.input.documents import Document, Element, Page, open_document
+from batchinference.pipeline.input.documents import Document, Element, Page
+from batchinference.pipeline.input.documents.kinds import open_document
 from batchinference.pipeline.input.readers import BadRow, Chunk, Reader, grouped, or_bad
 from batchinference.pipeline.input.readers.text_lines import TOO_LARGE
 from batchinference.pipeline.input.signatures import is_document

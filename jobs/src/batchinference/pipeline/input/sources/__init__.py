@@ -6,24 +6,17 @@ job resumes unless the version has changed. Without a version, each attempt star
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.commit.manifest import digest
-from batchinference.pipeline.errors import (
-    FORMATS_EXTRA,
-    BadInput,
-    JobFailure,
-    describe,
-    require_package,
-)
+from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.input import NO_ENDS, JobInput, ReadNote, ReadRows, RowCount, batch_of
 from batchinference.pipeline.input.ignored_files import NONE_IGNORED, IgnoredFiles
 from batchinference.pipeline.input.input_snapshot import as_parquet
@@ -38,7 +31,6 @@ from batchinference.pipeline.row_batch import (
 )
 from batchinference.pipeline.storage.arrow_files import refuse_pickles
 from batchinference.pipeline.storage.location import Location
-from batchinference.spec.read import Read
 
 ReadBlocks: TypeAlias = Callable[[], Iterable[Any]]
 """Returns the rows of a part as blocks of Ray."""
@@ -154,15 +146,3 @@ class ReadPart:
             raise
         except Exception as error:  # noqa: BLE001 - each library has its own errors
             raise JobFailure(f"{self.label} cannot be read: {self.explain(error)}") from None
-
-
-LIBRARIES = {"sql": "sqlalchemy", "huggingface": "datasets", "lance": "lance"}
-"""The library that a source needs, by format. The module of a source has the name of its format."""
-
-
-def open_table(read: Read) -> TableInput:
-    """Return the source as an input. Raises BadInput with the name of the incorrect field."""
-    if library := LIBRARIES.get(read.format):
-        require_package(f"the format '{read.format}'", library, FORMATS_EXTRA, BadInput)
-    module = importlib.import_module(f"{__name__}.{read.format}")
-    return cast(TableInput, module.open_source(read))

@@ -110,7 +110,7 @@ class IcebergFiles:
         known = snapshot.parent_snapshot_id
         parent = None if known is None else self.metadata.snapshot_by_id(known)
         if known is not None and parent is None:
-            raise expired(known)
+            raise expired_changes(known)
         manifests = [each.manifests(self.io) if each else [] for each in (parent, snapshot)]
         before, after = self._changed_tasks(*manifests)
         old, new = self._live(before), self._live(after)
@@ -217,14 +217,14 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
     if later and later[-1].parent_snapshot_id == last:  # only `last` itself has expired
         return later[::-1]
     if metadata.snapshot_by_id(last) is None:
-        raise expired(last)
+        raise expired_changes(last)
     raise BadInput(
         f"read.table: the output has the rows of snapshot {last}, which is not an ancestor of the "
         f"latest snapshot: the table was rolled back. {START_OVER}"
     )
 
 
-def expired(snapshot: int) -> BadInput:
+def expired_changes(snapshot: int) -> BadInput:
     """Return the error for changes after `snapshot` that are needed and cannot be computed."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "

@@ -12,11 +12,10 @@ that a delayed driver cannot commit the rows again."""
 
 from __future__ import annotations
 
-import importlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -28,12 +27,7 @@ from batchinference.pipeline.commit.table_commit import (
     has_rows_error,
     table_errors_as_bad_output,
 )
-from batchinference.pipeline.errors import (
-    DATABASES_EXTRA,
-    FORMATS_EXTRA,
-    BadOutput,
-    require_package,
-)
+from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_rewrites import unchanged_content
 from batchinference.pipeline.output.file_split import FileSplit, partitions
 from batchinference.pipeline.output.writers import Writer
@@ -50,7 +44,7 @@ from batchinference.pipeline.type_widening import (
 )
 
 if TYPE_CHECKING:
-    from batchinference.spec.write import Write, WriteTable
+    from batchinference.spec.write import WriteTable
 
 Row = dict[str, Any]
 
@@ -90,14 +84,14 @@ class Table(Writer, CommittedTable):
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
             rows = pa.table(converted.columns, schema=optional)
-            return cast_to(rows, self.expected(rows.column_names))
+            return cast_to(rows, self.table_schema(rows.column_names))
         except TypeMismatch as error:
             raise BadOutput(
                 f"write: column '{error.column}' is {error.other} in the table, and {error.one} in "
                 f"the rows ({error.error}). Give the column one type in a step"
             ) from None
 
-    def expected(self, names: Sequence[str]) -> pa.Schema:
+    def table_schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the columns to which `converted` casts rows with the columns `names`: by default,
         all columns of the existing table."""
         return self.types or pa.schema([])
@@ -115,7 +109,7 @@ class Table(Writer, CommittedTable):
         for error in self.unwritable(table).values():
             raise error
         layout = FileSplit(partition_by=self.file_partitions)
-        rows = layout.chosen(self.converted(table))
+        rows = layout.columns_to_write(self.converted(table))
         self._check_with_earlier(rows.schema)
         for _, partition in partitions(rows, self.file_partitions):
             yield ".parquet", self.parquet.write([partition])
@@ -355,29 +349,3 @@ def _common(kind: pa.DataType) -> pa.DataType:
     if types.is_struct(kind):
         return pa.struct([field.with_type(_common(field.type)) for field in kind])
     return pa.list_(_common(kind.value_type)) if is_list(kind) else _COMMON.get(kind, kind)
-
-
-TABLES = {
-    "lance": ("LanceTable", "lance"),
-    "delta": ("DeltaLakeTable", "deltalake"),
-    "iceberg": ("IcebergTable", "pyiceberg"),
-    "sql": ("SqlTable", "sqlalchemy"),
-    "qdrant": ("QdrantTable", "qdrant_client"),
-    "opensearch": ("OpensearchTable", "opensearchpy"),
-}
-"""The class of each format, and the library that it imports. The module has the name of the format,
-and is imported when it is needed."""
-
-
-def table_for(write: WriteTable) -> Table:
-    """Return the table that a job writes. Raises BadOutput if its library is not installed."""
-    name, library = TABLES[write.format]
-    extra = DATABASES_EXTRA if write.format in ("qdrant", "opensearch") else FORMATS_EXTRA
-    require_package(f"the format '{write.format}'", library, extra, BadOutput)
-    module = importlib.import_module(f"{__name__}.{write.format}")
-    return cast(Table, getattr(module, name)(write))
-
-
-def table_or_none(write: Write) -> Table | None:
-    """Return the table that a job writes, or None if it writes files."""
-    return table_for(write) if write.format in TABLES else None  # type: ignore[arg-type]

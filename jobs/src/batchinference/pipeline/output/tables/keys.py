@@ -45,10 +45,10 @@ class MergingTable(Table):
     def file_partitions(self) -> tuple[str, ...]:
         return () if self.key else self.partition_by
 
-    def expected(self, names: Sequence[str]) -> pa.Schema:
+    def table_schema(self, names: Sequence[str]) -> pa.Schema:
         """Return the columns of the table that rows with the columns `names` must have. With a key,
         these are only columns in `names`, because a merge keeps the other columns of a row."""
-        types = super().expected(names)
+        types = super().table_schema(names)
         return pa.schema([field for field in types if not self.key or field.name in names])
 
     def files(self, table: pa.Table) -> Iterator[tuple[str, memoryview]]:

@@ -51,7 +51,7 @@ class OpensearchTable(UpsertTable):
 
     def find_vectors(self, client: OpenSearch) -> Vectors | None:
         try:
-            mapping = self.retried(client.indices.get_mapping, index=self.name)
+            mapping = self.call_with_retries(client.indices.get_mapping, index=self.name)
         except NotFoundError:
             return None
         if (column := self._write.vector_column) is None:
@@ -67,7 +67,7 @@ class OpensearchTable(UpsertTable):
         return Vectors(column, field["dimension"], _NAMES.get(space, space))
 
     def create(self, client: OpenSearch, name: str, vectors: Vectors | None) -> None:
-        if self.retried(client.indices.exists, index=name):
+        if self.call_with_retries(client.indices.exists, index=name):
             return
         body: Row = {}
         if vectors is not None:
@@ -77,7 +77,7 @@ class OpensearchTable(UpsertTable):
             mappings = {"properties": {vectors.column: field}}
             body = {"settings": {"index.knn": True}, "mappings": mappings}
         try:
-            self.retried(client.indices.create, index=name, body=body)
+            self.call_with_retries(client.indices.create, index=name, body=body)
         except RequestError as error:
             if error.error != "resource_already_exists_exception":
                 raise
@@ -115,25 +115,29 @@ class OpensearchTable(UpsertTable):
         commit are of another writer. Documents in MARKS have no other writers."""
         if not ids or name == MARKS:
             return set(ids)
-        answer = self.retried(client.mget, index=name, body={"ids": list(ids)}, _source=False)
+        answer = self.call_with_retries(
+            client.mget, index=name, body={"ids": list(ids)}, _source=False
+        )
         last = self.last_version(client)
         return {one["_id"] for one in answer["docs"] if one.get("_version", 0) <= last}
 
     def rows_of(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         body = {"ids": list(ids)}
-        answer = self.retried(client.mget, index=name, body=body, _source_includes=FIELDS)
+        answer = self.call_with_retries(client.mget, index=name, body=body, _source_includes=FIELDS)
         return {one["_id"]: one["_source"] for one in answer["docs"] if one.get("found")}
 
     def sample(self, client: OpenSearch, count: int) -> list[Row]:
         if count > MAX_HITS:
-            hits = self.retried(lambda: list(islice(scan(client, index=self.name), count)))
+            hits = self.call_with_retries(
+                lambda: list(islice(scan(client, index=self.name), count))
+            )
         else:
-            answer = self.retried(client.search, index=self.name, body={"size": count})
+            answer = self.call_with_retries(client.search, index=self.name, body={"size": count})
             hits = answer["hits"]["hits"]
         return [dict(hit["_source"]) for hit in hits]
 
     def make_searchable(self, client: OpenSearch) -> None:
-        self.retried(client.indices.refresh, index=self.name)
+        self.call_with_retries(client.indices.refresh, index=self.name)
 
 
 def _cause(result: Row) -> str:

@@ -56,7 +56,7 @@ class QdrantTable(UpsertTable):
             url=self.server_url(), api_key=key, timeout=TIMEOUT, check_compatibility=False
         )
         with closing(client):
-            actual = self.retried(client.info).version
+            actual = self.call_with_retries(client.info).version
             if Version(actual) < OLDEST:
                 raise BadOutput(
                     f"write: Qdrant {actual} cannot refuse the rows of a delayed job. Update it to "
@@ -74,9 +74,9 @@ class QdrantTable(UpsertTable):
         return None
 
     def find_vectors(self, client: QdrantClient) -> Vectors | None:
-        if not self.retried(client.collection_exists, self.name):
+        if not self.call_with_retries(client.collection_exists, self.name):
             return None
-        vectors = self.retried(client.get_collection, self.name).config.params.vectors
+        vectors = self.call_with_retries(client.get_collection, self.name).config.params.vectors
         column, self._named = self._write.vector_column, isinstance(vectors, dict)
         one = vectors.get(column) if self._named else vectors
         if one is None or one.multivector_config is not None:
@@ -91,12 +91,13 @@ class QdrantTable(UpsertTable):
         if vectors is not None:
             distance = _DISTANCES[vectors.distance]
             config = models.VectorParams(size=vectors.dimensions, distance=distance)
-        if self.retried(client.collection_exists, name):
+        if self.call_with_retries(client.collection_exists, name):
             return
         try:
             self.request(client.create_collection, name, vectors_config=config)
         except (TransientError, UnexpectedResponse):
-            if not self.retried(client.collection_exists, name):  # another job may have created it
+            # another job may have created it
+            if not self.call_with_retries(client.collection_exists, name):
                 raise
 
     def id_of(self, key: tuple[Any, ...]) -> int | str:
@@ -131,7 +132,7 @@ class QdrantTable(UpsertTable):
 
     def rows_of(self, client: QdrantClient, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
         try:
-            points = self.retried(client.retrieve, name, list(ids), with_payload=FIELDS)
+            points = self.call_with_retries(client.retrieve, name, list(ids), with_payload=FIELDS)
         except UnexpectedResponse as error:
             if error.status_code == 404:
                 return {}
@@ -139,7 +140,7 @@ class QdrantTable(UpsertTable):
         return {record.id: record.payload or {} for record in points}
 
     def sample(self, client: QdrantClient, count: int) -> list[Row]:
-        points, _ = self.retried(client.scroll, self.name, limit=count, with_vectors=True)
+        points, _ = self.call_with_retries(client.scroll, self.name, limit=count, with_vectors=True)
         rows = [{**(one.payload or {}), self._write.vector_column: one.vector} for one in points]
         return [{name: row[name] for name in row if name != VERSION} for row in rows]
 

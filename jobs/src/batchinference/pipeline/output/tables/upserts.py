@@ -122,7 +122,7 @@ class UpsertTable(MergingTable):
                 raise
             raise again from None
 
-    def retried(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    def call_with_retries(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the answer to a request, and retry it if necessary."""
         return HTTP.call(lambda: self.request(call, *arguments, **options))
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pyarrow as pa
-from pydantic.alias_generators import to_snake
 
 from batchinference.pipeline.arrow import tensors_to_lists
 from batchinference.pipeline.commit.manifest import Content
 from batchinference.pipeline.errors import UnwritableValue
 from batchinference.pipeline.output.python_rows import DAMAGE, Row, unreadable
 from batchinference.pipeline.storage.location import Location
-
-if TYPE_CHECKING:
-    from batchinference.spec.write import Write
 
 
 class Writer(ABC):
@@ -78,30 +73,6 @@ class RewritingWriter(FileWriter):
         """Return the content of a file with the rows of tables from `read` that have one schema.
 
         Takes one table at a time, so that `tables` can be read while the file is written."""
-
-
-WRITERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "parquet": ("ParquetWriter", ("compression",)),
-    "json": ("JsonWriter", ("compression",)),
-    "openaiBatch": ("OpenaiBatchWriter", ("custom_id_column", "response_column")),
-    "csv": ("CsvWriter", ("compression", "delimiter")),
-    "webdataset": ("WebdatasetWriter", ("key_column",)),
-}
-"""The class for each output format, and the fields of the spec that its constructor takes. The
-module of the class has the name of the format in snake case, and is imported on first use."""
-
-
-def writer_for(write: Write) -> FileWriter:
-    """Return the writer for a format of files, with its options."""
-    name, fields = WRITERS[write.format]
-    module = importlib.import_module(f"{__name__}.{to_snake(write.format)}")
-    return cast(FileWriter, getattr(module, name)(*(getattr(write, field) for field in fields)))
-
-
-def rewriting_writer_for(write: Write) -> RewritingWriter | None:
-    """Return the writer of an output; None if the writer cannot rewrite files."""
-    writer = writer_for(write) if write.format in WRITERS else None
-    return writer if isinstance(writer, RewritingWriter) else None
 
 
 def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:

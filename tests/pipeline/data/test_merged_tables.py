@@ -18,7 +18,7 @@ from sqlalchemy.dialects import mysql
 
 from batchinference.pipeline.commit.table_commit import Fence
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.output.tables import sql
+from batchinference.pipeline.output.tables import sql, sql_types
 from batchinference.pipeline.output.tables.keys import Keys
 from plugins.messages import Messages
 from support.inputs.delta_vectors import delete_positions, enable_vectors, live_adds
@@ -336,6 +336,37 @@ def test_value_that_a_database_would_change_is_refused(target: TableTarget, kind
     target.execute(f"CREATE TABLE rows (id BIGINT PRIMARY KEY, n {kind})")
     with pytest.raises(BadOutput, match="'n'"):
         target.open(rows_with(1, n=UNFIT[kind]))
+
+
+@pytest.mark.parametrize("kind", ["NUMERIC", "NUMERIC(20,0)"])
+def test_integer_that_sqlite_would_store_as_a_float_is_refused(tmp_path: Path, kind: str) -> None:
+    target = merging("sqlite", tmp_path)
+    target.execute(f"CREATE TABLE rows (id BIGINT PRIMARY KEY, n {kind})")
+    with pytest.raises(BadOutput, match="'n'"):
+        target.run(rows_with(1, n=[2**53 + 1]))
+    assert target.run(rows_with(1, n=[2**53]))
+    assert target.rows() == [{"id": 1, "n": 2**53}]
+
+
+def test_null_for_which_the_database_would_generate_a_number_is_refused(
+    tmp_path: Path, messages: Messages
+) -> None:
+    target = merging("sqlite", tmp_path)
+    target.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT)")
+    rows = {"id": pa.array([7, None], pa.int64()), "text": ["a", "b"]}
+    with messages.raises(BadOutput):
+        target.run(pa.table(rows), mode="append", key=None)
+    del rows["id"]
+    assert target.run(pa.table(rows), mode="append", key=None, name="another")
+    assert target.rows() == [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
+
+
+def test_zero_for_which_mysql_would_generate_a_number_is_refused() -> None:
+    existing = sa.Table("rows", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    rows = pa.table({"id": [0, 1]})
+    sql_types.check_generated(rows, existing, "sqlite")
+    with pytest.raises(BadOutput, match="a row has 0 there"):
+        sql_types.check_generated(rows, existing, "mysql")
 
 
 @pytest.mark.parametrize("target", ["postgresql"], indirect=True)

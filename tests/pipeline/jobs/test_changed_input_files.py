@@ -147,6 +147,16 @@ def test_deleted_file_that_comes_back_is_a_new_file(tmp_path: Path) -> None:
     assert texts(tmp_path) == ["a 1", "b 1"]
 
 
+def test_file_that_comes_back_and_is_deleted_again_was_not_read_twice(tmp_path: Path) -> None:
+    put(tmp_path, a=["a 1"])
+    for _ in range(2):
+        put(tmp_path, b=["b 1"])
+        night(nightly(tmp_path))
+        delete(tmp_path, "b")
+        night(nightly(tmp_path))
+    assert texts(tmp_path) == ["a 1"]
+
+
 def test_rows_of_a_deleted_file_stay_by_default(tmp_path: Path) -> None:
     put(tmp_path, a=["a 1"], b=["b 1"])
     night(nightly(tmp_path))

@@ -8,11 +8,13 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from batchinference.pipeline.commit.job_pass import JobPass, start_file
+from batchinference.pipeline.commit.lease import Lease
 from batchinference.pipeline.commit.manifest import digest
 from batchinference.pipeline.commit.output_paths import Layout
 from batchinference.pipeline.commit.output_state import Request, TableState, load_state
@@ -99,6 +101,33 @@ def test_storage_error_after_the_completion_marker_is_no_failure(
     monkeypatch.setattr(JobPass, "check_lease", Mock(side_effect=[*[None] * 3, OSError("busy")]))
     job_pass.mark_complete(start_in(job_pass), succeeded_report(layout.output.uri))
     assert job_pass.lease.has_completed(layout)
+
+
+def test_lost_answer_to_the_write_of_the_completion_marker_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of a failure would replace the one of the complete output, for `verify`, too."""
+    layout = layout_of(tmp_path / "out")
+    job_pass = opened(layout)
+    write = Lease.write_success_marker
+
+    def lost(self: Lease, *arguments: Any) -> None:
+        write(self, *arguments)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(Lease, "write_success_marker", lost)
+    job_pass.mark_complete(start_in(job_pass), succeeded_report(layout.output.uri))
+    assert job_pass.lease.has_completed(layout)
+
+
+def test_completion_marker_that_cannot_be_written_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = layout_of(tmp_path / "out")
+    job_pass = opened(layout)
+    monkeypatch.setattr(Lease, "write_success_marker", Mock(side_effect=OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        job_pass.mark_complete(start_in(job_pass), succeeded_report(layout.output.uri))
 
 
 MODES = pytest.mark.parametrize("mode", ["error", "overwrite"])

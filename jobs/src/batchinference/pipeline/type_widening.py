@@ -139,7 +139,7 @@ def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the table with the columns and types of `schema`, and then its further columns.
     Missing columns become null. Raises TypeMismatch if values do not fit the types, and for a cast
-    of bytes to texts or of texts to bytes."""
+    between bytes and texts, or between booleans and numbers."""
     columns = {field.name: _cast(table, field) for field in schema}
     others = [field for field in table.schema if field.name not in columns]
     arrays = [*columns.values(), *(table.column(field.name) for field in others)]
@@ -151,7 +151,7 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
     column = table.column(field.name)
     try:
-        _check_bytes(column.type, field.type)
+        _check_kinds(column.type, field.type)
         if kinds.is_dictionary(field.type):  # Arrow casts only texts to a dictionary
             values = exact_cast(column, field.type.value_type)
             return values.dictionary_encode().cast(field.type)
@@ -496,21 +496,26 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
     return pa.ListArray.from_arrays(maps.offsets, getattr(maps, part)).flatten()
 
 
-def _check_bytes(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise ArrowInvalid for a cast of bytes to texts or of texts to bytes, at any depth. Arrow
-    allows it for bytes that are valid UTF-8, but nobody has said that they are a text."""
+def _check_kinds(source: pa.DataType, target: pa.DataType) -> None:
+    """Raise ArrowInvalid for a cast between bytes and texts, or between booleans and numbers, at
+    any depth. Arrow allows it for bytes that are valid UTF-8, but nobody has said that they are a
+    text, and for the numbers 0 and 1."""
     source, target = plain_type(source), plain_type(target)
     if is_bytes(source) and is_text(target):
         raise pa.ArrowInvalid("bytes are no text. Decode them in a step")
     if is_text(source) and is_bytes(target):
         raise pa.ArrowInvalid("a text is no bytes. Encode it in a step")
+    if (kinds.is_boolean(source) and is_number(target)) or (
+        is_number(source) and kinds.is_boolean(target)
+    ):
+        raise pa.ArrowInvalid("a boolean is no number. Convert it in a step")
     if kinds.is_struct(source) and kinds.is_struct(target):
         names = [name for name in source.names if target.get_field_index(name) >= 0]
         pairs = [(source.field(name).type, target.field(name).type) for name in names]
     else:
         pairs = list(zip(_inner_types(source), _inner_types(target), strict=False))
     for pair in pairs:
-        _check_bytes(*pair)
+        _check_kinds(*pair)
 
 
 def _inner_types(kind: pa.DataType) -> list[pa.DataType]:

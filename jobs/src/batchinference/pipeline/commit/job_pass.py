@@ -248,7 +248,11 @@ class JobPass:
         """Write the final snapshot, the report and the completion marker, and then delete staged
         files. Raises BadOutput if another run has taken over the output."""
         self._write_final_state(final, report)
-        self.lease.write_success_marker(self.layout, self.guard)
+        try:
+            self.lease.write_success_marker(self.layout, self.guard)
+        except OSError:  # also if the marker was written, and only the answer was lost
+            if not self.lease.has_completed(self.layout):
+                raise
         with suppress(OSError):  # the output is complete
             self.delete_staged_files()
 

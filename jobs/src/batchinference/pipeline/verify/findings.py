@@ -202,7 +202,7 @@ class JobReport:
     layout: Layout | None = None
     """None if the state is damaged, or if a run has only claimed the output."""
     names: Sequence[str] = ()
-    """The names of the input files."""
+    """The names of the input files whose rows were not removed."""
     warnings: Sequence[WarningCount] = ()
 
     @property

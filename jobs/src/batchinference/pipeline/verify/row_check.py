@@ -150,6 +150,13 @@ class InputRows:
     """How many files were counted again. For other files, `sizes` has the counts of the job."""
     defects: list[Defect] = field(default_factory=list)
     ignored: IgnoredFiles = NONE_IGNORED
+    removed: frozenset[int] = frozenset()
+    """The numbers of the files that are gone and whose rows were removed."""
+
+    @property
+    def kept_names(self) -> list[str]:
+        """The names of the files whose rows were not removed."""
+        return [name for number, name in enumerate(self.names) if number not in self.removed]
 
     def name(self, number: int) -> str:
         """Return the name of a file, or a text that says that the input does not have this file."""
@@ -164,7 +171,7 @@ def input_rows(job: StoredJob, committed: Snapshot, listed: Lister, *, quick: bo
     job_pass = JobPass(job.layout, job.lease)
     snapshot, _ = read_own_snapshot(job_pass, job.storage_of_input, committed.input)
     rows = _input_rows(job, committed, snapshot, listed, quick=quick)
-    return replace(rows, ignored=snapshot.ignored)
+    return replace(rows, ignored=snapshot.ignored, removed=snapshot.removed)
 
 
 def _input_rows(

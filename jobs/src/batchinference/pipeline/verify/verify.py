@@ -246,7 +246,7 @@ class JobCheck:
             findings=findings_of(self._defects()),
             unproven=list(self._unproven()),
             layout=self.job.layout,
-            names=self.input.names if is_files else (),
+            names=self.input.kept_names if is_files else (),
             warnings=self.input.ignored.warnings() + warnings,
         )
 

@@ -26,7 +26,12 @@ from batchinference.pipeline.errors import (
 from batchinference.pipeline.non_finite_counts import non_finite_values
 from batchinference.pipeline.output.tables import Row, check_case, check_columns
 from batchinference.pipeline.output.tables.keys import MergingTable
-from batchinference.pipeline.output.tables.sql_types import check_keys, check_required, check_values
+from batchinference.pipeline.output.tables.sql_types import (
+    check_generated,
+    check_keys,
+    check_required,
+    check_values,
+)
 from batchinference.pipeline.output.tables.vectors import Vectors, vectors_of
 from batchinference.pipeline.output.writers.parquet import storable
 from batchinference.pipeline.storage.arrow_files import batches_in
@@ -86,6 +91,8 @@ class SqlTable(MergingTable):
         table = _portable(table, types)
         check_keys(table.schema, types, self.key, self._dialect)
         check_values(table, types, self._dialect, new=existing is None)
+        if existing is not None:
+            check_generated(table, existing, self._dialect)
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:

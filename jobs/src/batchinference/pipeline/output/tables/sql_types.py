@@ -12,7 +12,13 @@ from pyarrow import types as kinds
 from sqlalchemy.dialects import postgresql
 
 from batchinference.pipeline.errors import BadOutput
-from batchinference.pipeline.type_widening import exact_cast, is_bytes, is_text, plain_type
+from batchinference.pipeline.type_widening import (
+    exact_cast,
+    is_bytes,
+    is_number,
+    is_text,
+    plain_type,
+)
 
 SqlTypes = Mapping[str, Any]
 """The SQLAlchemy types of the columns of a table, by column."""
@@ -66,6 +72,22 @@ def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> No
             )
 
 
+def check_generated(rows: pa.Table, existing: sa.Table, dialect: str) -> None:
+    """Raise BadOutput if the database would store a number of its own in place of a null, or in
+    MySQL of a zero."""
+    column = None if dialect == "postgresql" else existing.autoincrement_column
+    if column is None or column.name not in rows.column_names:
+        return
+    values = rows.column(column.name)
+    has_zero = dialect in ("mysql", "mariadb") and pc.any(pc.equal(values, 0)).as_py()
+    if values.null_count or has_zero:
+        raise BadOutput(
+            f"write.columns: the table '{existing.fullname}' generates a number for a row without "
+            f"'{column.name}', and a row has {'0' if has_zero else 'null'} there. Leave out the "
+            "column, or give each row a number in a step"
+        )
+
+
 def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
     """Raise ArrowException if a column of type `stored` would change a value."""
     kind = column.type
@@ -82,8 +104,8 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
         if kinds.is_date(wanted):
             _require(kinds.is_date(kind), "it has dates only")
         exact_cast(column, wanted)
-        if kinds.is_decimal(kind) and dialect == "sqlite":
-            exact_cast(column, pa.float64())  # SQLite stores decimals as floats
+    if dialect == "sqlite" and isinstance(stored, sa.Numeric) and is_number(kind):
+        exact_cast(column, pa.float64())  # SQLAlchemy stores numbers as floats in such a column
 
 
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:

@@ -144,8 +144,8 @@ class JobView(ResourceView):
         return self.names(attempt_number(self.status) + 1)
 
     def has_attempt(self, ray_job: str, last: int) -> bool:
-        """Return whether a RayJob has the name of one of the attempts 1 to `last`. The names are not
-        listed, because a user who may write the status can set any number of attempts."""
+        """Return whether a RayJob has the name of one of the attempts 1 to `last`. No list of names
+        is made, because a user who may write the status can set any number of attempts."""
         number = ray_job.removeprefix(f"{self.name}-")
         if not number.isdecimal() or self.names(int(number)).ray_job != ray_job:
             return False

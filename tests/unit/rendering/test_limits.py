@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchinference.rendering import DEVICES_LABEL, with_platform_defaults
-from batchinference.rendering.limits import MAX_FILES_BYTES, check_files, check_limits
+from batchinference.rendering.limits import check_limits
 from batchinference.spec import BatchInference, SpecError
 from batchinference.spec.cluster import Cluster, Limits, lower_limits
 from plugins.messages import Messages
@@ -40,15 +40,6 @@ def test_job_that_is_too_large_for_the_api_server_is_refused() -> None:
     """The API server would answer as if it was down, and each retry would get the same answer."""
     assert "too large" in refused(job(steps=STEPS, cluster={"env": LONG}))
     assert render(job(steps=STEPS[:2], cluster={"env": LONG}))
-
-
-def test_job_whose_files_are_too_large_for_a_config_map_is_refused() -> None:
-    """The API server would refuse the ConfigMap, and the job would wait for ever."""
-    step = {"python": {"callable": "a:b", "callArgs": {"texts": "a" * 60_000}}}
-    steps = [{"name": f"s{number}", **step} for number in range(20)]
-    assert "spec: the job is too large" in refused(job(steps=steps))
-    assert [*check_files({"job.yaml": "a" * MAX_FILES_BYTES})] == []
-    assert render(job(steps=steps[:8]))
 
 
 def test_job_at_its_limits_is_accepted() -> None:

@@ -1,12 +1,11 @@
-"""Checks that the objects of an attempt are not too large, and cannot grow beyond the limits of a
-job.
+"""Checks that a RayCluster is not too large, and cannot grow beyond the limits of a job.
 
 A job above a limit is refused. Its groups are not reduced, because the operator cannot know which
 groups to reduce, and the job would be slower than its file implies.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from batchinference.plan import CPU_GROUP
@@ -22,20 +21,6 @@ MAX_CLUSTER_BYTES = 384 << 10
 """Maximum size of the spec of a RayCluster as JSON. The operator reads RayJobs whose spec is
 smaller than 512 KiB. etcd stores objects of at most 1.5 MiB. An object also has managed fields,
 which are about as large as the spec."""
-
-MAX_FILES_BYTES = 1 << 20
-"""Maximum size of the files of an attempt together: the limit of Kubernetes for a ConfigMap."""
-
-
-def check_files(files: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a problem if a ConfigMap cannot have the job file and the plan of an attempt."""
-    size = sum(len(file.encode()) for file in files.values())
-    if size > MAX_FILES_BYTES:
-        message = (
-            f"the job is too large ({-(-size >> 10)} KiB with its plan, at most "
-            f"{MAX_FILES_BYTES >> 10} KiB). Move long values of steps into files"
-        )
-        yield Problem("spec", message)
 
 
 def check_size(ray_cluster: dict[str, Any]) -> Iterator[Problem]:

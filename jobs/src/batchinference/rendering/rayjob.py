@@ -21,7 +21,7 @@ from batchinference.rendering.kueue import (
     queue_labels,
     scaling_groups,
 )
-from batchinference.rendering.limits import check_files, check_limits, check_size, limit_disk_space
+from batchinference.rendering.limits import check_limits, check_size, limit_disk_space
 from batchinference.rendering.names import (
     ATTEMPT_LABEL,
     CHOICE,
@@ -156,7 +156,6 @@ def attempt_objects(
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(all_choices.spec, plan.groups))
     files = {JOB_FILE: job_file(job, names.uid), PLAN_FILE: serialize_plan(plan)}
-    raise_for_problems(check_files(files))
     own = ray_cluster(job, names, files, plan)
     limit_disk_space(own, platform.limits.ephemeral_storage)
     cluster = patched(own, platform.patches)

@@ -9,7 +9,7 @@ from support.documents.yaml_files import read_yaml
 
 Object = dict[str, Any]
 
-NAMESPACES = ["a", "b"]
+NAMESPACES = ["a", "b", "789"]
 """Namespaces that these values name, and that must exist."""
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 KUBERAY = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kuberay"}}}

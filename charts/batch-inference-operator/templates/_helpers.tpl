@@ -13,8 +13,8 @@
 {{- end -}}
 
 {{- define "bi.selector" -}}
-app.kubernetes.io/name: {{ include "bi.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "bi.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "bi.labels" -}}
@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* Labels of the pod of `helm test`, which no Service, PodDisruptionBudget or Deployment may select. */}}
 {{- define "bi.testSelector" -}}
 app.kubernetes.io/name: {{ include "bi.name" . | trunc 58 | trimSuffix "-" }}-test
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "bi.testLabels" -}}
@@ -67,7 +67,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{/* Labels of the pods of the batch service, which no selector of the operator may select. */}}
 {{- define "bi.batchSelector" -}}
 app.kubernetes.io/name: {{ include "bi.name" . | trunc 49 | trimSuffix "-" }}-batch-service
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "bi.batchLabels" -}}
@@ -95,7 +95,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 securityContext:
   {{- toYaml .Values.podSecurityContext | nindent 2 }}

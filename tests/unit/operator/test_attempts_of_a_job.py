@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tracemalloc
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -73,6 +74,23 @@ def test_ray_job_of_an_ended_attempt_that_is_created_again_is_deleted() -> None:
     assert [seen.name for seen in loop.reconcile().delete_ray_jobs] == ["job-1"]
     assert (loop.attempt["number"], loop.phase) == (2, "Running")
     assert loop.reconcile().delete_ray_jobs == (), "it is being deleted"
+
+
+@pytest.mark.parametrize("phase", ["running", "retrying"])
+def test_number_of_attempts_in_a_written_status_costs_no_memory(phase: str) -> None:
+    """The operator runs the jobs of all users, and a user may be able to write a status."""
+    loop = failed_once()
+    loop.remove()
+    if phase == "running":
+        loop.run()
+    loop.ray_jobs["job-1"] = ray_job_body("job-1")
+    loop.status = {**loop.status, "attempt": 200_000}
+    tracemalloc.start()
+    actions = loop.reconcile()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "job-1" in [seen.name for seen in actions.delete_ray_jobs]
+    assert peak < 1 << 20
 
 
 @pytest.mark.parametrize(("state", "rows"), [(JobState.RUNNING, 4), (JobState.SUCCEEDED, 25)])

@@ -17,11 +17,12 @@ from batchinference_operator.controller.schedule_controller import ScheduleContr
 from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.object_client import PAGE
 from batchinference_operator.kube.reflector import WatchHealth
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.status.ray_job import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.objects import CONFIG, NAMESPACE, job_body
-from support.operator.virtual_time import in_virtual_time
+from support.operator.virtual_time import in_virtual_time, wall_clock
 
 Handlers = dict[str, Any]
 STOPPED = asyncio.Event()
@@ -50,6 +51,19 @@ def test_jobs_and_schedules_are_watched() -> None:
         "runs": ("batchinference.dev", "v1beta1", "batchinferences", runs),
         "schedules": ("batchinference.dev", "v1beta1", "batchinferenceschedules", None),
     }
+
+
+async def test_job_with_a_status_of_a_user_is_reconciled() -> None:
+    """Only `number` and `rayJobName` of an attempt are required. No Event can be made of it."""
+    handlers, controller, _ = registered()
+    recorder = EventRecorder(controller.api, controller.telemetry.metrics, wall_clock)
+    controller.telemetry.recorder = recorder
+    await handlers["jobs"].fn(event={"type": "ADDED", "object": job_body()})
+    controller.queue.done(await controller.queue.get())
+    attempt = {"number": 1, "rayJobName": "job-1", "outcome": "Failed"}
+    written = job_body(status={"attempts": [attempt], "attempt": 1}, resourceVersion="2")
+    await handlers["jobs"].fn(event={"type": "MODIFIED", "object": written})
+    assert controller.queue.is_queued((NAMESPACE, "job"))
 
 
 def test_only_event_handlers_are_registered() -> None:

@@ -153,6 +153,20 @@ def test_warnings_are_counted_by_name_and_unknown_names_together() -> None:
     assert counted == {"TextCut": 3 + 3, "_other": 14, "Rotated": 0}
 
 
+def test_outcomes_and_causes_that_a_user_has_written_share_one_series() -> None:
+    metrics = Metrics()
+    written = [
+        {"number": number, "outcome": outcome, "cause": f"own-{number}", "deviceSeconds": 5}
+        for number, outcome in enumerate(("Failed", "Succeeded", "a word"), start=1)
+    ]
+    metrics.jobs.record_status_change("team", {}, {"attempts": written})
+    labels = {"namespace": "team", "outcome": "_other", "cause": "_other"}
+    assert value(metrics, "attempts_total", **labels) == 3
+    assert value(metrics, "attempt_device_seconds_total", **labels) == 15
+    labelled = [s.labels for f in metrics.registry.collect() for s in f.samples]
+    assert not [labels for labels in labelled if labels.get("cause", "").startswith("own-")]
+
+
 def test_namespaces_above_the_limit_share_one_series() -> None:
     """Each namespace has its own series, so a platform with many must not overload Prometheus."""
     metrics = Metrics(max_namespaces=2)

@@ -10,6 +10,7 @@ import pytest
 
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.rendering.pods import END_FILE, object_store_bytes
+from batchinference.spec import SpecError
 from batchinference.spec.quantities import MIN_HEAD_MEMORY
 from batchinference.spec.volumes import RESERVED_PATHS
 from support.documents.minimal import model_step
@@ -161,3 +162,16 @@ def test_pods_share_no_file_that_says_that_one_of_them_ends() -> None:
     """A job may mount a volume of many pods, which keeps its files, anywhere else, even at /tmp."""
     assert re.match(RESERVED_PATHS, END_FILE)
     assert not re.match(RESERVED_PATHS, "/tmp")
+
+
+def test_no_container_has_a_variable_twice(rendered: Rendered) -> None:
+    """KubeRay's definition refuses such a RayJob, and the job would wait for ever. So a job cannot
+    set a variable that its pods already have."""
+    own = render(job(steps=[model_step(resources={"gpu": 1})]))
+    variables = {one["name"] for pod in own.pods for one in container(pod)["env"]}
+    for name in variables:
+        with pytest.raises(SpecError, match=f"'{name}' is reserved"):
+            job(cluster={"env": [{"name": name, "value": "own"}]})
+    for pod in rendered.pods:
+        names = [one["name"] for one in container(pod)["env"]]
+        assert len(names) == len(set(names))

@@ -63,10 +63,19 @@ def _allow_text_or_list(schema: dict[str, Any]) -> None:
     schema.update({"type": ["string", "array"], "pattern": ACCELERATOR, "maxLength": 63})
 
 
+def _as_list(value: object) -> object:
+    """Return a name as a list; a list unchanged. Raises a validation error for another value."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        return value
+    raise invalid("expected a name in quotes, or a list of names such as [H100, A100]")
+
+
 AcceleratorTypes = Annotated[
     list[Annotated[str, _NAME]],
     Unique,
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    BeforeValidator(_as_list),
     PlainSerializer(lambda names: names[0] if len(names) == 1 else names),
     Field(min_length=1, max_length=8, json_schema_extra=_allow_text_or_list),
 ]

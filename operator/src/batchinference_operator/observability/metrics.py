@@ -26,7 +26,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference.spec.warnings import WarningName
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.attempts import last_attempt, newly_ended
+from batchinference_operator.status.attempts import Attempt, last_attempt, newly_ended
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.timestamps import Clock, seconds_since, utc_now
@@ -161,7 +161,7 @@ class JobMetrics(Collector):
         for name in counted:
             self._warnings.labels(label, name).inc(max(0, counted[name] - known[name]))
         for attempt in newly_ended(before, after):
-            outcome = attempt["outcome"], attempt.get("cause", "")
+            outcome = _outcome_of(attempt)
             self._attempts.labels(label, *outcome).inc()
             self._attempt_device_seconds.labels(label, *outcome).inc(
                 attempt.get("deviceSeconds", 0)
@@ -239,6 +239,13 @@ def _gauge(
     for label_values, value in values.items():
         family.add_metric(label_values, value)
     return family
+
+
+def _outcome_of(attempt: Attempt) -> tuple[str, str]:
+    """Return the labels for the outcome and the cause of an attempt. Unknown values, which users
+    may have written into the status, are counted as OTHER."""
+    outcome = attempt["outcome"], attempt.get("cause", "")
+    return outcome if outcome in _OUTCOMES else (OTHER, OTHER)
 
 
 def _warnings_by_name(status: Status) -> Counts[str]:

@@ -1,5 +1,6 @@
 """Publishes changes of jobs as metrics and Events."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.job_events import events_between
+
+logger = logging.getLogger("batchinference.operator")
 
 
 @dataclass
@@ -39,7 +42,14 @@ class Telemetry:
 
     def publish_changes(self, before: JobView, job: JobView) -> None:
         """Publish the changes between two statuses of a job as metrics and Events. Both statuses
-        come from the cache, because the response to a write may be lost."""
+        come from the cache, because the response to a write may be lost. A status that a user has
+        written, such as a failed attempt without a cause, must not prevent a reconcile."""
+        try:
+            self._publish(before, job)
+        except Exception:
+            logger.exception("a change of the status is not published")
+
+    def _publish(self, before: JobView, job: JobView) -> None:
         self.metrics.jobs.record_status_change(job.namespace, before.status, job.status)
         if self.recorder is not None:
             events = events_between(before.status, job.status)

@@ -174,10 +174,10 @@ def _delete_previous_attempts(observed: Observed, job: JobView, now: datetime) -
     POD_TERMINATION_SECONDS, because a healthy node ends pods in this time, and a lost node does not
     report the end of its pods.
     """
-    names = observed.job.ray_job_names(attempt_number(observed.job.status))
-    previous = [one for one in observed.ray_jobs.values() if one.name in names]
+    last = attempt_number(observed.job.status)
+    previous = [one for one in observed.ray_jobs.values() if job.has_attempt(one.name, last)]
     deleting = any(one.deleting and not one.ended for one in previous)
-    ray_jobs = [one for one in observed.live_ray_jobs if one.name in names]
+    ray_jobs = [one for one in observed.live_ray_jobs if one in previous]
     left = any(not one.ended or one.cluster_retained for one in ray_jobs)
     if not (left or deleting or _pods_terminating(observed, now)):
         return None

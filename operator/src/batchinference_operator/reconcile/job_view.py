@@ -143,9 +143,13 @@ class JobView(ResourceView):
         """The names of the objects of the next attempt."""
         return self.names(attempt_number(self.status) + 1)
 
-    def ray_job_names(self, last: int) -> set[str]:
-        """Return the names of the RayJobs of attempts 1 to `last`."""
-        return {self.names(number).ray_job for number in range(1, last + 1)}
+    def has_attempt(self, ray_job: str, last: int) -> bool:
+        """Return whether a RayJob has the name of one of the attempts 1 to `last`. No list of names
+        is made, because a user who may write the status can set any number of attempts."""
+        number = ray_job.removeprefix(f"{self.name}-")
+        if not number.isdecimal() or self.names(int(number)).ray_job != ray_job:
+            return False
+        return 1 <= int(number) <= last
 
 
 Model = TypeVar("Model", bound=SpecModel)

@@ -91,7 +91,8 @@ def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime
     if is_running(observed.job.status):
         actions = sync_attempt(observed, spec, config, now)
         # RayJobs of earlier attempts are deleted, but a former leader may have created one again
-        names = observed.job.ray_job_names(attempt_number(observed.job.status) - 1)
-        earlier = (one for one in observed.live_ray_jobs if one.name in names and not one.ended)
+        job, last = observed.job, attempt_number(observed.job.status) - 1
+        live = (one for one in observed.live_ray_jobs if not one.ended)
+        earlier = (one for one in live if job.has_attempt(one.name, last))
         return replace(actions, delete_ray_jobs=tuple(earlier))
     return start_attempt(observed, spec, config, now)

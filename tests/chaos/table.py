@@ -21,8 +21,8 @@ from S3 and wrote to S3.
 The seed mixes four properties of the jobs, and draws each value once before any is repeated:
 
 - the format of the input;
-- the pools: none (tasks read, run all steps and commit), one, two, or a pool and a fake vLLM
-  engine;
+- the pools: none (tasks read, run all steps and commit; files of webdataset are read by tasks of
+  their own), one, two, or a pool and a fake vLLM engine;
 - what the steps do: rows become several or none, are filtered or exploded, or fail in part;
 - the output: Parquet, JSON or CSV files, or a Delta table.
 

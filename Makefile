@@ -39,7 +39,7 @@ CHART := charts/batch-inference-operator
 BENCH_ROUNDS ?= 3
 # Fraction of the rows with which throughput runs.
 BENCH_SIZE ?= 1
-# Five jobs with two faults each cover each kind of fault once.
+# Five jobs with two faults each cover each kind of fault once, and all kinds of jobs.
 # CHAOS_JOBS=30 CHAOS_OPTIONS="--faults 3 --at-once 3 --write" writes docs/contributing/chaos.md.
 CHAOS_JOBS ?= 5
 CHAOS_SEED ?= 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow.dataset as pads
+from deltalake import DeltaTable
 
 from chaos.inputs import number_of
 from chaos.jobs import Job, Pair
@@ -75,5 +76,9 @@ def errors_in(output: Path) -> Counter[int]:
 
 
 def _columns(directory: Path, form: str, *names: str) -> Iterator[tuple[Any, ...]]:
-    table = pads.dataset(directory, format=form).to_table(columns=list(names))
+    if form == "delta":
+        rows = DeltaTable(directory).to_pyarrow_dataset()
+    else:
+        rows = pads.dataset(directory, format=form)
+    table = rows.to_table(columns=list(names))
     return zip(*(table.column(name).to_pylist() for name in names), strict=True)

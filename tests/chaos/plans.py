@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 from chaos.faults import FAULTS, Fault
 
+Thing = TypeVar("Thing")
 EARLY = 0.25
 """The share of jobs whose first fault comes before their first row."""
 
@@ -28,7 +30,7 @@ def plans(count: int, faults: int, seed: int) -> list[list[Injection]]:
     Each kind of fault is drawn once before any is drawn again.
     """
     random = Random(seed)
-    deck = _drawn(random)
+    deck = drawn(random, FAULTS)
     return [list(_plan(deck, faults, random)) for _ in range(count)]
 
 
@@ -39,6 +41,7 @@ def _plan(deck: Iterator[Fault], faults: int, random: Random) -> Iterator[Inject
         yield Injection(next(deck), random.uniform(1, 10), random.randrange(1 << 30))
 
 
-def _drawn(random: Random) -> Iterator[Fault]:
+def drawn(random: Random, things: Sequence[Thing]) -> Iterator[Thing]:
+    """Yield things without end, each once before any is repeated."""
     while True:
-        yield from random.sample(FAULTS, len(FAULTS))
+        yield from random.sample(things, len(things))

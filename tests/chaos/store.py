@@ -11,6 +11,7 @@ from support.cluster.object_store import RESTRICTED, ObjectStore, pod, server, s
 
 Object = dict[str, Any]
 PODS = Path(__file__).parent / "pods"
+FAKE_VLLM = PODS.parents[1] / "support" / "models" / "fake_vllm" / "vllm.py"
 PROXY = "http://proxy:7071"
 USUAL_SHARE = 0.01
 """The share of requests into which the proxy injects faults."""
@@ -22,7 +23,7 @@ class ChaosStore(ObjectStore):
     """The S3 server of a namespace and the proxy in front of it."""
 
     def start_all(self, seed: int) -> None:
-        code = {path.name: path.read_text() for path in PODS.glob("*.py")}
+        code = {path.name: path.read_text() for path in (*PODS.glob("*.*"), FAKE_VLLM)}
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "chaos-code"},
                   "data": code}  # fmt: skip
         self.kubectl.apply(config, _proxy(seed), service("proxy", 7071, 7072))

@@ -18,6 +18,14 @@ This page is for contributors: jobs on a cluster while faults are injected. It w
 on a cluster with KubeRay 1.6 and one node with two CPUs. {at_once} jobs ran at a time. They read
 from S3 and wrote to S3.
 
+The seed mixes four properties of the jobs, and draws each value once before any is repeated:
+
+- the format of the input;
+- the pools: none (tasks read, run all steps and commit; files of webdataset are read by tasks of
+  their own), one, two, or a pool and a fake vLLM engine;
+- what the steps do: rows become several or none, are filtered or exploded, or fail in part;
+- the output: Parquet, JSON or CSV files, or a Delta table.
+
 Each job has {rows} input rows. One row in a hundred raises an error. The test injects {faults}
 faults into each job at random times. A fault in a component that all jobs share is listed for
 every job that was running at that time.
@@ -43,7 +51,7 @@ Faults injected: {injected}.
 Requests that the proxy disturbed: {faulty}.
 """
 COLUMNS = (
-    "job", "reads, does, writes", "faults, and seconds after its start", "attempts",
+    "job", "reads, pools, does, writes", "faults, and seconds after its start", "attempts",
     "runs of the driver", "rows done again", "missing", "duplicated", "seconds",
 )  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_each_row_is_written_once_under_every_fault(
     planned = plans(count, faults, seed)
     with watched(site.jobs) as history, ThreadPoolExecutor(at_once) as pool:
         runner = Runner(site, history, say)
-        results = list(pool.map(runner.run, jobs(count), planned))
+        results = list(pool.map(runner.run, jobs(count, seed), planned))
         list(pool.map(runner.check, results))
     result = page(results, site.store.injected_faults(), Options(seed, faults, at_once))
     print(result)

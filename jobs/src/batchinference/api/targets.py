@@ -80,7 +80,7 @@ class Target:
 
     def missing_endpoint(self) -> str:
         """Return NAME=VALUE of the variable with the object store's address in the pods of a job.
-        Empty for a path, and if the variable is unset there or set here. Raises ClusterError."""
+        Empty for a path, or if pods lack it or this process has it. Raises ClusterError."""
         if not self.is_job:
             return ""
         env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])

@@ -264,7 +264,7 @@ class Step(SpecModel):
 
     @property
     def skips_rows(self) -> bool:
-        """Return whether the step may compute only some of the rows."""
+        """Whether the step may skip rows. Each `cascade` has become `when` before this counts."""
         return bool(self.when or self.dedupe or self.cache)
 
     @property
@@ -344,7 +344,7 @@ class Step(SpecModel):
                 problem += f"({replicas.max}). Raise replicas.max, or lower replicasPerPod"
         if self.replicas_per_device is not None and not problem:
             if resources.gpu != 1 or engine:
-                problem = "replicasPerDevice: auto is for gpu: 1 and models that are no engine"
+                problem = "replicasPerDevice: needs 'gpu: 1', and cannot be used with an engine"
             elif self.max_per_pod < 2:
                 problem = "replicasPerDevice: there is only one replica. Raise replicas.max"
         if problem:

@@ -29,7 +29,7 @@ _TYPES: dict[Any, ColumnType] = {
 """The types of columns, by the type in JSON Schema or the Python type of a value of `enum`."""
 _FORMATS = {"date": "date", "timestamp": "date-time"}
 Bound = Annotated[float, Field(ge=-(10**15), le=10**15)]
-"""A plain number. A quantity has no sign, and at most three decimal places."""
+"""A plain number, because a quantity has no sign and at most three decimal places."""
 
 
 class AnswerField(SpecModel):
@@ -88,7 +88,7 @@ class AnswerSchema(SpecModel):
     """The fields of the answers, in their order. An answer with other fields is invalid."""
     json_schema: Arguments | None = None
     """A JSON Schema (2020-12) of the answers. References must stay within it, as `#/$defs/NAME`.
-    Kubernetes sorts its names, so the order of fields may differ from that on your machine."""
+    Kubernetes sorts its keys, so the order of fields may differ from that on your machine."""
 
     @model_validator(mode="before")
     @classmethod

@@ -62,8 +62,8 @@ def warnings_of_group(group: RowBatch) -> list[WarningCount]:
 
 
 def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, WarningCount]]:
-    """Return the warnings for `warnings_of_group`, each after the number of the input file of its
-    example. With `by_file`, there is one warning per step, name and input file."""
+    """Return pairs for `warnings_of_group`: the number of the input file of the example, and the
+    warning. With `by_file`, there is one warning per step, name and input file."""
     if not group.warnings.num_rows:
         return []
     ids = group.warnings.column("id").to_numpy()

@@ -70,7 +70,7 @@ class JobPass:
         with job_pass.keep_heartbeat():
             if before is not None and before.begun:  # a claim has already deleted the marker
                 layout.success.delete_if(job_pass.guard)
-            for file, content in state:  # before, the output may be complete with old ones
+            for file, content in state:  # only now is the output certainly not complete
                 file.write_if(job_pass.guard, content)
             job_pass.remove_orphans(start.entries, files)
         return job_pass

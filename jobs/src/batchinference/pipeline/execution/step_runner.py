@@ -425,8 +425,8 @@ class StepResults:
         """Return how many of the next batch rows the step gets: at most `limit` rows that are
         `chosen`, and any rows that it skips. `ids` are the input row IDs of the batch.
 
-        If the results are full, only the remaining rows of input rows with results are wanted,
-        and rows of other input rows that Ray has put between them."""
+        If the results are full, these are the remaining rows of input rows that have results, and
+        the rows between them."""
         rest = ids[self.rows :]
         limit = chosen.stop(self.rows, limit) - self.rows
         if not self.is_full:

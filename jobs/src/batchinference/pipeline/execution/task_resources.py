@@ -193,7 +193,7 @@ def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
 
 
 def without_suspected_nodes(plan: Plan, suspected: Collection[str]) -> Plan:
-    """Return the plan without nodes on which processes have died at rows of their own. If too few
+    """Return the plan without the nodes `suspected` (see `Isolation.suspected_nodes`). If too few
     other nodes live, return the plan unchanged: new ones might never start."""
     if not (plan.groups and suspected):
         return plan

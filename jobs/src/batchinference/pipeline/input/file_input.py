@@ -213,8 +213,8 @@ def prepared(
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of inspected files, and the reader of its rows. At
-    most `sampled` of `files` are inspected (by default as many as the reader needs), and at most as
-    many of the files in `changed`."""
+    most `sampled` of `files` are inspected (by default as many as the reader needs), and at most
+    that many of the files in `changed`."""
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables import reader_of
 

@@ -258,7 +258,7 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return an error with the first column whose value does not fit; `error` if all fit."""
+        """Return an error about the first column whose value does not fit; otherwise, `error`."""
         try:
             row = load_exact(line)
         except ValueError:
@@ -274,7 +274,7 @@ class JsonRows:
 
 def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
     """Return a parser with the common types of the rows in samples of files. Raises BadInput if a
-    declared column only occurs with a name in another case."""
+    declared name only occurs with other upper and lower case letters."""
     common = Shape()
     for sample in samples:
         common.merge(_shape_of(sample))
@@ -291,7 +291,7 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
-    """Raise BadInput if a declared column is only present with a name in another case."""
+    """Raise BadInput if a declared name is only present in other upper and lower case letters."""
     columns = {name.casefold(): name for name in present}
     for name in declared:
         column = columns.get(name.casefold(), name)
@@ -410,7 +410,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats so large that their type lacks some integers, also nested ones."""
+    """Yield the floats, also nested ones, so large that their type cannot hold every integer."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

@@ -104,8 +104,8 @@ class Glob:
     start: Location | None = field(default=None, init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, without repetitions. Before other patterns,
-        a part such as `[x]` is no pattern if a directory has this name. Raises OSError."""
+        """Return the files and directories that match, without repetitions. A part such as `[x]`
+        before all other patterns is a name if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
         fixed = next((at for at in range(len(parts)) if self._is_pattern(parts[: at + 1])), None)
         if fixed is None:

@@ -88,8 +88,8 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
-    """Return tables with tensors that Ray can join. It cannot join those of Arrow with others. Null
-    tensors of a fixed shape would get the values of other rows if Ray changed their type."""
+    """Return tables with tensors that Ray can join. Ray cannot join Arrow's tensors with its own.
+    Null tensors of a fixed shape would get values of other rows if Ray changed their type."""
     for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
         columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
         types = {column.type for column in columns.values()}
@@ -115,8 +115,8 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column (rows x the shape of a value, of its type) as in a batch. Integers with nulls
-    become float64, and tensors with nulls an array of objects."""
+    """Return a column as in a batch: rows x the shape of a value, in its type. But integers with
+    nulls become float64, and tensors with nulls an array of objects."""
     column = decoded(column)
     kind, chunks = column.type, column.chunks
     if kinds.is_null(kind):
@@ -308,8 +308,8 @@ def _may_change_items(kind: pa.DataType, lists: Sequence[Any]) -> bool:
 
 
 def _is_exact_number(kind: type) -> bool:
-    """Return whether Arrow makes numbers of this Python or NumPy type without changing them, next
-    to numbers of other such types. Next to integers, it cuts the fraction of a float16."""
+    """Return whether Arrow keeps numbers of this Python or NumPy type unchanged, even if there are
+    several such types. A float16 is not exact: among integers, Arrow cuts its fraction."""
     return kind is not bool and issubclass(kind, int | float | np.integer | np.float32)
 
 

@@ -115,7 +115,7 @@ class JobRun:
             return self._fail(self._with_crash_location(root_cause(error)))
 
     def _interruptible(self, targets: Iterator[OutputTarget]) -> Iterator[OutputTarget]:
-        """Yield the outputs. A second signal also ends the listing of the input before each one."""
+        """Yield the outputs. A second signal also ends the listing of the input for an output."""
         while True:
             with self.stop.interrupting():
                 target = next(targets, None)

@@ -518,7 +518,8 @@ def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error for a cast of numbers and times, of UUIDs to texts, or of a zone."""
+    """Raise an Arrow error for a cast between numbers and times, of UUIDs to texts, or that adds or
+    removes a time zone."""
     both = (source, target)
     if any(map(is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")

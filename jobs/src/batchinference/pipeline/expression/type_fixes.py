@@ -176,8 +176,8 @@ def part_of(
     written: str, kind: pa.DataType, others: Sequence[pa.DataType], *, only: bool = False
 ) -> str:
     """Return the expression of a field or item of the value `written`, such as `a.b` for `a`.
-    Fields with one of the types `others`, of the values beside this value, are preferred. Return an
-    empty text if the value is no struct or list, or with `only` if several fields may be meant."""
+    Fields with types like those of the other operands (`others`) are preferred. Return an empty
+    text if the value is no struct or list, or with `only` if several fields may be meant."""
     if is_list(kind):
         item = f"{written}[0]"
         return part_of(item, kind.value_type, others, only=only) or item

@@ -143,8 +143,8 @@ class TextLimit:
         return token_count(self.tokenizer, text, special=False)
 
     def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
-        """Return the indexes of texts that are too long, if `reserved` tokens of the maximum are
-        for another text. Raises TextTooLong if such texts exist and the policy is fail."""
+        """Return the indexes of the texts that exceed the maximum minus `reserved` tokens, which
+        another text needs. Raises TextTooLong if there is such a text and the policy is fail."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -183,7 +183,7 @@ class TextLimit:
                     others,
                     limit,
                     "what each window repeats (the shorter text of a pair, a prompt or labels)",
-                    "Shorten it, or set the model's field tooLong to truncate for pairs",
+                    "Shorten it or, for pairs, set the model's field tooLong to truncate",
                 )
             fits = surely_fits(text, size)
             spans = [Span(0, len(text), 1)] if fits else list(self._splitter(size)(text))
@@ -252,9 +252,9 @@ class PromptLimit:
     def fitted(
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
-        """Return a row, cut so that its prompt fits, with this prompt and the number of cut tokens.
-        `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
-        tokens to it. Raises TextTooLong if the cuts do not suffice."""
+        """Cut the texts of a row until its prompt fits. Return the row, the prompt and the number
+        of cut tokens. `render` returns the prompt of a row. `special`: whether the tokenizer adds
+        special tokens to the prompt. Raises TextTooLong if the cuts do not suffice."""
         prompt = render(row)
         if surely_fits(prompt, self.tokens):
             return row, prompt, 0

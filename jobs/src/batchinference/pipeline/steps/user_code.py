@@ -169,8 +169,8 @@ class MapRows(UserCode):
         return [self._checked(self._function(row, **self._arguments))]
 
     def _checked(self, row: Any) -> Row:
-        """Return a copy of a returned row. Raises WrongResult if it is none, because the code may
-        return others for other rows, and JobFailure for a reserved column."""
+        """Return a copy of a returned row. Raises JobFailure for a reserved column, and WrongResult
+        for a value that is no row: the code may return rows for other input rows."""
         if not isinstance(row, dict) or not row:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
             what = f"step '{self._name}' must return a row as a dict, got {got}"
@@ -341,7 +341,7 @@ def _with_nulls_of_pandas(values: Any) -> Any:
 
 def _series(series: pd.Series, decode: bool = False) -> Any:
     """Return the values of a column of a DataFrame, with None for missing values. Objects, texts,
-    periods and intervals become a list: its arrays become tensors, its periods no numbers."""
+    periods and intervals become a list: so arrays become tensors, and periods do not change."""
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)

@@ -166,13 +166,13 @@ class Location:
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
     def open_stream(self) -> io.BufferedReader | pa.NativeFile:
-        """Open this file as a decompressed stream. Its method `read1` returns fewer bytes than are
-        wanted only before the end of the file. It raises MissingEnd after all bytes of a gzip file
-        whose end is missing."""
+        """Open this file as a decompressed stream. Its method `read1` returns as many bytes as
+        requested, except at the end of the file. It raises MissingEnd after all bytes of a gzip
+        file whose end is missing."""
         return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
     def unpacked(self, source: pa.NativeFile) -> io.BufferedReader | pa.NativeFile:
-        """Return the decompressed stream of `source`, the opened file, as `open_stream`."""
+        """Return the stream of `open_stream` for `source`, which is this file, already opened."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
@@ -196,9 +196,9 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change` of the content. Another caller cannot
-        change the file in between. Without locks of the file system or conditional puts of the
-        store, such a change is unlikely, but possible.
+        """Replace the content of this small file by `change(content)`. Another caller cannot change
+        the file in between. If the file system has no locks or the store no conditional puts, such
+        a change is unlikely, but possible.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:
@@ -207,9 +207,9 @@ class Location:
             self.write(change(self.read_if_exists()))
 
     def write_if(self, guard: Guard, content: bytes | memoryview) -> None:
-        """Write the whole file if the guard allows it. Between its check and the write, on a disk
-        nobody can change the file of the guard, and in a store nobody can change this file. Without
-        locks or conditional puts, such a change is unlikely, but possible."""
+        """Write the whole file if the guard allows it. Between the check and the write, nobody can
+        change the guard's file (on a disk) or this file (in a store). Without locks or conditional
+        puts, such a change is unlikely, but possible."""
         if self.local:
             local_files.write(self.path, self.root, content, guard.enforced())
         elif not with_retries(
@@ -299,8 +299,8 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def delete_if(self, guard: Guard) -> None:
-        """Delete this file if the guard allows it, like `delete`. In a store, a driver that pauses
-        right after the check may delete a later file, because no delete has a condition."""
+        """Delete this file if the guard allows it, like `delete`. In a store, deletes have no
+        condition: a driver that pauses after the check may delete a file written since then."""
         with guard.enforced():
             self.delete()
 

@@ -50,8 +50,8 @@ class Observed:
 
     @property
     def current_crashes(self) -> Sequence[Crash]:
-        """The crashes. If the last is a rejection by a node that did no harm, because no pod of its
-        group has waited since, or a later one has started, they include no rejections."""
+        """The crashes, without rejections by nodes if the last crash is a harmless rejection: no
+        later pod of its group waits, or one has started."""
         if not (self.crashes and self.crashes[-1].rejected):
             return self.crashes
         last = self.crashes[-1]

@@ -303,7 +303,7 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
 
 def _may_change_items(kind: pa.DataType, lists: Sequence[Any]) -> bool:
     """Return whether Arrow may have changed an item of lists to make items of this type."""
-    types = frozenset(map(type, chain.from_iterable(lists)))  # without a copy of the items
+    types = frozenset(map(type, chain.from_iterable(lists)))  # does not copy the items
     return types not in _PLAIN and _may_change(kind, [*chain.from_iterable(lists)])
 
 
@@ -339,7 +339,7 @@ def is_unchanged(read: Any, value: Any) -> bool:
     if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
         return _is_same_array(read, value)
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
-        return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8: with nanoseconds
+        return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8 has the nanoseconds
     read = read.tolist() if isinstance(read, np.ndarray) else read
     is_plain = isinstance(value, np.ndarray) and value.dtype.kind not in "mM"
     value = value.tolist() if is_plain else value
@@ -455,7 +455,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     values: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)
-        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering copies
+        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering would copy
         tensors = iter(_values(present) if valid.any() else ())
         values += [next(tensors) if is_valid else None for is_valid in valid]
     return values
@@ -463,7 +463,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
     tensors = at_assumed_offsets(tensors)
-    if isinstance(tensors, pa.FixedShapeTensorArray):  # of this type, to_numpy loses the shape
+    if isinstance(tensors, pa.FixedShapeTensorArray):  # its to_numpy loses the shape
         return np.asarray(tensors.to_numpy_ndarray())
     return np.asarray(tensors.to_numpy(zero_copy_only=False))
 

@@ -265,7 +265,7 @@ def exact_float(value: Any, kind: str) -> float:
     with np.errstate(over="ignore"):
         try:
             number = float(value) if kind == "float64" else float(np.float32(value))
-        except OverflowError:  # an integer
+        except OverflowError:  # raised for a huge integer
             number = math.inf
     if type(value) is int and number != value:
         raise ValueError(f"{value} would be rounded as {kind}")

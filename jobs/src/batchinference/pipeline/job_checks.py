@@ -31,7 +31,7 @@ class UnsuitableColumns(BadInput):
         self.problems = problems
 
     def __reduce__(self) -> tuple[type[UnsuitableColumns], tuple[list[Problem]]]:
-        return UnsuitableColumns, (self.problems,)  # not the text, when another process gets it
+        return UnsuitableColumns, (self.problems,)  # the text is made again from the problems
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:

@@ -117,7 +117,7 @@ def prompt_waits() -> Iterator[None]:
     try:
         yield
     finally:
-        module.ray = ray  # not the previous value, because executions may overlap
+        module.ray = ray  # not the value before: executions may overlap
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:

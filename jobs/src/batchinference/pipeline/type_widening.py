@@ -55,7 +55,7 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return other
     if is_tensor(one) and is_tensor(other):
         if len({len(k.shape) if hasattr(k, "shape") else k.ndim for k in (one, other)}) > 1:
-            return None  # Ray would add axes
+            return None  # Ray would add axes to one of them
         return _by_schema(ray_data_compat().unify_schemas, one, other, promote_types=True)
     if is_tensor(one) or is_tensor(other):
         return None
@@ -152,7 +152,7 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     column = table.column(field.name)
     try:
         _check_bytes(column.type, field.type)
-        if kinds.is_dictionary(field.type):  # Arrow casts only texts to a dictionary
+        if kinds.is_dictionary(field.type):  # Arrow would cast only texts
             values = exact_cast(column, field.type.value_type)
             return values.dictionary_encode().cast(field.type)
         return exact_cast(column, field.type)
@@ -316,7 +316,7 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     fields = []
     for name in names:
         matching = [kind.field(name) for kind in (one, other) if kind.get_field_index(name) >= 0]
-        field = unify_field(matching) if matching else None  # get_field_index: -1 for duplicates
+        field = unify_field(matching) if matching else None  # none if a name occurs twice
         if field is None:
             return None
         fields.append(field.with_nullable(len(matching) == 1 or field.nullable))
@@ -544,7 +544,7 @@ def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
         array = array.filter(pc.equal(pc.floor(array), array))  # fractions may be rounded
         return bool(array.cast(target).cast(source).equals(array))
     if kinds.is_floating(target) and (kinds.is_string(source) or kinds.is_large_string(source)):
-        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # for integers
+        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # integers may round from here
         return not pc.any(pc.greater_equal(pc.abs(cast), rounded_from)).as_py()
     if kinds.is_string(target) or (kinds.is_decimal(source) and not kinds.is_floating(target)):
         return True  # Arrow's cast checks these values itself

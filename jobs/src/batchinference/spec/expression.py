@@ -148,7 +148,7 @@ def syntax_tree(text: str) -> ast.expr:
     text = text.strip()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid escapes such as \d
+            warnings.simplefilter("ignore")  # no warnings about escapes such as \d
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         where, fix = _position(error, text), _fix_of_syntax(text, error.msg)

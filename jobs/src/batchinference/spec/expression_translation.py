@@ -124,7 +124,7 @@ def translated(text: str, rows: Sequence[str] = ROWS) -> str:
     """Return the text, translated into the expression language as far as possible. The result may
     be invalid. `rows` are names of rows and tables."""
     code = _STRING.sub("''", text)
-    if _BITS.search(code) and _JOINED.search(code):  # `_SYNTAX` would change precedence
+    if _BITS.search(code) and _JOINED.search(code):  # with `_SYNTAX`, the precedence would change
         return _with_forms(text, rows, joins=False)
     guess = text if _STRING.search(text) else text.translate(_SYMBOLS)
     texts = {str(n): _quoted(literal) for n, literal in enumerate(_STRING.findall(guess))}

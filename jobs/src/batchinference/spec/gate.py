@@ -88,7 +88,7 @@ def parse_expectation(text: str) -> Expectation:
         fixed = re.sub(percent, lambda match: f"{float(match[1]) / 100:.12g}", fixed)
         if fixed == text:
             raise
-        parse_expectation(fixed)  # raises ValueError if the fix is not complete
+        parse_expectation(fixed)  # raises ValueError if `fixed` has another problem
         raise ValueError(f"{str(error).partition('. ')[0]}. Write {fixed}") from None
     condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.measures.keys()

@@ -118,7 +118,7 @@ class JobPass:
         for file in (self.layout.final_snapshot, self.unified_snapshot):
             if file.exists():
                 final = Snapshot.read(file, self.layout.key)
-                if final.pass_number == self.number:  # not of an earlier pass
+                if final.pass_number == self.number:  # an earlier pass may have written the file
                     return final
         start = Snapshot.read(start_file(self.layout, self.lease), self.layout.key)
         return start.with_commits(self.manifests())
@@ -249,7 +249,7 @@ class JobPass:
         files. Raises BadOutput if another run has taken over the output."""
         self._write_final_state(final, report)
         self.lease.write_success_marker(self.layout, self.guard)
-        with suppress(OSError):  # the output is complete
+        with suppress(OSError):  # not necessary: the output is already complete
             self.delete_staged_files()
 
     def delete_staged_files(self) -> None:

@@ -118,7 +118,7 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     if not in_own_pod:
         return stage.cpus
     of_pod = math.ceil(stage.per_pod * stage.cpus)
-    return math.floor(of_pod / stage.per_pod * 10_000) / 10_000  # Ray has four decimal places
+    return math.floor(of_pod / stage.per_pod * 10_000) / 10_000  # Ray keeps four decimal places
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:

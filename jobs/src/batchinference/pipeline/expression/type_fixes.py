@@ -56,7 +56,7 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         compare = "Compare it with a text such as '2026-01-31'"
         return "Compute it in a python step" if needs_code else compare
     is_cast = isinstance(bad, ast.Call) and ast.unparse(bad.func) in ("float", "int")
-    if is_cast and any(map(is_text, types.values())):  # of texts, only UUIDs fail
+    if is_cast and any(map(is_text, types.values())):  # among texts, only UUIDs have no cast
         return "Compare UUIDs with texts"
     is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
     return "Compare a number with a number" if is_number else CONVERT

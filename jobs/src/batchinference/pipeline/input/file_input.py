@@ -88,7 +88,7 @@ def open_input(
         return open_files(read, earlier=earlier, failing=failing)
     if isinstance(read, ReadVersioned):
         return open_versioned(read, earlier, failing)
-    from batchinference.pipeline.input.sources import open_table  # saves memory in `verify`
+    from batchinference.pipeline.input.sources import open_table  # here, to save memory
 
     return open_table(read)
 
@@ -107,7 +107,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         snapshot, relisted = read_own_snapshot(job_pass, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif processed := target.processed:  # each access reads the storage
+    elif processed := target.processed:  # kept, as each access reads the storage
         snapshots = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
@@ -395,7 +395,7 @@ class FileInput(JobInput):
                 rows += size_of(chunk)
                 bytes_left -= 0 if isinstance(chunk, BadRow) else chunk.nbytes
                 if bytes_left < 0:
-                    return None  # a compressed file, or a video
+                    return None  # such as for a compressed file or a video
             stats[file.number] = FileStats(rows)
         return stats
 
@@ -431,7 +431,7 @@ def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> Inp
     files = [file for file in snapshot.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < limit and start < len(files):
-        chosen = files[start : start + max(1, start)]  # doubles in each round
+        chosen = files[start : start + max(1, start)]  # each round takes twice as many
         snapshot = with_row_counts(snapshot, reader, chosen)
         rows += sum(snapshot.stats[file.number].rows for file in chosen)
         start += len(chosen)

@@ -155,7 +155,7 @@ def _parquet(write: WriteParquet) -> pa.Table:
         pads.ParquetFileFormat(),
         pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
     )
-    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # files with different types
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # files may have different types
         schema = factory.inspect(promote_options="default", fragments=None)
         return factory.finish(refuse_pickles(schema)).to_table()
     try:  # Arrow itself would cast the decimal 99.99 to the float 99.99000000000001

@@ -299,9 +299,9 @@ def _have_changed(given: list[Any], numbers: list[float]) -> bool:
     for before, after in zip(given, numbers, strict=True):
         if type(before) is int:
             is_changed = before != after
-        elif type(before) is float:  # also 1e400, which is read as infinity
+        elif type(before) is float:  # 1e400 is a float too, read as infinity
             is_changed = isinf(after)
-        else:  # a Decimal: also Infinity, which stays infinite
+        else:  # a Decimal; Infinity stays infinite
             is_changed = isinf(after) and before != after
         if is_changed:
             return True

@@ -53,7 +53,7 @@ _ARRAY_AS_VALUE = (
     "unhashable type: 'numpy.ndarray'",
 )
 """Texts in the errors of code that uses a column of a batch, an array, as one value."""
-_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # categories that Arrow changes
+_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # category kinds that Arrow changes
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 

@@ -162,11 +162,11 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = _open(name, os.O_RDWR | flags, parent, path)
-    except PermissionError as error:  # only NFS needs a writable file
+    except PermissionError as error:  # a read-only file suffices, except on NFS
         try:
             descriptor = _open(name, _READ, parent, path)
         except FileNotFoundError:
-            raise error from None  # the directory is not writable
+            raise error from None  # no permission to create the lock file
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -313,7 +313,7 @@ def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
     if isinstance(chunk, BadRow):
         warnings = () if start else chunk.warnings
         return BadRow(chunk.error, min(rows, chunk.rows - start), warnings)
-    return chunk.slice(start, min(rows, chunk.num_rows - start))  # without columns, rows may exceed
+    return chunk.slice(start, min(rows, chunk.num_rows - start))  # no columns: slice may be longer
 
 
 def gaps_within(gaps: Sequence[RowRange], start: int, stop: int | None) -> Sequence[RowRange]:

@@ -155,7 +155,7 @@ class CsvReader(Reader):
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as stream:
             content = stream
-            if not isinstance(stream, io.BufferedReader):  # of pyarrow, whose streams cannot peek
+            if not isinstance(stream, io.BufferedReader):  # pyarrow's streams cannot peek
                 content = io.BufferedReader(cast(io.RawIOBase, stream))
             check_beginning(content.peek(HEAD_BYTES), self._options.encoding)
             if self._encoding:

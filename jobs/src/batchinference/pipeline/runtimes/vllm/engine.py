@@ -91,7 +91,7 @@ class Engine:
 
     def __init__(self, model: VllmModel, log: EngineLog, share: float = 1.0) -> None:
         self.log = log
-        self.parameters = parameters_of(model)  # before the weights are downloaded
+        self.parameters = parameters_of(model)  # checked before the weights are downloaded
         self.processor = _processor(model) if model.is_chat and model.request is None else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""

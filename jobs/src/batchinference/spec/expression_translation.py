@@ -255,8 +255,8 @@ class _Forms(ast.NodeTransformer):
         return _form(name, value, *arguments) or node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation, as it
-        is true for null."""
+        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation: it is
+        true for null."""
         names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
         if "na" in names:
             return _UNKNOWN

@@ -111,7 +111,7 @@ def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
 
 
 def _sums(files: np.ndarray, ids: np.ndarray, amounts: np.ndarray | None = None) -> list[int]:
-    """Return for each file the number of its row ids, or the sum of their `amounts` if given."""
+    """Return the number of row ids of each file or, with `amounts`, the sum of their amounts."""
     positions = np.searchsorted(files, ids >> ROW_BITS)
     sums: list[int] = np.bincount(positions, amounts, len(files)).astype(np.int64).tolist()
     return sums

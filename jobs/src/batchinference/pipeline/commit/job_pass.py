@@ -165,7 +165,7 @@ class JobPass:
         return manifest if manifest.is_of(self.layout.key) else None
 
     def _commits(self) -> Iterator[tuple[str, tuple[int, int], Counts]]:
-        """Yield for each manifest its name, its task and number of the commit, and its counts."""
+        """Yield the name of each manifest, the numbers of its task and commit, and its counts."""
         for info in self.directory.files():
             name = base_name(info.path)
             if parsed := parse_manifest_name(name):

@@ -176,7 +176,7 @@ class RowSet:
         self, edges: np.ndarray, ends: Mapping[int, int], rows_each: int | None
     ) -> np.ndarray:
         """Return the numbers (int64) of the files that no single range covers from beginning to
-        end. `edges` has for each file the index of its first range."""
+        end. `edges` has the index of the first range of each file."""
         files = len(edges) - 1
         sizes = np.full(files, -1 if rows_each is None else rows_each, dtype=np.int64)
         if ends:

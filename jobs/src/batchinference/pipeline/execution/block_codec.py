@@ -146,7 +146,7 @@ def _all_differ(ids: np.ndarray) -> bool:
 
 def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
     """Return the share of each child row. `shares` has the share of each parent row, and `parents`
-    has for each child the index of its parent in `shares`."""
+    the index in `shares` of the parent of each child."""
     order = np.argsort(parents, kind="stable")
     ordered = parents[order]
     children = np.bincount(parents, minlength=len(shares))

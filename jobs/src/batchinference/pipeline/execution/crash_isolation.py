@@ -125,7 +125,7 @@ class Isolation:
 
     @cached_property
     def _single_nodes(self) -> dict[int, str]:
-        """The node of each row on which DEATHS_ALONE processes died, but only on this node."""
+        """The node of each row on which DEATHS_ALONE processes died if all died on one node."""
         nodes = {row: {note.node for note in notes} for row, notes in self._repeated.items()}
         return {row: min(names) for row, names in nodes.items() if len(names) == 1}
 

@@ -151,7 +151,7 @@ def take_deaths(run: str) -> list[Death]:
 
 
 def forget_notes() -> None:
-    """Remove the notes of this process, which exits, but not because of its rows."""
+    """Remove the notes of this process, which exits for another reason than its rows."""
     for name in list(_notes):
         _remove(name)
 

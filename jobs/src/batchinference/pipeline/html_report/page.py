@@ -101,7 +101,7 @@ class PageData:
 
 
 def render(data: PageData) -> str:
-    """Return the HTML of the page, which depends only on `data`."""
+    """Return the HTML of the page. It depends only on `data`."""
     report, spec = data.report, data.spec
     history = report.rows_over_time
     total = sum(times.seconds for times in report.steps.values())

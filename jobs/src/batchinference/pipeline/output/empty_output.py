@@ -49,7 +49,7 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot without its entries for files without rows, which earlier passes wrote.
+    """Return the snapshot without the entries for files without rows that earlier passes wrote.
     Call this if the output now has rows, because these rows may have other types than the files."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)

@@ -325,7 +325,7 @@ def without_removed(
 
 
 def _rewrite_errors(job_pass: JobPass, entry: ManifestEntry, file: DataFile) -> DataFile | None:
-    """Write the error records of an entry without those of removed rows; None if none remain."""
+    """Write the error records of an entry except for removed rows; None if none remain."""
     directory, writer = job_pass.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])

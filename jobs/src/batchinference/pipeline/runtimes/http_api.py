@@ -105,8 +105,8 @@ class OpenAiApi:
         return answer.value
 
     def _embedding(self, value: Any) -> np.ndarray:
-        """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer for another
-        length than that of the first one."""
+        """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer if its length
+        differs from the first one's."""
         numbers = _numbers(value)
         _require(numbers.ndim == 1 and numbers.size > 0, "is no vector", value)
         self._width = self._width or len(numbers)

@@ -163,7 +163,7 @@ class StructuredRuntime:
         self._runtime = load(model.model_copy(update={"details": model.details or unused}))
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return for each row the value of its answer. If the model has `details`, return tuples of
+        """Return the value of the answer to each row. If the model has `details`, return tuples of
         the value and the details. A failed row has its error instead."""
         results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]

@@ -107,8 +107,8 @@ class Windows:
     """The index of the text of each window (int64)."""
 
     def averages(self, results: np.ndarray) -> np.ndarray:
-        """Return for each text the mean of the results of its windows (texts x any shape), in the
-        type of `results` (windows x any shape). The weights are the windows' numbers of tokens."""
+        """Return the mean result of the windows of each text (texts x any shape), in the type of
+        `results` (windows x any shape). The weights are the windows' numbers of tokens."""
         weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
         first = np.flatnonzero(np.diff(self.owners, prepend=-1))
         shape = (-1, *[1] * (results.ndim - 1))
@@ -117,7 +117,7 @@ class Windows:
         return np.asarray(means, dtype=results.dtype)
 
     def groups(self) -> Iterator[slice]:
-        """Yield for each text the slice of its windows."""
+        """Yield the slice of the windows of each text."""
         first = np.flatnonzero(np.diff(self.owners, prepend=-1)).tolist()
         return (slice(*pair) for pair in zip(first, [*first[1:], len(self.owners)], strict=True))
 
@@ -171,8 +171,8 @@ class TextLimit:
             warn(WarningName.TEXT_CUT, row=rows[at], amount=cut)
 
     def windows(self, texts: Sequence[str], reserved: Sequence[int]) -> Windows:
-        """Divide texts into windows. `reserved` has for each text the number of tokens that its
-        windows need for special tokens and other texts. Raises TextTooLong if no room is left."""
+        """Divide texts into windows. `reserved` has the number of tokens that the windows of each
+        text need for special tokens and other texts. Raises TextTooLong if no room is left."""
         limit = self.tokens or 0
         parts: list[str] = []
         all_spans: list[Span] = []

@@ -334,7 +334,7 @@ def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _with_nulls_of_pandas(values: Any) -> Any:
-    """Return values of a type that only pandas has, such as Int64, as in a frame, but decoded."""
+    """Return values of a type that only pandas has, such as Int64, decoded like a Series."""
     is_extension = hasattr(getattr(values, "dtype", None), "construct_array_type")
     return _series(sys.modules["pandas"].Series(values), True) if is_extension else values
 

@@ -87,8 +87,8 @@ def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
 
 
 def check_videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
-    """Return the values, which are videos, as a list: arrays (any type, frames x height x width x
-    channels), or the bytes of video files. Raises TypeError for another value."""
+    """Return videos as a list. A video is an array (any type, frames x height x width x channels),
+    or the bytes of a video file. Raises TypeError for another value."""
     for value in values:
         if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
             raise TypeError(

@@ -96,7 +96,7 @@ class Engine:
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self.tokenizer_lock = threading.Lock()
-        """Held by the thread that prepares a batch of prompts without images, as a tokenizer is not
+        """Held by the thread that prepares a batch of prompts without images: a tokenizer is not
         thread-safe, and more threads would keep the GIL from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()

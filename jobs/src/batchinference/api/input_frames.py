@@ -112,7 +112,7 @@ def _to_parquet(table: pa.Table) -> bytes:
 
 def _pandas_to_table(frame: pd.DataFrame) -> pa.Table:
     """Return a DataFrame as a table with null for missing values. Raises SpecError if its index
-    would be lost, a column name is no text, or a value would change."""
+    would be lost, a column name is not a text, or a value would change."""
     _check_index(frame.index)
     for name in frame.columns:
         if not isinstance(name, str):

@@ -50,7 +50,7 @@ class Target:
     @property
     def is_job(self) -> bool:
         """Whether this is the name of a job: a namespace or a context is given, or the text does
-        not look like a path and is no existing path."""
+        not look like a path and is not an existing path."""
         if self.is_on_cluster:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or not self.text

@@ -150,7 +150,7 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 def _name_of(file: Path) -> str:
     """Return the name of a job in this file: the name of the file, or of its directory if the file
-    is USUAL_FILE, in lower case without special characters; `my-job` if that is no name."""
+    is USUAL_FILE, in lower case without special characters; `my-job` if that is not a name."""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"

@@ -333,7 +333,7 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
 
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the number, text, bytes, time or decimal
-    that was stored, also inside lists, arrays and structs. Other values are not compared."""
+    that was stored, even inside lists, arrays and structs. Other values are not compared."""
     if np.ma.is_masked(value):
         return False
     if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":

@@ -149,7 +149,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts as numbers. Raises ValueError if a text is no number, if an integer would be
+    """Return texts as numbers. Raises ValueError if a text is not a number, if an integer would be
     rounded, or if a finite number would become infinite."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 

@@ -258,7 +258,7 @@ def may_be_hexadecimal(texts: Any) -> Any:
 
 
 def check_fraction_digits(array: pa.Array, kind: pa.DataType) -> None:
-    """Raise ArrowInvalid for a text, also a nested one, with too many decimal places to be cast to
+    """Raise ArrowInvalid for a text, even a nested one, with too many decimal places to be cast to
     a decimal of `kind`. Arrow would read beyond its table of powers of ten, and return another
     number or end the process."""
     both = (array.type, kind)
@@ -279,7 +279,7 @@ def _check_digits_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
     has_exponent = pc.match_substring(texts, "e-", ignore_case=True)
     doubtful = pc.or_(has_exponent, pc.greater(pc.binary_length(texts), limit))
     for text in texts.filter(doubtful).to_pylist():
-        with suppress(InvalidOperation):  # Arrow refuses texts that are no numbers
+        with suppress(InvalidOperation):  # Arrow refuses texts that are not numbers
             exponent = Decimal(text).as_tuple().exponent
             if isinstance(exponent, int) and -exponent > limit:
                 raise pa.ArrowInvalid(f"{cut(text, MAX_SHOWN)} has too many decimal places")

@@ -175,7 +175,7 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
     for each missing part of a column. `types` are the known types of columns."""
     for column in write.column_fields.get("partitionBy", ()):
         if column not in types and column != root_of(column) and not is_part_of_column(column):
-            continue  # a name that contains `.` or `[`, but is no part of a column
+            continue  # a name that contains `.` or `[`, but is not part of a column
         kind = types.get(column, _part_type(column, types))
         if kind is None:
             root, name = types[root_of(column)], root_of(column)

@@ -23,7 +23,7 @@ _NAMES = (
     f"|({_BEFORE}[-_]|admin|database|db|redis|smtp|sql|user)?(pass|pat|sas|sig)|key|code|auth"
 )
 _QUERY = f"([?&;]|%3b)({_NAMES})(=|%3d)"
-"""Matches the name of a credential in the query of a URL, also in one with `%3D` for `=`, as in
+"""Matches the name of a credential in the query of a URL, even in one with `%3D` for `=`, as in
 connection strings of ODBC. Does not match `max_tokens`, `token_type` or `authSource`."""
 OF_PATHS = (
     "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@|^https?://.*[?&;]"
@@ -35,7 +35,7 @@ fewer names in its query are searched: the API server limits the length of a pat
 OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_QUERY}"
 """Matches credentials in the address of an HTTP API."""
 OF_DATABASES = f"(?i)://[^/@]*:[^@]*@|{_QUERY}"
-"""Matches a password, also one with a slash as in SQLAlchemy, in the address of a database."""
+"""Matches a password, even one with a slash as in SQLAlchemy, in the address of a database."""
 OF_PROPERTIES = "(?i)secret|token|passw|pwd|credential|authorization|access-key|account-key|sas"
 """Matches the name of a property of an Iceberg catalog that has a secret value."""
 

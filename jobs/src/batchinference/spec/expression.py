@@ -129,7 +129,7 @@ def _check_reads_column(text: str) -> None:
 
 
 def columns_in(text: str) -> frozenset[str]:
-    """Return the columns that an expression reads; empty if the text is no valid expression."""
+    """Return the columns that an expression reads; empty if the text is not a valid expression."""
     try:
         return columns_read_by(text)
     except ValueError:
@@ -181,7 +181,7 @@ def _translation(text: str) -> str | None:
 
 def _may_mean_bits(node: ast.AST) -> bool:
     """Return whether a translated `and`, `or` or `not` was perhaps the bit operator `&`, `|` or
-    `~`, because it is within arithmetic or has an operand that is no condition."""
+    `~`, because it is within arithmetic or has an operand that is not a condition."""
     match node:
         case ast.BoolOp(values=values):
             return any(map(_is_no_condition, values))

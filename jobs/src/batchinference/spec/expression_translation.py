@@ -34,7 +34,7 @@ _WORDS = {
 }
 """Words in lower case, with their spelling in Python."""
 _OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
-"""Matches a name, or a function with one argument, that is no part of a calculation."""
+"""Matches a name, or a function with one argument, that is not part of a calculation."""
 _NO_NAMES = (
     *(*keyword.kwlist, *_WORDS, "like", "ilike", "between", "select", "where", "case", "when"),
     *("xor", "of", "mod", "div", "contains", "startswith", "endswith", "matches", "equals", "than"),
@@ -182,7 +182,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
-    """Return the text with the replacements of `_Forms`; unchanged if the text is no Python."""
+    """Return the text with the replacements of `_Forms`; unchanged if the text is not Python."""
     tree = _parsed(text)
     if tree is None:
         return text

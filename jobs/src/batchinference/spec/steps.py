@@ -161,7 +161,7 @@ class Cache(SpecModel):
 _POOL = ("batch_size", "replicas", "replicas_per_pod", "replicas_per_device", "resources")
 """The fields about batches, replicas and resources of a step."""
 _SETTINGS = ("name", "when", "cascade", "dedupe", "cache", *_POOL)
-"""The fields of a step that are no action."""
+"""The fields of a step that are not an action."""
 MAX_SHARING = 4
 """The maximum number of replicas of `replicasPerDevice: auto` without `replicasPerPod`."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"

@@ -247,7 +247,7 @@ class DriverPoller:
     ) -> Answer | None:
         """Return the last result, with its age; None before the first result.
 
-        A few missed polls are no result. The driver is polled again `interval` seconds after the
+        A few missed polls are not a result. The driver is polled again `interval` seconds after the
         last poll, or later with backoff.
         """
         key, state = self._state_of(job, ray_job, tokens)

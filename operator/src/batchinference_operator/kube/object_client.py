@@ -47,7 +47,7 @@ WORKLOAD = "Workload"
 LOCAL_QUEUE = "LocalQueue"
 RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last, the work queue reconciles the job later.
-All requests can be repeated: an object that already exists, or is already gone, is no error."""
+All requests can be repeated: an object that already exists, or is already gone, is not an error."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),

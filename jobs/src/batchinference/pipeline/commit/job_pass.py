@@ -77,7 +77,7 @@ class JobPass:
 
     @property
     def number(self) -> int:
-        """The number of the pass. It begins at 1, also after a user has deleted the state."""
+        """The number of the pass. It begins at 1, and again after a user has deleted the state."""
         return self.lease.pass_number
 
     @property

@@ -1,6 +1,6 @@
 """Manifests. Each manifest describes one commit of a task.
 
-Files that no manifest entry names are no part of the output. The name of a manifest contains the
+Files that no manifest entry names are not part of the output. The name of a manifest contains the
 task, the number of the commit in the task, and the row counts, so that a listing shows the
 progress. The name ends in a random suffix, so that no manifest overwrites another."""
 

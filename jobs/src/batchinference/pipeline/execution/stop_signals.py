@@ -72,7 +72,7 @@ class StopSignal:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """While the block runs, a second signal raises Interrupted, also if it came before. The
+        """While the block runs, a second signal raises Interrupted, even if it came before. The
         work of the block then remains as if the process was killed."""
         try:
             self._interrupts = True

@@ -43,7 +43,7 @@ def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool =
 
 
 def check_beginning(head: bytes, encoding: str) -> None:
-    """Raise ValueError if a file with these first bytes is no text, or lacks the byte order mark
+    """Raise ValueError if a file with these first bytes is not text, or lacks the byte order mark
     that its encoding needs."""
     if format_ := packed_as(head):
         raise ValueError(f"the file is {format_}")

@@ -182,7 +182,7 @@ _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 
 class JsonRows:
     """Parses rows with known column types. In other columns and fields, all values become text: a
-    value that is no text becomes its JSON.
+    value that is not a text becomes its JSON.
 
     `declared` are the types that the user has declared, `sampled` those inferred from samples.
     `several_shapes` tells whether a sampled column is text for lack of a common type."""
@@ -372,7 +372,7 @@ def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:
 def _with_new_fields(
     types: Mapping[str, ColumnType], fields: Iterable[pa.Field]
 ) -> dict[str, ColumnType]:
-    """Return the types with the unknown fields of a table added as text, also nested ones. Unknown
+    """Return the types with the unknown fields of a table added as text, even nested ones. Unknown
     fields are text because they may have other types in other rows and files."""
     extended = dict(types)
     for field in fields:

@@ -74,7 +74,7 @@ def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None
 
 
 def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield each array of timestamps in an array, also nested arrays."""
+    """Yield each array of timestamps in an array, including nested arrays."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         yield array

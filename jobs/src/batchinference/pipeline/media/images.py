@@ -47,7 +47,7 @@ _NETPBM = re.compile(rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" 
 
 def pages_of(image: Image.Image) -> list[int]:
     """Return the numbers of the pages of an image file that is not decoded yet, including pages
-    that cannot be decoded. Previews and masks are no pages. Raises ValueError for a raw file of a
+    that cannot be decoded. Previews and masks are not pages. Raises ValueError for a raw file of a
     camera, of which only a preview can be read."""
     if image.format == "TIFF":
         pages = _tiff_pages(image)

@@ -92,7 +92,7 @@ FrameOrError: TypeAlias = av.VideoFrame | Exception
 def video_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame | Exception]:
     """Yield the frames of a video that the options select, and an error in place of each frame that
     cannot be decoded. If the file is truncated, the last item is an error. Raises FFmpegError or
-    EOFError if the file is no video, or if reading cannot go on."""
+    EOFError if the file is not a video, or if reading cannot go on."""
     convert = FrameConverter(options)
     pictures = _at_frame_rate(_all_frames(source, options.max_pixels), options.fps)
     while True:
@@ -150,7 +150,7 @@ def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError
 
 def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) -> int | None:
     """Return the number of frames of a video, at most `fps` per second, as estimated from its
-    header; None if it is unknown. Raises FFmpegError or EOFError if the file is no video."""
+    header; None if it is unknown. Raises FFmpegError or EOFError if the file is not a video."""
     with _opened(source, max_pixels) as (container, stream):
         seconds = container.duration / av.time_base if container.duration else None
         frames = stream.frames

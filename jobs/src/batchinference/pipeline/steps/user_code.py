@@ -170,7 +170,7 @@ class MapRows(UserCode):
 
     def _checked(self, row: Any) -> Row:
         """Return a copy of a returned row. Raises JobFailure for a reserved column, and WrongResult
-        for a value that is no row: the code may return rows for other input rows."""
+        for a value that is not a row: the code may return rows for other input rows."""
         if not isinstance(row, dict) or not row:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
             what = f"step '{self._name}' must return a row as a dict, got {got}"
@@ -291,7 +291,7 @@ def _callable(name: str, target: Any) -> Callable[..., Any]:
 
 def columns_of(step: str, result: Any) -> dict[str, Any]:
     """Return the values of each column of a batch that the code has returned. Raises JobFailure if
-    `result` is no batch or has pickled values, or if its column names are not unique texts."""
+    `result` is not a batch or has pickled values, or if its column names are not unique texts."""
     columns = _columns_of(result)
     if not columns:
         got = type(result).__name__ if columns is None else f"an empty {type(result).__name__}"

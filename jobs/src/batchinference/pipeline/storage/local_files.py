@@ -1,4 +1,4 @@
-"""Reads, lists, writes, moves and deletes local files, also with names that are not UTF-8, and
+"""Reads, lists, writes, moves and deletes local files, even if their names are not UTF-8, and
 keeps symbolic links from leading out of outputs and inputs.
 
 Outputs: others may write to a shared output directory, and plant links there. So functions take a
@@ -65,7 +65,7 @@ def open_regular(path: str, root: str) -> BinaryIO:
 
 
 def _regular(descriptor: int, path: str) -> BinaryIO:
-    """Return the file of a descriptor. If it is no regular file, close it and raise OSError."""
+    """Return the file of a descriptor. If it is not a regular file, close it and raise OSError."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -207,7 +207,7 @@ def rename(path: str, root: str, target: str, target_root: str) -> bool:
 
 
 def delete(path: str, root: str) -> None:
-    """Delete a file. It is no error if the file does not exist."""
+    """Delete a file. It is not an error if the file does not exist."""
     directory, name = os.path.split(os_path(path))
     with suppress(FileNotFoundError), _named(path), _directory(directory, root) as parent:
         os.unlink(name, dir_fd=parent)
@@ -414,7 +414,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
 def contained(allowed: tuple[str, ...]) -> pafs.FileSystem:
     """Return a local file system that opens only files in `allowed`, and files below directories in
-    it. For other files, also behind a link, it raises OSError without errno."""
+    it. For other files, even behind a link, it raises OSError without errno."""
     return pafs.PyFileSystem(_Handler(allowed))
 
 

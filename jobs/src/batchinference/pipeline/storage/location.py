@@ -291,7 +291,7 @@ class Location:
         return path.removeprefix(self.path.rstrip("/") + "/")
 
     def delete(self) -> None:
-        """Delete this file. It is no error if the file does not exist."""
+        """Delete this file. It is not an error if the file does not exist."""
         if self.local:
             with_retries(lambda: local_files.delete(self.path, self.root))
             return
@@ -369,7 +369,7 @@ class _GzipStream(io.RawIOBase):
         return size
 
     def _next(self, size: int) -> bytes:
-        """Return at most `size` bytes; none at the end, also if it is missing."""
+        """Return at most `size` bytes; none at the end, even if the end is missing."""
         try:
             return self._content.read1(size)
         except EOFError as error:
@@ -377,7 +377,7 @@ class _GzipStream(io.RawIOBase):
             return b""
         except (gzip.BadGzipFile, zlib.error) as error:
             if isinstance(error, gzip.BadGzipFile) and not self._content.tell():
-                raise  # the file is no gzip
+                raise  # the file is not gzip
             raise OSError(
                 "the gzip stream is damaged, and rows before the damage may be missing or wrong: "
                 f"{error}"

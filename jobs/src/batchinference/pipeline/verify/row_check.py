@@ -74,7 +74,7 @@ class AccountedRows:
 
     row_set: RowSet
     repeated: list[Range]
-    """The rows that the entries have more than once, also in shares that exceed a full share."""
+    """The rows that the entries have more than once, or in shares that exceed a full share."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:

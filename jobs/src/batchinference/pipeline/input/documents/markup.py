@@ -1,4 +1,4 @@
-"""Reads HTML, and divides markup (also of Office) into elements. Style sheets are ignored."""
+"""Reads HTML, and divides markup of HTML and of Office into elements. Style sheets are ignored."""
 
 from __future__ import annotations
 

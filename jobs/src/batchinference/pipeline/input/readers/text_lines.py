@@ -73,7 +73,7 @@ def up_to_damage(
         yield error
     except OSError as error:
         raise_storage_error(error)
-        yield error  # it is no storage error, so a decoder has raised it
+        yield error  # it is not a storage error, so a decoder has raised it
 
 
 def beginning(

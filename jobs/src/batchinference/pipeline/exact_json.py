@@ -41,8 +41,8 @@ def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> 
 
 
 class _Scanner:
-    """Finds the values of a document that are kept as JSON text. Scanning methods take the position
-    at which they begin, and return the end of what they have scanned."""
+    """Finds which values of a document are kept as JSON text. Scanning methods take the
+    position at which they begin, and return the end of what they have scanned."""
 
     def __init__(self, text: str, any_as_json: bool) -> None:
         self._text, self._any_as_json = text, any_as_json

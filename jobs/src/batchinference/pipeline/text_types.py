@@ -24,7 +24,7 @@ SAFE_DIGITS = 15
 MAX_DIGITS = 800
 """No float64 has more significant digits."""
 FIRST_VALUES = 64
-"""Number of values of a sample that are cast first, because a failing cast of all takes long."""
+"""Number of sample values that are cast first, because a failing cast of all takes long."""
 CHECKED_NUMBERS = 10_000
 """Maximum number of long numbers in a sample whose printed digits are compared."""
 

@@ -184,7 +184,7 @@ def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
 
 
 def _meant_path(problem: Problem) -> str | None:
-    """Return the path of the field that the message about an unknown field suggests, if any."""
+    """Return the path of the suggested field in a message about an unknown field, if any."""
     meant = re.match(r"unknown field(?:; did you mean '(\w+)'|\. Write (\w+):)", problem.message)
     return f"{problem.path.rpartition('.')[0]}.{meant[1] or meant[2]}" if meant else None
 

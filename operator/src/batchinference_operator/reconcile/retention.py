@@ -116,8 +116,8 @@ def _ended_by_operator(job: JobView, spec: MutableSpec) -> bool:
 
 
 def _kept_for_debugging(job: JobView, spec: MutableSpec) -> bool:
-    """Return whether the cluster of a job that the operator ended is kept for debugging. That of a
-    job that has exceeded its device hours is never kept."""
+    """Return whether the cluster of a job that the operator ended is kept for debugging. The
+    cluster is never kept if the job has exceeded its device hours."""
     within_limit = find_condition(job.status, "Failed").get("reason") != Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job, spec) and within_limit and seconds_of(spec.ttl.cluster) > 0
 

@@ -133,7 +133,7 @@ class _DueTimeResult:
     checked_until: datetime
     create: Object | None = None
     run: datetime | None = None
-    """The scheduled time of a run that is created or exists."""
+    """The scheduled time of the run, if it is created or exists."""
     replace: tuple[Run, ...] = ()
     missed: int = 0
     events: tuple[Event, ...] = ()

@@ -46,7 +46,7 @@ class Observed:
     """For each notification about the end, by name, why it could not be sent, or "" if it was sent.
     None until all notifications were sent or given up."""
     driver_count: int = 0
-    """The number of drivers of all jobs that the operator polls."""
+    """The number of drivers that the operator polls, of all jobs."""
 
     @property
     def current_crashes(self) -> Sequence[Crash]:

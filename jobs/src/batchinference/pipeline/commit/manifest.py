@@ -205,7 +205,7 @@ _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True)
 class _NoteFields:
-    """The fields of a note that the report uses."""
+    """The fields that the report uses of a note."""
 
     peak_bytes: Natural = 0
     retries: Natural = 0

@@ -106,7 +106,7 @@ def has_rows_error(write: WriteTable) -> BadOutput:
 
 
 class CommittedTable(Protocol):
-    """The operations of a table that the commit protocol uses."""
+    """The table operations that the commit protocol uses."""
 
     def holds_rows(self) -> bool:
         """Return whether the table exists and has rows."""

@@ -91,7 +91,7 @@ def decode(block: pa.Table) -> RowBatch:
 
 
 def has_data(block: pa.Table) -> np.ndarray:
-    """Return a mask (bool) of the rows of a block that have data."""
+    """Return a mask (bool) of the block rows that have data."""
     if ID not in block.column_names:
         return np.zeros(block.num_rows, dtype=bool)
     data: np.ndarray = block.column(ID).is_valid().to_numpy()

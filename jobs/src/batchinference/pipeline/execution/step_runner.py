@@ -381,7 +381,7 @@ class StepRunner:
 
 
 class ChosenRows:
-    """The rows of a batch that a step computes. `mask` selects them (None for all)."""
+    """Which rows of a batch a step computes. `mask` selects them (None for all)."""
 
     def __init__(self, mask: np.ndarray | None = None) -> None:
         self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
@@ -413,7 +413,7 @@ class StepResults:
     """The index of each failed row, and the failed row."""
     warnings: list[RowWarning] = field(default_factory=list)
     rows: int = 0
-    """The number of rows of the batch that have results."""
+    """The number of batch rows that have results."""
     nbytes: int = 0
     """The size of the tables in memory in bytes."""
     is_full: bool = False

@@ -16,9 +16,9 @@ CONVERT = "Convert a column, for example with int(NAME)"
 _TEXT_FUNCTIONS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
 _NUMBER_FUNCTIONS = ("abs", "round")
 MAX_PARTS = 200
-"""Maximum number of parts of an expression that is corrected, because each part is computed."""
+"""An expression with more parts is not corrected, because each part is computed."""
 MAX_FIXES = 4
-"""Maximum number of parts of an expression that are corrected for a message."""
+"""Maximum number of parts that are corrected in an expression for a message."""
 MAX_EXACT = 2**53
 """Float64 holds all integers up to this one."""
 _TRUE = ("true", "yes", "y", "t", "1", "on")

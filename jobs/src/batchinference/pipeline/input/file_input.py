@@ -451,6 +451,6 @@ def _rows_up_to(limit: int, file: InputFile, rows: FileRows, known: Mapping[int,
 
 
 def known_columns(source: JobInput) -> pa.Schema:
-    """Return the columns of an input that are known before reading. An unknown type is null."""
+    """Return those columns of an input that are known before reading. An unknown type is null."""
     types = source.types() if isinstance(source, FileInput) else {}
     return pa.schema([(name, types.get(name, pa.null())) for name in source.columns() or ()])

@@ -100,7 +100,7 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
-    """Return the inputs of a row that are not images and that no template uses."""
+    """Return those inputs of a row that are not images and that no template uses."""
     texts = [model.system, model.prompt, *(message.content for message in model.messages)]
     used = {name for text in texts for name in placeholders(text or "")}
     return set(row) - used - {*model.images, REPAIR}

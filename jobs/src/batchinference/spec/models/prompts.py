@@ -13,7 +13,7 @@ from batchinference.spec.expression import root_of
 from batchinference.spec.problems import did_you_mean
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
-"""Matches the name of an input, and the fields and items of it that are read."""
+"""Matches the name of an input, and which of its fields and items are read."""
 
 
 def placeholders(template: str) -> list[str]:

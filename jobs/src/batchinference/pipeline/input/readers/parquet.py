@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
-"""Bytes at the end of a file that are read first. Most footers have fewer bytes."""
+"""The number of bytes at its end that are read first from a file. Most footers have fewer bytes."""
 
 
 class ColumnCasts:

@@ -243,7 +243,7 @@ class AddedColumns:
     commit, the next try merges only fragments that have changed since the last try."""
 
     version: int
-    """The version of the dataset that was read."""
+    """The dataset version that was read."""
     ids: Sequence[np.ndarray]
     """The row IDs of each part of the input."""
     files: Sequence[Location]

@@ -45,7 +45,7 @@ class Commands(TyperGroup):
         name = args[0] if args else ""
         if name.endswith((".yaml", ".yml")):
             fix = f"Write batchinference run {name}, or validate {name} to check it"
-            ctx.fail(f"'{name}' is a file and no command. {fix}")
+            ctx.fail(f"'{name}' is a file, not a command. {fix}")
         return super().resolve_command(ctx, args)
 
     def _summary(self, ctx: typer.Context, name: str) -> str:

@@ -501,9 +501,9 @@ def _check_bytes(source: pa.DataType, target: pa.DataType) -> None:
     allows it for bytes that are valid UTF-8, but nobody has said that they are a text."""
     source, target = plain_type(source), plain_type(target)
     if is_bytes(source) and is_text(target):
-        raise pa.ArrowInvalid("bytes are no text. Decode them in a step")
+        raise pa.ArrowInvalid("bytes are not text. Decode them in a step")
     if is_text(source) and is_bytes(target):
-        raise pa.ArrowInvalid("a text is no bytes. Encode it in a step")
+        raise pa.ArrowInvalid("a text is not bytes. Encode it in a step")
     if kinds.is_struct(source) and kinds.is_struct(target):
         names = [name for name in source.names if target.get_field_index(name) >= 0]
         pairs = [(source.field(name).type, target.field(name).type) for name in names]

@@ -182,7 +182,7 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
             fields = list(root) if isinstance(root, dict) else []
             fix = did_you_mean(str(keys_of(column)[0]), fields)
             listed = ", ".join(fields) or "none"
-            message = f"column '{column}' is no part of '{name}'. Its fields: {listed}{fix}"
+            message = f"column '{column}' is not part of '{name}'. Its fields: {listed}{fix}"
             yield Problem("spec.write.partitionBy", message)
         elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"

@@ -495,7 +495,7 @@ def _check_conditions(values: Sequence[ast.expr]) -> None:
     for value in values:
         if isinstance(value, ast.Constant) and not isinstance(value.value, bool | None):
             raise ValueError(
-                f"{value.value!r} is no condition, so it cannot be used with 'and' or 'or'"
+                f"{value.value!r} is not a condition, so it cannot be used with 'and' or 'or'"
             )
 
 

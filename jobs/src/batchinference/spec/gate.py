@@ -96,7 +96,7 @@ def parse_expectation(text: str) -> Expectation:
         what = f"{min(others)} has a value for each row" if others else "it measures nothing"
         raise ValueError(f"{what}. Use one of {', '.join(AGGREGATES)}, {_EXAMPLE}")
     if isinstance(getattr(tree, "body", tree), ast.Call):
-        raise ValueError(f"it is no condition. Write {text.strip()} > NUMBER")
+        raise ValueError(f"it is not a condition. Write {text.strip()} > NUMBER")
     return Expectation(measures.measures, condition)
 
 

@@ -68,7 +68,7 @@ PATTERNS = {
     base.START_VALUE: "letters, digits and _ . / : , = @ % + -",
     base.DELIMITER: "one ASCII character or a tab",
     base.WRITTEN_DELIMITER: "a tab, or punctuation that is not in numbers or dates",
-    base.PUNCTUATION: "one ASCII character that is no letter, digit or space, or an empty text",
+    base.PUNCTUATION: "one ASCII character that is not a letter, digit or space, or an empty text",
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",

@@ -214,6 +214,6 @@ def path_of(kind: str, namespace: str, *name: str) -> str:
     root, plural = _COLLECTIONS[kind]
     for part in (*([namespace] if namespace else []), *name):
         if not is_name(part):
-            raise ValueError(f"{kind}: {str(part)[:64]!r} is no name")
+            raise ValueError(f"{kind}: {str(part)[:64]!r} is not a name")
     scope = ["namespaces", namespace] if namespace else []
     return "/".join([root, *scope, plural, *name])

@@ -162,8 +162,8 @@ def _check_start(state: OutputState, request: Request) -> None:
             else "Choose another path, empty it, or set write.mode to append"
         )
         raise BadOutput(
-            f"spec.write.path: '{state.layout.output.uri}' holds files that are no output of a "
-            f"BatchInference. {fix}"
+            f"spec.write.path: '{state.layout.output.uri}' holds files that no BatchInference "
+            f"has written. {fix}"
         )
 
 

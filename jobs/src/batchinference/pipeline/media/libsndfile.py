@@ -53,7 +53,7 @@ def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) ->
     """Raise ValueError if `samples` values, counted over all channels, take more than `max_bytes`
     as float32 after resampling, or if the rate is invalid."""
     if not 1 <= rate <= MAX_RATE:
-        raise ValueError(f"{rate} samples a second are no rate of a recording")
+        raise ValueError(f"{rate} samples a second are not the rate of a recording")
     ratio = max(1.0, (options.sample_rate or rate) / rate)
     if samples * SAMPLE_BYTES * ratio > max_bytes:
         raise ValueError(f"{samples} samples take more bytes than maxRowBytes ({max_bytes})")

@@ -83,7 +83,7 @@ _OPACITY_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 _ROUNDING = 1e-6
 """Tolerance in ticks for floating-point errors (0.29 * 100 is less than 29)."""
 _NO_VIDEO = (
-    "the file is no video. Read pictures and animations such as PNG and GIF with read.format: "
+    "the file is not a video. Read pictures and animations such as PNG and GIF with read.format: "
     "images, and recordings such as WAV and MP3 with read.format: audio"
 )
 FrameOrError: TypeAlias = av.VideoFrame | Exception

@@ -108,7 +108,7 @@ class OpenAiApi:
         """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer if its length
         differs from the first one's."""
         numbers = _numbers(value)
-        _require(numbers.ndim == 1 and numbers.size > 0, "is no vector", value)
+        _require(numbers.ndim == 1 and numbers.size > 0, "is not a vector", value)
         self._width = self._width or len(numbers)
         if len(numbers) != self._width:
             raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._width}")

@@ -202,7 +202,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
-        raise invalid(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+        raise invalid(f"{where}: not a valid schema ({error.message[:_SHOWN]}). {fix}") from None
     except RecursionError:
         raise invalid("jsonSchema: a 'pattern' is nested too deep. Use a simpler one") from None
     names = {*names_in(schema)}

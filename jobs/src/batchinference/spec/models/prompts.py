@@ -186,7 +186,7 @@ def _unused(name: str, texts: Sequence[FieldText], owner: str) -> PydanticCustom
             return invalid(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
         if re.fullmatch(r"[\w./~-]+\.(?:txt|md|j2|jinja2?|prompt)", text):
             fix = f"Write the text of the file here, with {{{name}}} for the input"
-            return invalid(f"{field}: a path is no prompt, got '{text}'. {fix}")
+            return invalid(f"{field}: a path is not a prompt, got '{text}'. {fix}")
     return invalid(
         f"input '{name}' is not used. Write {{{name}}} in the {owner}, or remove the input"
     )

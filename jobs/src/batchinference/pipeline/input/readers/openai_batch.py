@@ -74,9 +74,9 @@ def _request(line: bytes) -> dict[str, str]:
     except ValueError as error:
         beginning = _BEGINNING.match(line)
         custom_id = beginning[1].decode(errors="replace") if beginning else None
-        raise BadLine(f"the line is no JSON ({error})", custom_id) from None
+        raise BadLine(f"the line is not JSON ({error})", custom_id) from None
     if not isinstance(texts, dict):
-        raise BadLine("the line is no JSON object", None)
+        raise BadLine("the line is not a JSON object", None)
     row = {name: json.loads(texts.get(name) or "null") for name in _SCHEMA.names[:3]}
     if problem := _problem(**row, body=texts.get("body") or ""):
         raise BadLine(problem, row["custom_id"])

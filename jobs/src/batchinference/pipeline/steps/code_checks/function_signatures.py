@@ -133,7 +133,7 @@ def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str
             return _call_method_problem(step, family) if family else None
     kind = kind_of(value)
     return (
-        f"'{step.callable}' is {kind}, and no function. Name a function or class" if kind else None
+        f"'{step.callable}' is {kind}, not a function. Name a function or class" if kind else None
     )
 
 

@@ -227,7 +227,7 @@ def _is_transient(error: ClusterError) -> bool:
 
 def _write_private_file(document: Object) -> Path:
     """Write a document to a new file that only this user can read, and return the path. The file is
-    in the working directory, or in the directory for temporary files if the former is read-only."""
+    in the working directory, or in the directory for temporary files if that is read-only."""
     directory = "." if os.access(".", os.W_OK) else None
     descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
     with open(descriptor, "w") as file:

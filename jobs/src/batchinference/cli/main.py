@@ -80,7 +80,7 @@ Estimate = Annotated[
     typer.Option(
         "--estimate",
         help="Run the steps over the first rows here, with requests to endpoints, and show "
-        "instead the tokens, device hours and price of all rows.",
+        "the tokens, device hours and price of all rows instead of the plan.",
     ),
 ]
 Prices = Annotated[

@@ -38,7 +38,7 @@ WATCH_GRACE_SECONDS = 10.0
 """Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096
 MAX_ERROR_CHARS = 200
-"""Maximum bytes of a watch's error that are read, and characters of an answer in a message."""
+"""Maximum bytes read of a watch's error, and maximum characters of an answer in a message."""
 MAX_LISTS = 4
 """Maximum number of list pages that are read at the same time. Objects of tenants can make a page
 15 MB large, which takes several times as much memory."""

@@ -418,7 +418,7 @@ def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
     elif is_list(kind):
         yield from _large_floats(array.flatten())
     elif pa.types.is_floating(kind) and len(array):
-        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # also of nulls
+        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # nulls included
         numbers = stored[array.offset : array.offset + len(array)]
         large = numbers[np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]]
         if len(large):

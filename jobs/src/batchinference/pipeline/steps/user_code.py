@@ -52,7 +52,7 @@ _ARRAY_AS_VALUE = (
     "0-dimensional arrays can be converted",
     "unhashable type: 'numpy.ndarray'",
 )
-"""Texts in the errors of code that uses a column of a batch, an array, as one value."""
+"""Texts in the errors if code uses a column of a batch, which is an array, as one value."""
 _UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # category kinds that Arrow changes
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 

@@ -33,8 +33,8 @@ from batchinference.pipeline.errors import BadOutput
 
 _OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags to open a directory for fsync, and to open it only for paths below it. With O_PATH, the
-latter needs no permission to list the directory."""
+"""Flags to open a directory for fsync, and to open it only for paths below it. O_PATH does not need
+the permission to list the directory."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 """The errors of file systems without locks."""

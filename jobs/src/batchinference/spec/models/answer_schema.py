@@ -194,7 +194,7 @@ def _common(types: list[ColumnType]) -> ColumnType:
 
 def _check_schema(schema: dict[str, Any]) -> None:
     """Raise a validation error if a JSON Schema is invalid or not supported."""
-    from jsonschema import Draft202012Validator  # only for jobs with a schema
+    from jsonschema import Draft202012Validator  # imported only for jobs with a schema
     from jsonschema.exceptions import SchemaError
 
     try:

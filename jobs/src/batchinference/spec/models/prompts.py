@@ -60,7 +60,7 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # Python names no fix
+        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # Python's message has none
         raise invalid(f"{error}{fix}") from None
     return text
 
@@ -143,7 +143,7 @@ def check_prompt(
     only_images = images_suffice and model.images and not any(text for _, text in others)
     if model.prompt is None and len(unused) != 1 and (unused or not only_images):
         listed = ", ".join(unused) or "none is left"
-        raise invalid(f"without a 'prompt' one input is sent as it is; here {listed}")
+        raise invalid(f"without a 'prompt', exactly one input is sent; here {listed}")
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:

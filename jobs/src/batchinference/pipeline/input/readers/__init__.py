@@ -98,7 +98,7 @@ class Reader(Protocol):
     sampled_files: ClassVar[int] = 8
     """Number of files that are inspected by default, before the first row is read."""
     recognizes: ClassVar[Recognize | None] = None
-    """Recognizes the format by the first bytes of a file; None if they vary, as those of CSV."""
+    """Recognizes the format by the first bytes of a file; None if they vary, as in CSV."""
 
     @classmethod
     def of(cls, options: Any) -> Reader:

@@ -223,7 +223,7 @@ class SqlTable(MergingTable):
                 yield pa.Table.from_pylist([dict(row) for row in rows])
 
     def _was_committed(self, fence: Fence) -> bool:
-        """Return whether this commit is known to be made already, as after a lost response.
+        """Return whether this commit is known to be made already, such as after a lost response.
 
         Raises BadOutput if another pass has committed the rows."""
         try:

@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether the input is files of the format that is named like the kind of job."""
+        """Whether the input is files of the format with the same name as the kind of job."""
         return not self.read.endswith(".csv")
 
 

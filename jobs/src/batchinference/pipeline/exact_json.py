@@ -1,8 +1,8 @@
 """Parses JSON without changing numbers, and keeps the JSON text of values whose type asks for it.
 
-The type `json` is the JSON text of any value. With `any_as_json`, a `string` is a text as it is, or
-the JSON text of another value. Because parsers do not return JSON texts, values that become JSON
-text are quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
+The type `json` is the JSON text of any value. With `any_as_json`, a `string` is a text, or the JSON
+text of any other value. Because parsers do not return JSON texts, values that become JSON text are
+quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
 
 from __future__ import annotations
 

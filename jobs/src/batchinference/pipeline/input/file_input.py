@@ -329,7 +329,7 @@ class FileInput(JobInput):
     def path_inside(self, directory: Location) -> str | None:
         if not directory.in_store_of(self.snapshot.root):
             return None
-        import pyarrow.compute as pc  # slow; commands that only read rarely need it
+        import pyarrow.compute as pc  # slow, and not needed by most commands that only read
 
         paths = self.snapshot.table.column("path")
         inside = paths.filter(pc.starts_with(paths, directory.path.rstrip("/") + "/"))

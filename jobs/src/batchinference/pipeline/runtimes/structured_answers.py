@@ -1,6 +1,6 @@
 """Checks answers against the schema of their step, converts them, and asks again for invalid ones.
 
-Reports group failed rows by the first line of their error. So the first line names the rule that an
+A report groups failed rows by the first line of their error. So this line names the rule that an
 answer violates, without values of the row."""
 
 import json

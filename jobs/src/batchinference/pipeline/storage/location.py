@@ -339,7 +339,7 @@ class Location:
 
 
 class MissingEnd(OSError):
-    """The end of a gzip file is missing. All of its content before this end was read."""
+    """The end of a gzip file is missing. All content before the missing end was read."""
 
 
 class _GzipStream(io.RawIOBase):

@@ -130,7 +130,7 @@ def _at_frame_rate(
 
 def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError]:
     """Yield all frames of a video in display order, and the errors of `video_frames`."""
-    lost: list[tuple[int, Exception]] = []  # with timestamps, as packets are not in display order
+    lost: list[tuple[int, Exception]] = []  # with timestamps: packets are not in display order
     with _opened(source, max_pixels) as (container, stream):
         decoder = _decoder_of(stream, max_pixels)
         for packet in container.demux(stream):

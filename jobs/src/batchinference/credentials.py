@@ -106,7 +106,7 @@ def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str])
 
 def _forms(value: str) -> set[str]:
     """Return texts as which a secret may be written in messages, logs, JSON and URLs."""
-    nested = repr(f"{value}'\"").removesuffix("\\'\"'")[1:]  # in a text with both kinds of quotes
+    nested = repr(f"{value}'\"").removesuffix("\\'\"'")[1:]  # as in a text with both quotes
     lines = (line.strip() for line in value.splitlines())
     return {
         *(value, repr(value)[1:-1], nested, quote(value), quote(value, safe="")),

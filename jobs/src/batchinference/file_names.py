@@ -1,4 +1,4 @@
-r"""Converts local paths to text and back, also if they are not valid UTF-8.
+r"""Converts local paths to text and back, even if they are not valid UTF-8.
 
 Linux allows any bytes in the name of a file. A byte that is not part of valid UTF-8 is written as
 `\xe9`, for example in `caf\xe9.txt`. A backslash before text that looks like such an escape is

@@ -47,7 +47,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the names in a directory; none if it has Python or packages, or cannot be read."""
+    """Return the names in a directory; none if it is Python's, has packages or is unreadable."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []

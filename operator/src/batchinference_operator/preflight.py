@@ -1,8 +1,8 @@
-"""Checks at the start that the API server has all required kinds, and the operator may list them.
+"""Checks at the start that the API server has all required kinds and lets the operator list them.
 
 If no namespace passes, the operator logs the reason and exits, and Kubernetes restarts it. kopf
-does not report a missing kind. If kopf may not watch CustomResourceDefinitions, kopf waits for the
-kind forever.
+does not report a missing kind, and waits for it forever if it has no right to watch
+CustomResourceDefinitions.
 """
 
 import logging

@@ -82,7 +82,7 @@ def test_type_that_an_expression_cannot_use_fails_the_rows() -> None:
     for expression, reason in {
         "b + 1": "step 'step': column 'c' cannot be computed: b + 1: ",
         "a if a > 1 else b": "int64 and string have no common type",
-        "int(time)": "time32[s] is no number",
+        "int(time)": "time32[s] is not a number",
     }.items():
         result = load_step(
             Step.model_validate({"name": "step", "addColumns": {"c": expression}}), Device()

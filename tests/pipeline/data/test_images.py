@@ -188,7 +188,7 @@ def test_encoded_bytes_are_kept_or_converted() -> None:
     "value", [np.zeros((4, 4, 3), np.float32), np.zeros((4, 4, 7), np.uint8), "text", b"no image"]
 )
 def test_what_is_no_image_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="no image"):
+    with pytest.raises(ValueError, match="not an image"):
         encode(value, "png")
 
 

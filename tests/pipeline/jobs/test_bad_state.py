@@ -189,7 +189,7 @@ class TestUnfinished:
 
     def test_output_without_job_is_refused(self, outputs: Outputs) -> None:
         outputs.put(outputs.unfinished, "job.json", GONE)
-        outputs.refusal("no output of a BatchInference", "Choose another path, empty it")
+        outputs.refusal("no BatchInference has written", "Choose another path, empty it")
 
     @cases(PROCESSED_AGAIN, ["nested without end", *COMMON_DAMAGES])
     def test_rows_of_unreadable_manifests_are_processed_again(

@@ -95,7 +95,7 @@ class Frame:
 def _to_parquet(table: pa.Table) -> bytes:
     """Return a table as a Parquet file. Raises SpecError if it cannot be stored."""
     if not isinstance(table, pa.Table):
-        raise _read_error(f"{type(table).__name__} is no table. Pass a DataFrame or an Arrow table")
+        raise _read_error(f"{type(table).__name__} is not a table. Pass a DataFrame or Arrow table")
     names = table.column_names
     if duplicates := [name for name in names if names.count(name) > 1]:
         raise _read_error(f"several columns have the name '{duplicates[0]}'. Rename them")
@@ -112,12 +112,12 @@ def _to_parquet(table: pa.Table) -> bytes:
 
 def _pandas_to_table(frame: pd.DataFrame) -> pa.Table:
     """Return a DataFrame as a table with null for missing values. Raises SpecError if its index
-    would be lost, a column name is no text, or a value would change."""
+    would be lost, a column name is not a text, or a value would change."""
     _check_index(frame.index)
     for name in frame.columns:
         if not isinstance(name, str):
             fix = "data.columns = data.columns.map(str)"
-            raise _read_error(f"the name of a column is no text ({name!r}). Write {fix}")
+            raise _read_error(f"the name of a column is not a text ({name!r}). Write {fix}")
     columns = [_series_to_array(frame.iloc[:, at]) for at in range(frame.shape[1])]
     return pa.Table.from_arrays(columns, names=list(frame.columns))
 

@@ -177,7 +177,7 @@ class Job:
 
 
 def check_is_job(value: object) -> None:
-    """Raise SpecError if a value is no Job, such as the path of a file."""
+    """Raise SpecError if a value is not a Job, such as the path of a file."""
     if not isinstance(value, Job):
         problem = f"expected a Job, got {type_name(value)}. Read a file with Job.from_yaml"
         raise SpecError([Problem("job", problem)])

@@ -29,7 +29,7 @@ PAGE = 100
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
 """The metadata that a BatchInference keeps if it is deleted and created again."""
 MAX_DRY_RUN_NAME = 30
-"""The name of a dry run begins with at most this number of characters of the job's name."""
+"""Maximum number of characters of a job's name in the name of the object of a dry run."""
 REPLACE_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between the tries to delete a job and to create it again."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
@@ -108,7 +108,7 @@ class Kubernetes:
         return self._list(self._path(KIND, self.namespace))
 
     def list_pods(self, selector: str) -> Iterator[Object]:
-        """Yield the pods of the namespace with these labels."""
+        """Yield the namespace's pods that a label selector matches."""
         path = f"/api/v1/namespaces/{quote(self.namespace)}/pods"
         return self._list(path, labelSelector=selector)
 
@@ -135,8 +135,8 @@ class Kubernetes:
         """Delete a BatchInference, and create it again without its status.
 
         First, dry runs check that the API server allows both requests. Until the object is created
-        again, a local file contains a copy of it. Raises ClusterError, with the name of this file
-        in the message if the object may be missing."""
+        again, a local file contains a copy of it. Raises ClusterError. If the object may be
+        missing, the message names this file."""
         metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
         new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
         other = {**metadata, "name": f"{metadata['name'][:MAX_DRY_RUN_NAME]}-replaced"}
@@ -157,8 +157,8 @@ class Kubernetes:
         file.unlink()
 
     def _replace_once(self, new: Object, uid: str) -> None:
-        """Delete the object with this uid, and create the object `new`. Skips a request that an
-        earlier try has sent with success, even if its answer was lost. Raises ClusterError."""
+        """Delete the object with this uid, and create the object `new`. Skips each request that
+        succeeded in an earlier try, even if its answer was lost. Raises ClusterError."""
         path, job = self._path(KIND, self.namespace, new["metadata"]["name"]), None
         try:
             job = self.get(new["metadata"]["name"])
@@ -227,7 +227,7 @@ def _is_transient(error: ClusterError) -> bool:
 
 def _write_private_file(document: Object) -> Path:
     """Write a document to a new file that only this user can read, and return the path. The file is
-    in the working directory, or in the directory for temporary files if the former is read-only."""
+    in the working directory, or in the directory for temporary files if that is read-only."""
     directory = "." if os.access(".", os.W_OK) else None
     descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
     with open(descriptor, "w") as file:

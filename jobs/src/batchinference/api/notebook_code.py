@@ -236,7 +236,7 @@ class _ContentPickler(CloudPickler):
             return None
         if id(value) in self._seen:
             return ("seen", self._seen[id(value)][0])
-        self._seen[id(value)] = (len(self._seen), value)  # kept: no other value may get this id
+        self._seen[id(value)] = (len(self._seen), value)  # keeps `value`, so no other gets its id
         return parts
 
     def _parts(self, value: Any) -> Any:

@@ -52,7 +52,7 @@ class PreviewRows(Rows):
 
 def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRows:
     """Return the first rows of a job after `step`, or the rows to write if `step` is None. Raises
-    SpecError if there is no such step, or if `rows` is no positive number; also JobFailure, and
+    SpecError if there is no such step, or if `rows` is not a positive number; also JobFailure, and
     errors of storage and libraries."""
     if not isinstance(rows, Integral) or rows < 1:  # also whole numbers of NumPy
         raise SpecError([Problem("rows", f"expected a whole number from 1, got {rows!r}")])

@@ -50,7 +50,7 @@ class Target:
     @property
     def is_job(self) -> bool:
         """Whether this is the name of a job: a namespace or a context is given, or the text does
-        not look like a path and is no existing path."""
+        not look like a path and is not an existing path."""
         if self.is_on_cluster:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or not self.text
@@ -80,7 +80,7 @@ class Target:
 
     def missing_endpoint(self) -> str:
         """Return NAME=VALUE of the variable with the object store's address in the pods of a job.
-        Empty for a path, and if the variable is unset there or set here. Raises ClusterError."""
+        Empty for a path, or if pods lack it or this process has it. Raises ClusterError."""
         if not self.is_job:
             return ""
         env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])

@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether the input is files of the format that is named like the kind of job."""
+        """Whether the input is files of the format with the same name as the kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -150,7 +150,7 @@ def _ask(answers: Answers) -> tuple[str, Answers]:
 
 def _name_of(file: Path) -> str:
     """Return the name of a job in this file: the name of the file, or of its directory if the file
-    is USUAL_FILE, in lower case without special characters; `my-job` if that is no name."""
+    is USUAL_FILE, in lower case without special characters; `my-job` if that is not a name."""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"

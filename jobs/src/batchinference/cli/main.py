@@ -45,7 +45,7 @@ class Commands(TyperGroup):
         name = args[0] if args else ""
         if name.endswith((".yaml", ".yml")):
             fix = f"Write batchinference run {name}, or validate {name} to check it"
-            ctx.fail(f"'{name}' is a file and no command. {fix}")
+            ctx.fail(f"'{name}' is a file, not a command. {fix}")
         return super().resolve_command(ctx, args)
 
     def _summary(self, ctx: typer.Context, name: str) -> str:
@@ -80,7 +80,7 @@ Estimate = Annotated[
     typer.Option(
         "--estimate",
         help="Run the steps over the first rows here, with requests to endpoints, and show "
-        "instead the tokens, device hours and price of all rows.",
+        "the tokens, device hours and price of all rows instead of the plan.",
     ),
 ]
 Prices = Annotated[

@@ -166,7 +166,7 @@ def _run(
     if has_succeeded and options.sample:
         try:
             display.show_sample(job, options.sample)
-        except (JobFailure, OSError) as error:  # only print it, because the job has succeeded
+        except (JobFailure, OSError) as error:  # only printed: the job has succeeded
             echo(f"--sample: {error}", err=True)
     return report
 

@@ -39,8 +39,8 @@ def _jobs(target: Target) -> Iterator[Observation]:
 
 
 def _outputs(target: Target) -> tuple[list[Observation], bool]:
-    """Return the outputs below a directory, and whether all of them could be read. The problems of
-    others are printed."""
+    """Return the readable outputs below a directory, and whether there are no others. Prints the
+    problems of the others."""
     # a name without a slash is a directory, too, because no job has outputs below it
     directory = Target(f"./{target.text}") if target.is_job else target
     outputs = read_output("list", directory, outputs_below)

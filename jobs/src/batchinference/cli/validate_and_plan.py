@@ -78,7 +78,7 @@ def validate_files(
     form: Format = Format.TEXT,
 ) -> int:
     """Check files, print the results, and return the exit code. With `deep`, also check the inputs,
-    models and code that the files name."""
+    models, code and outputs that the files name."""
     checked = []
     for each in (outcome for file in files for outcome in _check_file(file, parameters, deep=deep)):
         checked.append(each)
@@ -99,7 +99,7 @@ def _show_checked(checked: Checked) -> None:
 
 
 def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator[Checked]:
-    """Yield a result for each document of a file, or one result if the file cannot be read."""
+    """Yield a result for each document of a file, or one if the file or a parameter is wrong."""
     try:
         values = parameter_values(parameters)
         documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
@@ -120,7 +120,7 @@ def _check_document(
     document: dict[str, Any], values: ParameterValues, directory: Path | None
 ) -> tuple[str, list[str]]:
     """Return a message that the document is valid, and notes about its job. If the `directory` of
-    the file is given, also check the job's input, models and code. Raises SpecError."""
+    the file is given, also check a job as `_check_deep` does. Raises SpecError."""
     if document["kind"] == SCHEDULE_KIND:
         return _validate_schedule(document, values), []
     job = parse(document, values)

@@ -104,7 +104,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return an observation as plain data. Unknown: stage and message "", errors 0, others None."""
+    """Return an observation as plain data. Unknown texts are "", unknown errors 0, others None."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

@@ -88,8 +88,8 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 
 def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
-    """Return tables with tensors that Ray can join. It cannot join those of Arrow with others. Null
-    tensors of a fixed shape would get the values of other rows if Ray changed their type."""
+    """Return tables with tensors that Ray can join. Ray cannot join Arrow's tensors with its own.
+    Null tensors of a fixed shape would get values of other rows if Ray changed their type."""
     for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
         columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
         types = {column.type for column in columns.values()}
@@ -115,8 +115,8 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column (rows x the shape of a value, of its type) as in a batch. Integers with nulls
-    become float64, and tensors with nulls an array of objects."""
+    """Return a column as in a batch: rows x the shape of a value, in its type. But integers with
+    nulls become float64, and tensors with nulls an array of objects."""
     column = decoded(column)
     kind, chunks = column.type, column.chunks
     if kinds.is_null(kind):
@@ -303,13 +303,13 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
 
 def _may_change_items(kind: pa.DataType, lists: Sequence[Any]) -> bool:
     """Return whether Arrow may have changed an item of lists to make items of this type."""
-    types = frozenset(map(type, chain.from_iterable(lists)))  # without a copy of the items
+    types = frozenset(map(type, chain.from_iterable(lists)))  # does not copy the items
     return types not in _PLAIN and _may_change(kind, [*chain.from_iterable(lists)])
 
 
 def _is_exact_number(kind: type) -> bool:
-    """Return whether Arrow makes numbers of this Python or NumPy type without changing them, next
-    to numbers of other such types. Next to integers, it cuts the fraction of a float16."""
+    """Return whether Arrow keeps numbers of this Python or NumPy type unchanged, even if there are
+    several such types. A float16 is not exact: among integers, Arrow cuts its fraction."""
     return kind is not bool and issubclass(kind, int | float | np.integer | np.float32)
 
 
@@ -333,13 +333,13 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
 
 def is_unchanged(read: Any, value: Any) -> bool:
     """Return whether a value read from a column equals the number, text, bytes, time or decimal
-    that was stored, also inside lists, arrays and structs. Other values are not compared."""
+    that was stored, even inside lists, arrays and structs. Other values are not compared."""
     if np.ma.is_masked(value):
         return False
     if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
         return _is_same_array(read, value)
     if isinstance(value, np.datetime64 | np.timedelta64) and not np.isnat(value):
-        return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8: with nanoseconds
+        return bool(type(value)(getattr(read, "asm8", read)) == value)  # asm8 has the nanoseconds
     read = read.tolist() if isinstance(read, np.ndarray) else read
     is_plain = isinstance(value, np.ndarray) and value.dtype.kind not in "mM"
     value = value.tolist() if is_plain else value
@@ -455,7 +455,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
     values: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)
-        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering copies
+        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering would copy
         tensors = iter(_values(present) if valid.any() else ())
         values += [next(tensors) if is_valid else None for is_valid in valid]
     return values
@@ -463,7 +463,7 @@ def values_of(column: pa.ChunkedArray) -> list[Any]:
 
 def _values(tensors: pa.ExtensionArray) -> np.ndarray:
     tensors = at_assumed_offsets(tensors)
-    if isinstance(tensors, pa.FixedShapeTensorArray):  # of this type, to_numpy loses the shape
+    if isinstance(tensors, pa.FixedShapeTensorArray):  # its to_numpy loses the shape
         return np.asarray(tensors.to_numpy_ndarray())
     return np.asarray(tensors.to_numpy(zero_copy_only=False))
 

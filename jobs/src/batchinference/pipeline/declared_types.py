@@ -149,7 +149,7 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts as numbers. Raises ValueError if a text is no number, if an integer would be
+    """Return texts as numbers. Raises ValueError if a text is not a number, if an integer would be
     rounded, or if a finite number would become infinite."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
@@ -265,7 +265,7 @@ def exact_float(value: Any, kind: str) -> float:
     with np.errstate(over="ignore"):
         try:
             number = float(value) if kind == "float64" else float(np.float32(value))
-        except OverflowError:  # an integer
+        except OverflowError:  # raised for a huge integer
             number = math.inf
     if type(value) is int and number != value:
         raise ValueError(f"{value} would be rounded as {kind}")

@@ -135,7 +135,7 @@ def has_stopped_kernel(error: BaseException) -> bool:
 
 def is_device_fault(error: BaseException) -> bool:
     """Return whether a device failed, according to the error or one of its causes. A lack of memory
-    and stopped or unsuitable code are no failure of the device."""
+    and stopped or unsuitable code are not a failure of the device."""
     return not has_stopped_kernel(error) and any(
         not _UNSUITABLE_CODE.search(str(each)) for each in _device_errors(error)
     )

@@ -95,7 +95,7 @@ class JobFailure(Exception):
     reason = "Application"
 
     def __init_subclass__(cls) -> None:
-        if cls.__bases__ == (JobFailure,):  # Ray makes subclasses with a second base
+        if cls.__bases__ == (JobFailure,):  # Ray's own subclasses have a second base
             cls.reason = cls.__name__
 
     def __init__(self, message: str) -> None:

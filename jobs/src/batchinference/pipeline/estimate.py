@@ -113,7 +113,7 @@ def _range(counts: Iterable[int], sample: int, scale: float, computed: int = 0) 
     tokens = np.array(counts)
     if not len(tokens):
         return None
-    if 2 * len(tokens) <= computed:  # if more: single rows, some without a count
+    if 2 * len(tokens) <= computed:  # else, each count is that of one row
         tokens = np.full(computed, tokens.sum() / computed)
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))
     total, error = tokens.sum(), 2 * tokens.std() * len(tokens) ** 0.5

@@ -1,8 +1,8 @@
 """Parses JSON without changing numbers, and keeps the JSON text of values whose type asks for it.
 
-The type `json` is the JSON text of any value. With `any_as_json`, a `string` is a text as it is, or
-the JSON text of another value. Because parsers do not return JSON texts, values that become JSON
-text are quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
+The type `json` is the JSON text of any value. With `any_as_json`, a `string` is a text, or the JSON
+text of any other value. Because parsers do not return JSON texts, values that become JSON text are
+quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> 
 
 
 class _Scanner:
-    """Finds the values of a document that are kept as JSON text. Scanning methods take the position
-    at which they begin, and return the end of what they have scanned."""
+    """Finds which values of a document are kept as JSON text. Scanning methods take the
+    position at which they begin, and return the end of what they have scanned."""
 
     def __init__(self, text: str, any_as_json: bool) -> None:
         self._text, self._any_as_json = text, any_as_json

@@ -59,7 +59,7 @@ class JobRun:
 
     `ray` is entered after the checks of the job and before the first pass runs, so a job with
     nothing to do starts no Ray. With `own_only`, only output of this job may be replaced. `prices`
-    are those of the pods, if the platform states them. `say` is called with lines for the user."""
+    are the prices of pods, if the platform has any. `say` is called with lines for the user."""
 
     job: BatchInference
     ray: RayContext
@@ -69,7 +69,7 @@ class JobRun:
     prices: PodPrices | None = None
     say: Callable[[str], None] = lambda _: None
     layout: Layout | None = None
-    """The layout of the job's main output; None for that of the spec."""
+    """The layout of the job's main output; None for the layout in the spec."""
     page: str | None = field(default=None, init=False)
     """The address of the HTML page of the report, if the page could be written."""
     _reports: ReportBuilder = field(init=False)
@@ -115,7 +115,7 @@ class JobRun:
             return self._fail(self._with_crash_location(root_cause(error)))
 
     def _interruptible(self, targets: Iterator[OutputTarget]) -> Iterator[OutputTarget]:
-        """Yield the outputs. A second signal also ends the listing of the input before each one."""
+        """Yield the outputs. A second signal also ends the listing of the input for an output."""
         while True:
             with self.stop.interrupting():
                 target = next(targets, None)

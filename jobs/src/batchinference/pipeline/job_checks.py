@@ -31,7 +31,7 @@ class UnsuitableColumns(BadInput):
         self.problems = problems
 
     def __reduce__(self) -> tuple[type[UnsuitableColumns], tuple[list[Problem]]]:
-        return UnsuitableColumns, (self.problems,)  # not the text, when another process gets it
+        return UnsuitableColumns, (self.problems,)  # the text is made again from the problems
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
@@ -46,7 +46,7 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_paths(read: Read, layout: Layout) -> None:
     """Raise BadOutput if an output path contains a path of the input, has an unexpanded variable,
-    or is a Windows path. Runs before checks of existing content, as their advice would be wrong."""
+    or is a Windows path. Runs before checks of existing content, whose advice would be wrong."""
     uri, local = layout.output.uri, layout.output.local
     variable = addresses.unexpanded_variable(uri) if local else ""
     variable = variable or (addresses.reference_in(uri) if "{{" in uri else "")

@@ -38,7 +38,7 @@ class Turns:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Wait until no other thread prepares. In the block, others prepare only in `computing`."""
+        """Wait until no other thread prepares. No other begins until this one computes or ends."""
         self._acquire(self._preparing)
         self._thread.prepares = True
         try:
@@ -72,7 +72,7 @@ class Turns:
 
 class Occupancy:
     """Divides the time since the model first computed into three parts: computing, waiting for
-    rows, and blocked: waiting until the results are accepted."""
+    rows, and being blocked (waiting until results are accepted)."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -127,7 +127,7 @@ class Occupancy:
                 self._since = self._clock()
 
     def _account(self) -> None:
-        """Add the time since the last call to the part to which the threads' activities belong."""
+        """Add the time since the last call to the part that the threads' activities determine."""
         if self._since is None:
             return
         now, threads = self._clock(), self._threads

@@ -51,7 +51,7 @@ def _counts(array: pa.Array) -> np.ndarray | None:
 
 
 def _counts_in_lists(lists: pa.Array) -> np.ndarray | None:
-    counts = _counts(lists.flatten())  # without the elements of null lists
+    counts = _counts(lists.flatten())  # `flatten` skips the elements of null lists
     if counts is None:
         return None
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)

@@ -159,7 +159,7 @@ def check_query(read: Read, source: JobInput) -> None:
 
 
 def first_rows(source: JobInput, rows: int) -> RowBatch:
-    """Return the first `rows` readable rows, and the failed rows of completely used batches."""
+    """Return the first `rows` readable rows, and the failed rows of all batches but a cut one."""
     batches: list[RowBatch] = []
     missing = rows
     for batch in (batch for read in source.read_tasks(1) for batch in read()):

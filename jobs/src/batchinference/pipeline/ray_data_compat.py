@@ -117,12 +117,12 @@ def prompt_waits() -> Iterator[None]:
     try:
         yield
     finally:
-        module.ray = ray  # not the previous value, because executions may overlap
+        module.ray = ray  # not the value before: executions may overlap
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Make this process pass on each block of a Ray Data task within a context. Within it, Ray
-    stores the block, and waits while the driver takes no more blocks."""
+    """Make this process enter `context` while it passes on a block of a Ray Data task: while Ray
+    stores the block, and waits until the driver takes more blocks."""
 
     def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
         with context():

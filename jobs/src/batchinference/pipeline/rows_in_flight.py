@@ -46,7 +46,7 @@ class RowsInFlight:
 
     def _end(self, batch: _Batch, rows: int) -> None:
         with self._changed:
-            ended = max(0, min(batch.rows, rows))  # a row may be asked and answered twice
+            ended = max(0, min(batch.rows, rows))  # a row asked twice may get two answers
             batch.rows -= ended
             self.rows -= ended
             self._changed.notify()

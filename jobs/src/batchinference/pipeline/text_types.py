@@ -17,14 +17,14 @@ _LOSSY = ("bool", "int64", "uint64", "float64")
 """Types that accept texts of which they lose something, such as `007` and `1e400`."""
 _TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
 _NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
-"""Matches integers, and texts such as `12E3`, which are no floats: programs write a float with a
+"""Matches integers, and texts such as `12E3`, which are not floats: programs write a float with a
 decimal point or with a sign in the exponent."""
 SAFE_DIGITS = 15
 """A number with at most this many digits keeps its digits when it is printed as float64."""
 MAX_DIGITS = 800
 """No float64 has more significant digits."""
 FIRST_VALUES = 64
-"""Number of values of a sample that are cast first, because a failing cast of all takes long."""
+"""Number of sample values that are cast first, because a failing cast of all takes long."""
 CHECKED_NUMBERS = 10_000
 """Maximum number of long numbers in a sample whose printed digits are compared."""
 

@@ -55,7 +55,7 @@ def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return other
     if is_tensor(one) and is_tensor(other):
         if len({len(k.shape) if hasattr(k, "shape") else k.ndim for k in (one, other)}) > 1:
-            return None  # Ray would add axes
+            return None  # Ray would add axes to one of them
         return _by_schema(ray_data_compat().unify_schemas, one, other, promote_types=True)
     if is_tensor(one) or is_tensor(other):
         return None
@@ -152,7 +152,7 @@ def _cast(table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
     column = table.column(field.name)
     try:
         _check_kinds(column.type, field.type)
-        if kinds.is_dictionary(field.type):  # Arrow casts only texts to a dictionary
+        if kinds.is_dictionary(field.type):  # Arrow would cast only texts
             values = exact_cast(column, field.type.value_type)
             return values.dictionary_encode().cast(field.type)
         return exact_cast(column, field.type)
@@ -258,7 +258,7 @@ def may_be_hexadecimal(texts: Any) -> Any:
 
 
 def check_fraction_digits(array: pa.Array, kind: pa.DataType) -> None:
-    """Raise ArrowInvalid for a text, also a nested one, with too many decimal places to be cast to
+    """Raise ArrowInvalid for a text, even a nested one, with too many decimal places to be cast to
     a decimal of `kind`. Arrow would read beyond its table of powers of ten, and return another
     number or end the process."""
     both = (array.type, kind)
@@ -279,7 +279,7 @@ def _check_digits_of_texts(texts: pa.Array, kind: pa.DataType) -> None:
     has_exponent = pc.match_substring(texts, "e-", ignore_case=True)
     doubtful = pc.or_(has_exponent, pc.greater(pc.binary_length(texts), limit))
     for text in texts.filter(doubtful).to_pylist():
-        with suppress(InvalidOperation):  # Arrow refuses texts that are no numbers
+        with suppress(InvalidOperation):  # Arrow refuses texts that are not numbers
             exponent = Decimal(text).as_tuple().exponent
             if isinstance(exponent, int) and -exponent > limit:
                 raise pa.ArrowInvalid(f"{cut(text, MAX_SHOWN)} has too many decimal places")
@@ -316,7 +316,7 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     fields = []
     for name in names:
         matching = [kind.field(name) for kind in (one, other) if kind.get_field_index(name) >= 0]
-        field = unify_field(matching) if matching else None  # get_field_index: -1 for duplicates
+        field = unify_field(matching) if matching else None  # none if a name occurs twice
         if field is None:
             return None
         fields.append(field.with_nullable(len(matching) == 1 or field.nullable))
@@ -502,13 +502,13 @@ def _check_kinds(source: pa.DataType, target: pa.DataType) -> None:
     text, and for the numbers 0 and 1."""
     source, target = plain_type(source), plain_type(target)
     if is_bytes(source) and is_text(target):
-        raise pa.ArrowInvalid("bytes are no text. Decode them in a step")
+        raise pa.ArrowInvalid("bytes are not text. Decode them in a step")
     if is_text(source) and is_bytes(target):
-        raise pa.ArrowInvalid("a text is no bytes. Encode it in a step")
+        raise pa.ArrowInvalid("a text is not bytes. Encode it in a step")
     if (kinds.is_boolean(source) and is_number(target)) or (
         is_number(source) and kinds.is_boolean(target)
     ):
-        raise pa.ArrowInvalid("a boolean is no number. Convert it in a step")
+        raise pa.ArrowInvalid("a boolean is not a number. Convert it in a step")
     if kinds.is_struct(source) and kinds.is_struct(target):
         names = [name for name in source.names if target.get_field_index(name) >= 0]
         pairs = [(source.field(name).type, target.field(name).type) for name in names]
@@ -523,7 +523,8 @@ def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error for a cast of numbers and times, of UUIDs to texts, or of a zone."""
+    """Raise an Arrow error for a cast between numbers and times, of UUIDs to texts, or that adds or
+    removes a time zone."""
     both = (source, target)
     if any(map(is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")
@@ -548,7 +549,7 @@ def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
         array = array.filter(pc.equal(pc.floor(array), array))  # fractions may be rounded
         return bool(array.cast(target).cast(source).equals(array))
     if kinds.is_floating(target) and (kinds.is_string(source) or kinds.is_large_string(source)):
-        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # for integers
+        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # integers may round from here
         return not pc.any(pc.greater_equal(pc.abs(cast), rounded_from)).as_py()
     if kinds.is_string(target) or (kinds.is_decimal(source) and not kinds.is_floating(target)):
         return True  # Arrow's cast checks these values itself

@@ -175,14 +175,14 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
     for each missing part of a column. `types` are the known types of columns."""
     for column in write.column_fields.get("partitionBy", ()):
         if column not in types and column != root_of(column) and not is_part_of_column(column):
-            continue  # a name that contains `.` or `[`, but is no part of a column
+            continue  # a name that contains `.` or `[`, but is not part of a column
         kind = types.get(column, _part_type(column, types))
         if kind is None:
             root, name = types[root_of(column)], root_of(column)
             fields = list(root) if isinstance(root, dict) else []
             fix = did_you_mean(str(keys_of(column)[0]), fields)
             listed = ", ".join(fields) or "none"
-            message = f"column '{column}' is no part of '{name}'. Its fields: {listed}{fix}"
+            message = f"column '{column}' is not part of '{name}'. Its fields: {listed}{fix}"
             yield Problem("spec.write.partitionBy", message)
         elif not isinstance(kind, str):
             what = f"a struct of {' and '.join(kind)}" if isinstance(kind, dict) else "a list"

@@ -69,8 +69,8 @@ def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
 
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:
-    """Yield a problem for each volume of a job that has the name of a volume in a patch. The merged
-    volume could be the platform's volume, which the job must not mount, or be invalid."""
+    """Yield a problem for each volume of a job whose name is also that of a volume in a patch. The
+    merged volume could be the platform's volume, which the job must not mount, or be invalid."""
     lists = [patch.pod.spec.get("volumes") for patch in patches]
     patched = [volume for volumes in lists if isinstance(volumes, list) for volume in volumes]
     names = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}

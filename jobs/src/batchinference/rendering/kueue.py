@@ -13,8 +13,8 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 """Annotation that makes a RayJob elastic. Kueue rejects a RayJob with Ray's autoscaler in a queue
-unless it is elastic. Other RayJobs do not get it, because Kueue adds a scheduling gate to the pods
-of every elastic RayCluster, and removes the gate only if Kueue admits the cluster."""
+unless it is elastic. Other RayJobs do not get the annotation, because Kueue adds a scheduling gate
+to the pods of every elastic RayCluster, and removes the gate only if Kueue admits the cluster."""
 MAX_GROUPS = 17
 """Maximum number of worker groups: a Kueue Workload has at most 18 pod sets, one for the head."""
 _POD_SET = "kueue.x-k8s.io/podset"

@@ -17,8 +17,8 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
     """Return the job with at least about this memory per pod. `minimum` maps group names to memory.
 
     Groups that the job does not have are ignored. The memory of a group is a few Mi lower if its
-    replicas would not get whole Mi, or if its pods would be those of another group, because the
-    planner would merge equal groups. Raises SpecError if the job cannot be planned.
+    replicas would not get whole Mi, or if its pods would be equal to those of another group: the
+    planner would merge such groups. Raises SpecError if the job cannot be planned.
     """
     if not minimum:
         return job

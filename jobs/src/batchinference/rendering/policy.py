@@ -29,7 +29,7 @@ WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
 )
-"""Those kinds of volumes of a job that the Pod Security Standard `restricted` allows."""
+"""The kinds of volumes that the Pod Security Standard `restricted` allows in a job."""
 SAFE_ANNOTATIONS = (
     *("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"),
     *("prometheus.io/", "gke-gcsfuse/", "sidecar.istio.io/inject"),

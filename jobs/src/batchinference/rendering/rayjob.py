@@ -190,7 +190,7 @@ def _ray_job(
         "kind": RAY_JOB,
         "metadata": about,
         "spec": {
-            **({"suspend": True} if queue else {}),  # until Kueue admits the job
+            **({"suspend": True} if queue else {}),  # Kueue resumes it at the admission
             "submissionMode": "HTTPMode",
             "entrypoint": entrypoint(),
             "backoffLimit": 0,

@@ -254,7 +254,7 @@ class Files:
                 yield bytes(await read)
 
     async def has_error_file(self, namespace: str, name: str) -> bool:
-        """Return whether a batch has an error file, also if `delete` has made the file empty."""
+        """Return whether a batch has an error file, even if `delete` has made it empty."""
         output = f"{namespace}/batches/{name}"
         return any(each["path"] == f"{output}/{ERROR_FILE}" for each in await self.objects(output))
 

@@ -61,7 +61,7 @@ class ServiceConfig(SpecModel):
 
 
 def parse_config(text: str) -> ServiceConfig:
-    """Return the configuration in a YAML text. Raises SpecError for an invalid setting, also of the
+    """Return the configuration in a YAML text. Raises SpecError for an invalid setting, even in the
     job of a model."""
     config = parse_settings(text, ServiceConfig)
     for number, model in enumerate(config.models):

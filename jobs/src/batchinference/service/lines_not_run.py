@@ -44,7 +44,7 @@ def write_lines_not_run(
 def _lines(
     source: Location, committed: RowSet, error: Mapping[str, str]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the row number and the error line of each request that is not committed."""
+    """Yield the row number and the error line of each uncommitted request."""
     row = 0
     for chunk in OpenaiBatchReader(RowOptions()).read(source):
         if isinstance(chunk, BadRow):

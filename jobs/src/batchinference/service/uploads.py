@@ -157,7 +157,7 @@ class _Completion(BaseModel):
 
 
 class Uploads:
-    """The uploads in a store. The argument `namespace` of methods is that of the API key."""
+    """The uploads in a store. The argument `namespace` is the namespace of the API key."""
 
     def __init__(self, files: Files) -> None:
         self._files, self._store = files, files.store

@@ -38,7 +38,7 @@ def _other_ends(words: Iterable[str]) -> str:
 
 
 def _query(token: str, short_token: str) -> str:
-    """Return a pattern that matches the name of a credential in the query of a URL, also in one
+    """Return a pattern that matches the name of a credential in the query of a URL, even in one
     with `%3D` for `=`, as in connection strings of ODBC. It does not match `max_tokens`,
     `token_type` or `authSource`. The arguments match ends of names, and names."""
     names = f"{_BEFORE}({_PARTS}|{token}|signature|authorization)|{_WORDS}|{short_token}"
@@ -56,7 +56,7 @@ _ANY_TOKEN = f"([^-_=]|{_other_ends(_SPECIAL_TOKENS)}[-_])token"
 OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_query(_ANY_TOKEN, '[a-z]{0,2}[-_]?token')}"
 """Matches credentials in the address of an HTTP API."""
 OF_DATABASES = f"(?i)://[^/@]*:[^@]*@|{_query('token', 'token')}"
-"""Matches a password, also one with a slash as in SQLAlchemy, in the address of a database."""
+"""Matches a password, even one with a slash as in SQLAlchemy, in the address of a database."""
 OF_PROPERTIES = "(?i)secret|token|passw|pwd|credential|authorization|access-key|account-key|sas"
 """Matches the name of a property of an Iceberg catalog that has a secret value."""
 

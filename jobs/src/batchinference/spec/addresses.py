@@ -13,7 +13,7 @@ _REFERENCE = re.compile(
 )
 """Matches a reference to a variable in the syntax of a shell, of Windows or of a template."""
 _WINDOWS = re.compile(r"(^|/)[A-Za-z]:[\\/](?!/)")
-"""Matches the drive of a Windows path, also after a directory, as in `/jobs/C:\\data`."""
+"""Matches the drive of a Windows path, even after a directory, as in `/jobs/C:\\data`."""
 
 
 def scheme_of(uri: str) -> str:

@@ -179,7 +179,7 @@ class CatalogTable(SpecModel):
 
     @property
     def _paths(self) -> dict[str, str]:
-        """Return the local paths in `uri` and `warehouse`, also of SQLite files, by property."""
+        """Return the local paths in `uri` and `warehouse`, including SQLite files, by property."""
         properties = {name: self.catalog.properties.get(name, "") for name in ("uri", "warehouse")}
         paths = {
             name: sqlite_file(value) or (value if value.startswith(_LOCAL_PREFIXES) else "")

@@ -11,8 +11,8 @@ def with_defaults(settings: Model, defaults: Model) -> Model:
     """Return the settings, in which each field that is not set has the value of `defaults`.
 
     Objects and maps are merged by key, and lists of named items (env, volumes) by name. Any other
-    value except an empty list overrides the default. A field that is absent from the document is
-    not set, although its model has a default.
+    value except an empty list overrides the default. A field that is absent from the document
+    counts as not set, even if its model has a default.
     """
     own, fields = settings.model_fields_set, type(settings).model_fields
     update = {

@@ -129,7 +129,7 @@ def _check_reads_column(text: str) -> None:
 
 
 def columns_in(text: str) -> frozenset[str]:
-    """Return the columns that an expression reads; empty if the text is no valid expression."""
+    """Return the columns that an expression reads; empty if the text is not a valid expression."""
     try:
         return columns_read_by(text)
     except ValueError:
@@ -148,7 +148,7 @@ def syntax_tree(text: str) -> ast.expr:
     text = text.strip()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid escapes such as \d
+            warnings.simplefilter("ignore")  # no warnings about escapes such as \d
             tree = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         where, fix = _position(error, text), _fix_of_syntax(text, error.msg)
@@ -181,7 +181,7 @@ def _translation(text: str) -> str | None:
 
 def _may_mean_bits(node: ast.AST) -> bool:
     """Return whether a translated `and`, `or` or `not` was perhaps the bit operator `&`, `|` or
-    `~`, because it is within arithmetic or has an operand that is no condition."""
+    `~`, because it is within arithmetic or has an operand that is not a condition."""
     match node:
         case ast.BoolOp(values=values):
             return any(map(_is_no_condition, values))
@@ -495,7 +495,7 @@ def _check_conditions(values: Sequence[ast.expr]) -> None:
     for value in values:
         if isinstance(value, ast.Constant) and not isinstance(value.value, bool | None):
             raise ValueError(
-                f"{value.value!r} is no condition, so it cannot be used with 'and' or 'or'"
+                f"{value.value!r} is not a condition, so it cannot be used with 'and' or 'or'"
             )
 
 

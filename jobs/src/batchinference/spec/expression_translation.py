@@ -34,7 +34,7 @@ _WORDS = {
 }
 """Words in lower case, with their spelling in Python."""
 _OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
-"""Matches a name, or a function with one argument, that is no part of a calculation."""
+"""Matches a name, or a function with one argument, that is not part of a calculation."""
 _NO_NAMES = (
     *(*keyword.kwlist, *_WORDS, "like", "ilike", "between", "select", "where", "case", "when"),
     *("xor", "of", "mod", "div", "contains", "startswith", "endswith", "matches", "equals", "than"),
@@ -124,7 +124,7 @@ def translated(text: str, rows: Sequence[str] = ROWS) -> str:
     """Return the text, translated into the expression language as far as possible. The result may
     be invalid. `rows` are names of rows and tables."""
     code = _STRING.sub("''", text)
-    if _BITS.search(code) and _JOINED.search(code):  # `_SYNTAX` would change precedence
+    if _BITS.search(code) and _JOINED.search(code):  # with `_SYNTAX`, the precedence would change
         return _with_forms(text, rows, joins=False)
     guess = text if _STRING.search(text) else text.translate(_SYMBOLS)
     texts = {str(n): _quoted(literal) for n, literal in enumerate(_STRING.findall(guess))}
@@ -182,7 +182,7 @@ def _parsed(text: str) -> ast.expr | None:
 
 
 def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
-    """Return the text with the replacements of `_Forms`; unchanged if the text is no Python."""
+    """Return the text with the replacements of `_Forms`; unchanged if the text is not Python."""
     tree = _parsed(text)
     if tree is None:
         return text
@@ -255,8 +255,8 @@ class _Forms(ast.NodeTransformer):
         return _form(name, value, *arguments) or node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation, as it
-        is true for null."""
+        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation: it is
+        true for null."""
         names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
         if "na" in names:
             return _UNKNOWN

@@ -21,7 +21,7 @@ def packed(*endings: str) -> tuple[str, ...]:
 
 def extension_of(name: str) -> str:
     """Return the extension of a file name, such as `csv` or, with a compression, `csv.gz`; empty if
-    the name has none, or ends with a number or with another text that is no extension."""
+    the name has none, or ends with a number or with another text that is not an extension."""
     parts = name.lower().split(".")[1:]
     if not parts or parts[-1].isdigit() or not _EXTENSION.fullmatch(parts[-1]):
         return ""

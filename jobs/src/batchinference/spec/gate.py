@@ -88,7 +88,7 @@ def parse_expectation(text: str) -> Expectation:
         fixed = re.sub(percent, lambda match: f"{float(match[1]) / 100:.12g}", fixed)
         if fixed == text:
             raise
-        parse_expectation(fixed)  # raises ValueError if the fix is not complete
+        parse_expectation(fixed)  # raises ValueError if `fixed` has another problem
         raise ValueError(f"{str(error).partition('. ')[0]}. Write {fixed}") from None
     condition = ast.unparse(tree)
     others = columns_of(parse_expression(condition)) - measures.measures.keys()
@@ -96,7 +96,7 @@ def parse_expectation(text: str) -> Expectation:
         what = f"{min(others)} has a value for each row" if others else "it measures nothing"
         raise ValueError(f"{what}. Use one of {', '.join(AGGREGATES)}, {_EXAMPLE}")
     if isinstance(getattr(tree, "body", tree), ast.Call):
-        raise ValueError(f"it is no condition. Write {text.strip()} > NUMBER")
+        raise ValueError(f"it is not a condition. Write {text.strip()} > NUMBER")
     return Expectation(measures.measures, condition)
 
 

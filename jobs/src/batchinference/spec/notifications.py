@@ -48,7 +48,7 @@ def _check_body(body: dict[str, Any]) -> dict[str, Any]:
             known = _REFERENCE.fullmatch(reference[0])
             if known is None or known[1] not in VALUES:
                 fix = f"Write {{{{ job.NAME }}}}: one of {', '.join(VALUES)}"
-                raise invalid(f"'{reference[0]}' is no value of a job. {fix}")
+                raise invalid(f"'{reference[0]}' is not a value of a job. {fix}")
     return body
 
 

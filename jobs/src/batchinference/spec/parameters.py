@@ -163,7 +163,7 @@ class _Search:
         if not isinstance(value, dict | list) or len(location) > _MAX_NESTING:
             return value
         if id(value) not in self._results:
-            self._results[id(value)] = value  # ends the recursion if it contains itself
+            self._results[id(value)] = value  # ends the recursion if `value` contains itself
             self._results[id(value)] = self._nested(value, location)
         return self._results[id(value)]
 

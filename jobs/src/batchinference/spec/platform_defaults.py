@@ -38,7 +38,7 @@ class Patch(SpecModel):
 
 class PlatformLimits(Limits):
     """The limits of all jobs. If a job has a higher limit, deadline, TTL or number of attempts, or
-    has none, that of the platform applies."""
+    has none, the platform's applies."""
 
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()

@@ -15,7 +15,7 @@ from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
 """Matches `module:name` if the last name is that of a class: in CapWords (PEP 8)."""
 DEVICE = "{device}"
-"""The placeholder for the device of the replica in constructor arguments."""
+"""The placeholder in constructor arguments that stands for the device of the replica."""
 
 
 class PredictBatch(SpecModel):

@@ -28,8 +28,8 @@ RAY_NAMES = (
 
 
 def wrong_case_of(name: str) -> str | None:
-    """Return the accelerator name that differs from `name` only in case; None if there is none.
-    With the wrong case, Ray would wait forever for a matching node."""
+    """Return the accelerator name that differs from `name` only in upper and lower case, or None.
+    For a name in the wrong case, Ray would wait forever for a matching node."""
     if name in RAY_NAMES:
         return None
     return next((known for known in RAY_NAMES if known.lower() == name.lower()), None)

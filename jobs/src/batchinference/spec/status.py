@@ -208,7 +208,7 @@ class Attempt(SpecModel):
 
 
 class Internal(SpecModel):
-    """Bookkeeping of the operator, which is no part of the API. The CRD lists no fields of it, so
+    """Bookkeeping of the operator, which is not part of the API. The CRD lists no fields of it, so
     that an operator that is newer than its CRD loses none."""
 
     suspended_seconds: int | None = None

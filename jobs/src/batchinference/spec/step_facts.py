@@ -59,7 +59,7 @@ class StepFacts:
     why_in_tasks: str = ""
     """Why the step does not run in actors, for a message."""
     modules: Sequence[str] = ()
-    """The code of the user that the step imports, as `module:name`."""
+    """The user's code that the step imports, as `module:name`."""
     sources: Mapping[str, NamedSource] = field(default_factory=dict)
     """The paths and addresses that the step names, by field."""
     model_files: Sequence[str] = ()

@@ -161,7 +161,7 @@ class Cache(SpecModel):
 _POOL = ("batch_size", "replicas", "replicas_per_pod", "replicas_per_device", "resources")
 """The fields about batches, replicas and resources of a step."""
 _SETTINGS = ("name", "when", "cascade", "dedupe", "cache", *_POOL)
-"""The fields of a step that are no action."""
+"""The fields of a step that are not an action."""
 MAX_SHARING = 4
 """The maximum number of replicas of `replicasPerDevice: auto` without `replicasPerPod`."""
 _ONLY_MODELS = "'{name}' is for a model: other steps may have effects. Remove it"
@@ -264,7 +264,7 @@ class Step(SpecModel):
 
     @property
     def skips_rows(self) -> bool:
-        """Return whether the step may compute only some of the rows."""
+        """Whether the step may skip rows. Each `cascade` has become `when` before this counts."""
         return bool(self.when or self.dedupe or self.cache)
 
     @property
@@ -344,7 +344,7 @@ class Step(SpecModel):
                 problem += f"({replicas.max}). Raise replicas.max, or lower replicasPerPod"
         if self.replicas_per_device is not None and not problem:
             if resources.gpu != 1 or engine:
-                problem = "replicasPerDevice: auto is for gpu: 1 and models that are no engine"
+                problem = "replicasPerDevice: needs 'gpu: 1', and cannot be used with an engine"
             elif self.max_per_pod < 2:
                 problem = "replicasPerDevice: there is only one replica. Raise replicas.max"
         if problem:

@@ -68,7 +68,7 @@ PATTERNS = {
     base.START_VALUE: "letters, digits and _ . / : , = @ % + -",
     base.DELIMITER: "one ASCII character or a tab",
     base.WRITTEN_DELIMITER: "a tab, or punctuation that is not in numbers or dates",
-    base.PUNCTUATION: "one ASCII character that is no letter, digit or space, or an empty text",
+    base.PUNCTUATION: "one ASCII character that is not a letter, digit or space, or an empty text",
     COLOUR: "a colour: black, gray, white, or one such as '#ff8000'",
     DATABASE_URL: "a SQLAlchemy URL such as sqlite:////data/x.db",
     TABLE_NAME: "the name of a table, or namespace.table",
@@ -184,7 +184,7 @@ def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
 
 
 def _meant_path(problem: Problem) -> str | None:
-    """Return the path of the field that the message about an unknown field suggests, if any."""
+    """Return the path of the suggested field in a message about an unknown field, if any."""
     meant = re.match(r"unknown field(?:; did you mean '(\w+)'|\. Write (\w+):)", problem.message)
     return f"{problem.path.rpartition('.')[0]}.{meant[1] or meant[2]}" if meant else None
 

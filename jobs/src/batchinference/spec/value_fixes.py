@@ -92,7 +92,7 @@ _FLAGS = {
     **dict.fromkeys(("no", "off", "n", "0", "false"), "false"),
 }
 MAX_ITEMS = 60
-"""Maximum number of characters of a text that a fix shows as a list."""
+"""Maximum length of a text that a fix shows as a list."""
 _MAX_NUMBER = 2**50
 
 

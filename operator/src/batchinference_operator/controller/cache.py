@@ -114,7 +114,7 @@ class PodCache:
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
     def disruptions(self, key: JobKey, cluster: str) -> tuple[Disruption, ...]:
-        """Return the decisive disruption of a cluster's pods, also after their deletion, if any."""
+        """Return the decisive disruption of a cluster's pods, if any, even of deleted pods."""
         disruption = self._disruptions.get(key, {}).get(cluster)
         return () if disruption is None else (disruption,)
 

@@ -247,7 +247,7 @@ class DriverPoller:
     ) -> Answer | None:
         """Return the last result, with its age; None before the first result.
 
-        A few missed polls are no result. The driver is polled again `interval` seconds after the
+        A few missed polls are not a result. The driver is polled again `interval` seconds after the
         last poll, or later with backoff.
         """
         key, state = self._state_of(job, ray_job, tokens)
@@ -337,7 +337,7 @@ class DriverPoller:
             logger.exception("the driver cannot be asked to stop")
 
     async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
-        """Poll with the last accepted token. If it is unknown, try all, as keys may be rotated."""
+        """Poll with the last accepted token. If none is known, try all: keys may be rotated."""
         answer = Answer(reached=False)
         for token in [state.token] if state.token else state.tokens:
             answer = await self._driver.poll(namespace, state.ray_job, token)

@@ -132,7 +132,7 @@ class JobController:
             with self.queue.retry_failures(key), self.telemetry.measure_reconcile():
                 await self._reconcile(key)
         finally:
-            if not self.queue.is_queued(key):  # a job queued again keeps its turn
+            if not self.queue.is_queued(key):  # a job that is queued again keeps its turn
                 self.cache.admission_queue.skip(key)
             self.queue.done(key)
 
@@ -154,7 +154,7 @@ class JobController:
             self.notifier.forget(key)
         ray_job_created = await self._apply(observed.job, actions)
         if ray_job_created:
-            await self._reconcile(key)  # adopts the RayJob
+            await self._reconcile(key)  # the second reconcile adopts the RayJob
             return
         requeue_after = await self._update_status(observed.job, actions)
         self.queue.forget(key)
@@ -168,7 +168,7 @@ class JobController:
         self.unreachable_since.pop(key, None)
         self.deadline_requests.pop(key, None)
         self.notifier.forget(key)
-        ray_jobs = self.cache.ray_jobs(key)  # found by a label that users may set
+        ray_jobs = self.cache.ray_jobs(key)  # users may set the label by which these are found
         orphans = [one for one in ray_jobs if one.deleting and one.owner_uid is not None]
         actions = end_orphans(orphans, self.now())
         for orphan in actions.delete_ray_jobs:

@@ -88,7 +88,7 @@ def _section(scanner: _Scanner, name: str, skipped: dict[str, str], limit: int) 
     """Return the section at the position of the scanner. If fields are skipped, add the reason to
     `skipped`."""
     fields = {key: scanner.skip() for key in scanner.members()}
-    fields.pop("managedFields", None)  # not needed, and as large as the spec
+    fields.pop("managedFields", None)  # unused, and as large as the spec
     size = sum(extent.stop - extent.start for extent in fields.values())
     field_limit = limit if size <= limit else MAX_FIELD_BYTES
     section = {}

@@ -62,7 +62,7 @@ class _LimitedStream:
 def _with_restart(line: bytes) -> bytes:
     """Return an event of a watch. An error event gets the code 410 Gone.
 
-    Only after 410, kopf starts the watch again. The API server also sends other errors, for
+    kopf starts the watch again only after 410. The API server also sends other errors, for
     instance to all watches when etcd has lost its leader for a moment.
     """
     if b'"ERROR"' not in line[:MAX_TYPE_BYTES]:

@@ -38,7 +38,7 @@ WATCH_GRACE_SECONDS = 10.0
 """Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096
 MAX_ERROR_CHARS = 200
-"""Maximum bytes of a watch's error that are read, and characters of an answer in a message."""
+"""Maximum bytes read of a watch's error, and maximum characters of an answer in a message."""
 MAX_LISTS = 4
 """Maximum number of list pages that are read at the same time. Objects of tenants can make a page
 15 MB large, which takes several times as much memory."""
@@ -47,7 +47,7 @@ WORKLOAD = "Workload"
 LOCAL_QUEUE = "LocalQueue"
 RETRY_DELAYS = (0.2, 0.8)
 """Seconds before each retry of a request. After the last, the work queue reconciles the job later.
-All requests can be repeated: an object that already exists, or is already gone, is no error."""
+All requests can be repeated: an object that already exists, or is already gone, is not an error."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
@@ -214,6 +214,6 @@ def path_of(kind: str, namespace: str, *name: str) -> str:
     root, plural = _COLLECTIONS[kind]
     for part in (*([namespace] if namespace else []), *name):
         if not is_name(part):
-            raise ValueError(f"{kind}: {str(part)[:64]!r} is no name")
+            raise ValueError(f"{kind}: {str(part)[:64]!r} is not a name")
     scope = ["namespaces", namespace] if namespace else []
     return "/".join([root, *scope, plural, *name])

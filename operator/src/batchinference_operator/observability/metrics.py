@@ -65,7 +65,7 @@ class JobSummary:
 
 def _waiting_since(job: JobView) -> str:
     """Return the latest of the times at which the job was created, was resumed or ended an attempt.
-    All have the same format, so their order is that of the strings."""
+    All times have the same format, so they can be compared as strings."""
     resumed = find_condition(job.status, "Suspended").get("lastTransitionTime", "")
     ended = last_attempt(job.status).get("completionTime", "")
     return max(job.created_at, str(resumed), str(ended))

@@ -45,7 +45,7 @@ class QueueEntry:
 
 def queue_entry(job: JobView, platform: Cluster, *, gone: bool = False) -> QueueEntry:
     """Return the entry of a job in the admission queue. `gone` is whether its RayJob has ended or
-    is gone. A job that is being deleted counts as running until then, whoever owns the RayJob."""
+    is gone. An attempt of a job that is being deleted counts as running until `gone`."""
     if job.finished or not job.managed:
         return QueueEntry(job.resource_version)
     stopping = job.deleting or job.spec.get("suspend") is True

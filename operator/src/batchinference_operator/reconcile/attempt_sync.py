@@ -104,7 +104,7 @@ def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
     """Return the actions for an attempt whose RayJob was deleted, or is not created yet, for
-    instance because `ray_job`, which has another owner, has its name."""
+    instance because `ray_job`, a RayJob of another owner, has its name."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         return fail_attempt(job, spec, *ray_job_deleted(names.ray_job), now)

@@ -19,7 +19,7 @@ from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 def add_usage(observed: Observed, now: datetime) -> Status:
     """Return the status with the current number of devices. The usage since `usageTime` is added
-    to that of the job and to that of the running attempt."""
+    to the usage of the job and of the running attempt."""
     status = without(observed.job.status, "devices")
     if devices := current_devices(observed):
         status["devices"] = devices

@@ -211,6 +211,6 @@ def stub_of(key: JobKey, name: str, uid: str = "", **labels: str) -> Object:
 
 
 def parent_of(body: Object) -> JobKey:
-    """Return the key of the job that is named in the label of a RayJob or pod."""
+    """Return the key of the job that the label of a RayJob or pod names."""
     metadata = body["metadata"]
     return metadata["namespace"], metadata["labels"][NAME_LABEL]

@@ -44,7 +44,7 @@ def ended_job(job: JobView) -> EndedJob:
 
 
 def unsent_notifications(job: JobView) -> list[Notification]:
-    """Return the notifications about the end of a job that are not yet noted in its status."""
+    """Return the notifications about the end of a job that its status does not record yet."""
     if not (job.finished and job.managed) or find_condition(job.status, NOTIFIED):
         return []
     try:

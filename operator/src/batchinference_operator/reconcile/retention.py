@@ -34,7 +34,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
     since = seconds_since(end_time, now)
     remove, release, waits = observed.stuck_in_deletion, [], []
     if (kept := _job_retention_seconds(spec.ttl)) is not None:
-        if kept <= since < inf:  # not if the end time is invalid
+        if kept <= since < inf:  # infinity: the end time is invalid
             return Actions(delete_job=True)
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in observed.owned_ray_jobs):
@@ -109,15 +109,15 @@ def _job_retention_seconds(ttl: Ttl) -> float | None:
 def _ended_by_operator(job: JobView, spec: MutableSpec) -> bool:
     """Return whether the operator ended the job before its driver ended."""
     cause = Cause.from_name(find_condition(job.status, "Failed").get("reason"))
-    if cause == Cause.LIMIT_EXCEEDED:  # a driver ends at its limit of tokens
+    if cause == Cause.LIMIT_EXCEEDED:  # at the limit of tokens, the driver ends the job
         hours = spec.limits.device_hours
         return hours is not None and job.status.get("deviceSeconds", 0) >= hours * 3600
     return cause is not None and cause.ended_by_operator
 
 
 def _kept_for_debugging(job: JobView, spec: MutableSpec) -> bool:
-    """Return whether the cluster of a job that the operator ended is kept for debugging. That of a
-    job that has exceeded its device hours is never kept."""
+    """Return whether the cluster of a job that the operator ended is kept for debugging. The
+    cluster is never kept if the job has exceeded its device hours."""
     within_limit = find_condition(job.status, "Failed").get("reason") != Cause.LIMIT_EXCEEDED
     return _ended_by_operator(job, spec) and within_limit and seconds_of(spec.ttl.cluster) > 0
 

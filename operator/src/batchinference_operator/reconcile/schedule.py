@@ -1,6 +1,6 @@
 """Decides what to do next with a BatchInferenceSchedule: which runs to create and to delete.
 
-The rules are those of a CronJob. `batchinference.spec.cron` computes the scheduled times, also
+The rules are those of a CronJob. `batchinference.spec.cron` computes the scheduled times, even
 around clock changes. If several times are due, only the last one runs. The name of a run contains
 its scheduled time, so a restart of the operator does not create a second run.
 """
@@ -133,7 +133,7 @@ class _DueTimeResult:
     checked_until: datetime
     create: Object | None = None
     run: datetime | None = None
-    """The scheduled time of a run that is created or exists."""
+    """The scheduled time of the run, if it is created or exists."""
     replace: tuple[Run, ...] = ()
     missed: int = 0
     events: tuple[Event, ...] = ()

@@ -46,12 +46,12 @@ class Observed:
     """For each notification about the end, by name, why it could not be sent, or "" if it was sent.
     None until all notifications were sent or given up."""
     driver_count: int = 0
-    """The number of drivers of all jobs that the operator polls."""
+    """The number of drivers that the operator polls, of all jobs."""
 
     @property
     def current_crashes(self) -> Sequence[Crash]:
-        """The crashes. If the last is a rejection by a node that did no harm, because no pod of its
-        group has waited since, or a later one has started, they include no rejections."""
+        """The crashes, without rejections by nodes if the last crash is a harmless rejection: no
+        later pod of its group waits, or one has started."""
         if not (self.crashes and self.crashes[-1].rejected):
             return self.crashes
         last = self.crashes[-1]

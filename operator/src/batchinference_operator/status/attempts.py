@@ -111,7 +111,7 @@ def record_faulty_nodes(status: Status, report: Report | None) -> Status:
     if report is None or not report.faulty_nodes:
         return status
     known = last_attempt(status).get("faultyNodes", [])
-    nodes = list(dict.fromkeys([*known, *report.faulty_nodes]))  # in order, each once
+    nodes = list(dict.fromkeys([*known, *report.faulty_nodes]))  # each once, oldest first
     return update_last(status, faultyNodes=nodes[:MAX_FAULTY_NODES])
 
 

@@ -86,7 +86,7 @@ def _describe_result(status: Status, message: str) -> str:
 
 def _blocked(before: Status, after: Status) -> Iterator[Event]:
     """Yield an Event if the job is blocked for a new reason. A new message with an old reason
-    yields no Event, as messages may change at each reconcile."""
+    yields no Event, because messages may change at each reconcile."""
     now, then = find_condition(after, "Reconciling"), find_condition(before, "Reconciling")
     reason = now.get("reason")
     if reason and reason not in _ROUTINE_REASONS and reason != then.get("reason"):

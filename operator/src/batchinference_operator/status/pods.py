@@ -248,7 +248,7 @@ def _ended_container(status: Object) -> tuple[str, Object] | None:
 
 def _was_deleted(metadata: Object, state: Object) -> bool:
     """Return whether the pod was deleted before its container ended."""
-    deletion = time_of(metadata.get("deletionTimestamp") or "")  # the end of the grace period
+    deletion = time_of(metadata.get("deletionTimestamp") or "")  # including the grace period
     if deletion is None:
         return False
     finished = time_of(state.get("finishedAt") or "")

@@ -1,8 +1,8 @@
 """Removes rows from the snapshot of an output if their input files have changed or are gone.
 
-If manifest entries record which of their rows come from which input file (`Origin`), rows of other
-input files in the same data files need not be computed again. When the output is completed, these
-data files are rewritten without the removed rows."""
+If a manifest entry records which of its rows come from which input file (`Origin`), the rows of
+unchanged input files stay valid. When the output is completed, the data files of the entry are
+rewritten without the removed rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from batchinference.spec.warnings import sum_warnings
 
 
 def merged_origins(entries: Sequence[ManifestEntry]) -> list[Origin]:
-    """Return the origins of the file into which the data files of these entries are merged. Each
-    entry must have one data file. Empty if the origins of an entry are unknown."""
+    """Return the origins of the data file that replaces those of `entries`, which have one each.
+    Return an empty list if the origins of an entry are unknown."""
     if not all(entry.origins for entry in entries):
         return []
     all_origins = itertools.chain.from_iterable(entry.origins for entry in entries)

@@ -62,8 +62,8 @@ def warnings_of_group(group: RowBatch) -> list[WarningCount]:
 
 
 def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, WarningCount]]:
-    """Return the warnings for `warnings_of_group`, each after the number of the input file of its
-    example. With `by_file`, there is one warning per step, name and input file."""
+    """Return pairs for `warnings_of_group`: the number of the input file of the example, and the
+    warning. With `by_file`, there is one warning per step, name and input file."""
     if not group.warnings.num_rows:
         return []
     ids = group.warnings.column("id").to_numpy()
@@ -111,7 +111,7 @@ def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
 
 
 def _sums(files: np.ndarray, ids: np.ndarray, amounts: np.ndarray | None = None) -> list[int]:
-    """Return for each file the number of its row ids, or the sum of their `amounts` if given."""
+    """Return the number of row ids of each file or, with `amounts`, the sum of their amounts."""
     positions = np.searchsorted(files, ids >> ROW_BITS)
     sums: list[int] = np.bincount(positions, amounts, len(files)).astype(np.int64).tolist()
     return sums

@@ -23,7 +23,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def only_run_in_process(layout: Layout) -> Iterator[None]:
-    """During the block, refuse other runs in this process, such as those of other threads, at an
+    """During the block, refuse other runs of this process (for example, of other threads) at this
     output. Raises BadOutput if there is one. `ensure_not_running` would not notice it, because it
     considers all earlier runs of a job in its own process as ended."""
     state = (layout.state.library_uri, layout.state.storage.endpoint)
@@ -71,9 +71,9 @@ def heartbeat_file(layout: Layout, lease: Lease) -> Location:
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
-    """Raise BadOutput if the run with this lease, another run, is writing to the output. Wait for
-    its heartbeat unless that run has ended, or has completed the output. Return whether the
-    function has waited: the other run may have completed the output during this time."""
+    """Raise BadOutput if the other run that has this lease is writing to the output. Wait for its
+    heartbeat unless that run has ended, or has completed the output. Return whether the function
+    has waited: the other run may have completed the output during this time."""
     if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + layout.lease_timeout

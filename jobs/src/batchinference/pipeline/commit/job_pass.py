@@ -70,14 +70,14 @@ class JobPass:
         with job_pass.keep_heartbeat():
             if before is not None and before.begun:  # a claim has already deleted the marker
                 layout.success.delete_if(job_pass.guard)
-            for file, content in state:  # before, the output may be complete with old ones
+            for file, content in state:  # only now is the output certainly not complete
                 file.write_if(job_pass.guard, content)
             job_pass.remove_orphans(start.entries, files)
         return job_pass
 
     @property
     def number(self) -> int:
-        """The number of the pass. It begins at 1, also after a user has deleted the state."""
+        """The number of the pass. It begins at 1, and again after a user has deleted the state."""
         return self.lease.pass_number
 
     @property
@@ -118,7 +118,7 @@ class JobPass:
         for file in (self.layout.final_snapshot, self.unified_snapshot):
             if file.exists():
                 final = Snapshot.read(file, self.layout.key)
-                if final.pass_number == self.number:  # not of an earlier pass
+                if final.pass_number == self.number:  # an earlier pass may have written the file
                     return final
         start = Snapshot.read(start_file(self.layout, self.lease), self.layout.key)
         return start.with_commits(self.manifests())
@@ -165,7 +165,7 @@ class JobPass:
         return manifest if manifest.is_of(self.layout.key) else None
 
     def _commits(self) -> Iterator[tuple[str, tuple[int, int], Counts]]:
-        """Yield for each manifest its name, its task and number of the commit, and its counts."""
+        """Yield the name of each manifest, the numbers of its task and commit, and its counts."""
         for info in self.directory.files():
             name = base_name(info.path)
             if parsed := parse_manifest_name(name):
@@ -253,7 +253,7 @@ class JobPass:
         except OSError:  # also if the marker was written, and only the answer was lost
             if not self.lease.has_completed(self.layout):
                 raise
-        with suppress(OSError):  # the output is complete
+        with suppress(OSError):  # not necessary: the output is already complete
             self.delete_staged_files()
 
     def delete_staged_files(self) -> None:

@@ -136,7 +136,7 @@ def read_lease(layout: Layout) -> Lease | None:
 
 def read_lease_file(file: Location) -> Lease | None:
     """Return the lease in a file; None if there is no file. Raises BadOutput if it is damaged."""
-    return _parse_lease(file, file.read_if_exists())  # one request, because each commit does this
+    return _parse_lease(file, file.read_if_exists())  # one request, as each commit reads the lease
 
 
 def _parse_lease(file: Location, content: bytes | None) -> Lease | None:
@@ -145,7 +145,7 @@ def _parse_lease(file: Location, content: bytes | None) -> Lease | None:
     try:
         stored = load_json(content)
         fields = {name: stored[name] for name in _STORED}
-        process = stored.get("process", "")  # earlier versions do not write it
+        process = stored.get("process", "")  # earlier versions do not write this field
         names = {"key": stored["work"], "pass_number": stored["attempt"]}
         return _LEASE.validate_python({**names, **fields, "process": process})
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,6 +1,6 @@
 """Manifests. Each manifest describes one commit of a task.
 
-Files that no manifest entry names are no part of the output. The name of a manifest contains the
+Files that no manifest entry names are not part of the output. The name of a manifest contains the
 task, the number of the commit in the task, and the row counts, so that a listing shows the
 progress. The name ends in a random suffix, so that no manifest overwrites another."""
 
@@ -205,7 +205,7 @@ _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True)
 class _NoteFields:
-    """The fields of a note that the report uses."""
+    """The fields that the report uses of a note."""
 
     peak_bytes: Natural = 0
     retries: Natural = 0

@@ -123,7 +123,7 @@ def _reopened_targets(
         outputs = (first, *reader.own_additions(layout))
     for output in outputs:
         with storage_errors_as_bad_output(spec.write):
-            reader.forget(output, output.replacement)  # earlier runs take long
+            reader.forget(output, output.replacement)  # the outputs before took long to write
             complete = reader.is_complete(output)
             changed = complete and has_changes(output)
             failed = complete and retries and has_failed_rows(output)

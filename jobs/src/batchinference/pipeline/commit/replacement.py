@@ -61,7 +61,7 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
         moved.write_success_marker(layout)
     with suppress(BadOutput):  # another run may have deleted it and begun a new one
         guard = guard_of(replacement, new)
-        replacement.success.delete_if(guard)  # first, so that nothing is swapped in again
+        replacement.success.delete_if(guard)  # first, so that it is not swapped in again
         replacement.state.delete_directory_if(guard)
 
 

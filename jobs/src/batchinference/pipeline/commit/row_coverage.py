@@ -45,7 +45,7 @@ def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     id_ranges = [edges([entries[index]])[:2] for index in overlapping]
     points = np.unique(np.concatenate([NO_IDS, *(ids for pair in id_ranges for ids in pair)]))
     is_covered = np.zeros(len(points), dtype=bool)
-    """For each point, whether an entry that stays has the rows from this point to the next."""
+    """For each point, whether a kept entry has the rows from this point to the next."""
     dropped = set()
     for index, pair in zip(overlapping, id_ranges, strict=True):
         positions = zip(*(np.searchsorted(points, ids).tolist() for ids in pair), strict=True)
@@ -175,8 +175,8 @@ class RowSet:
     def _unfinished(
         self, edges: np.ndarray, ends: Mapping[int, int], rows_each: int | None
     ) -> np.ndarray:
-        """Return the files (int64) that no single range covers from beginning to end. `edges` has
-        for each file the index of its first range."""
+        """Return the numbers (int64) of the files that no single range covers from beginning to
+        end. `edges` has the index of the first range of each file."""
         files = len(edges) - 1
         sizes = np.full(files, -1 if rows_each is None else rows_each, dtype=np.int64)
         if ends:
@@ -192,7 +192,7 @@ class RowSet:
 
 def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> int:
     """Return the number of rows of an input of `files` files. `ends` has the number of rows of each
-    file, except of files with `rows_each` rows. The number is 0 if the rows were removed."""
+    file that does not have `rows_each` rows, for example 0 for a file with removed rows."""
     if rows_each is None:
         return sum(ends.values())
     return files * rows_each + sum(rows - rows_each for rows in ends.values())

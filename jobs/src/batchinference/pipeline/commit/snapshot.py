@@ -73,8 +73,8 @@ class Snapshot:
     """The input files that are gone since the same time. Their rows are left out of the output."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """Return the snapshot with the commits of these manifests, without invalid entries. If a
-        file has rows after its end, an error had ended the reading, and the end is left out."""
+        """Return the snapshot with the commits of these manifests, without invalid entries. An end
+        of a file is left out if there are rows after it: an error had ended the reading there."""
         manifests = list(manifests)
         ends = dict(self.ends)
         for file, rows in (end for m in manifests for end in m.ends):

@@ -17,7 +17,7 @@ class Action(Enum):
     """What a job does with its output."""
 
     START = "claim the output, and delete the contents of earlier runs"
-    START_IN_SERIES = "like START, and continue the series of table commits"
+    START_IN_SERIES = "like START, but as a further attempt to commit the same rows to a table"
     REPLACE = "write a replacement; the output keeps its rows until the replacement is complete"
     FINISH_REPLACEMENT = "swap in a complete replacement whose driver died, then decide again"
     RESUME = "process the missing rows"
@@ -135,7 +135,7 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
 
 
 def restart_advice(setting: str = "", *, command: bool) -> str:
-    """Return the advice to compute all rows again, by a `command`, otherwise by `setting`."""
+    """Return the advice to compute all rows again: to run a command, or to change `setting`."""
     how = f"Run `{RESTART}`" if command else f"Set {setting or 'write.mode to overwrite'}"
     return f"{how} to compute all rows again"
 
@@ -162,8 +162,8 @@ def _check_start(state: OutputState, request: Request) -> None:
             else "Choose another path, empty it, or set write.mode to append"
         )
         raise BadOutput(
-            f"spec.write.path: '{state.layout.output.uri}' holds files that are no output of a "
-            f"BatchInference. {fix}"
+            f"spec.write.path: '{state.layout.output.uri}' holds files that no BatchInference "
+            f"has written. {fix}"
         )
 
 

@@ -79,7 +79,7 @@ class Fence:
             raise BadOutput(
                 f"write: other writers have changed the table during each of {self.tries} tries to "
                 f"commit the rows ({type(error).__name__}). Run the job again when there are fewer "
-                "writers. It computes no row again"
+                "writers. No row is computed again"
             ) from None
 
 
@@ -106,7 +106,7 @@ def has_rows_error(write: WriteTable) -> BadOutput:
 
 
 class CommittedTable(Protocol):
-    """The operations of a table that the commit protocol uses."""
+    """The table operations that the commit protocol uses."""
 
     def holds_rows(self) -> bool:
         """Return whether the table exists and has rows."""

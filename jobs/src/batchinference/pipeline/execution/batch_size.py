@@ -63,7 +63,7 @@ class BatchSize:
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
-        """Return the initial batch size of a step; UNLIMITED without a batch size and a model."""
+        """Return the initial batch size of a step; UNLIMITED if it sets none and has no model."""
         if step.batch_size == "auto":
             return cls(step.name, FIRST_SIZE, SEARCH_ROWS)
         default = step.model.default_batch_size if step.model else UNLIMITED
@@ -149,7 +149,7 @@ class BatchRows:
 
     def cut(self, window: RowBatch) -> Iterator[tuple[RowBatch, int]]:
         """Yield the rows of a window in batches of about `next` input rows, and the approximate
-        number of input rows of each. All rows of an input row, and its errors, are in the same
+        number of input rows of each. The rows made from one input row, and its errors, are in one
         batch. `record_batch` may change `next` between batches."""
         rows, inputs = max(1, len(window.ids)), len(window.input_ids)
         units = max(1, inputs) * self._unit

@@ -91,7 +91,7 @@ def decode(block: pa.Table) -> RowBatch:
 
 
 def has_data(block: pa.Table) -> np.ndarray:
-    """Return a mask (bool) of the rows of a block that have data."""
+    """Return a mask (bool) of the block rows that have data."""
     if ID not in block.column_names:
         return np.zeros(block.num_rows, dtype=bool)
     data: np.ndarray = block.column(ID).is_valid().to_numpy()
@@ -146,7 +146,7 @@ def _all_differ(ids: np.ndarray) -> bool:
 
 def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
     """Return the share of each child row. `shares` has the share of each parent row, and `parents`
-    has for each child the index of its parent in `shares`."""
+    the index in `shares` of the parent of each child."""
     order = np.argsort(parents, kind="stable")
     ordered = parents[order]
     children = np.bincount(parents, minlength=len(shares))

@@ -77,9 +77,9 @@ class ChunkCommits:
         isolated: bool,
     ) -> None:
         """Commit the results that `run` yields for `rows`, except rows that a `retried` task has
-        committed before. If `isolated`, each batch is committed, as the next row may kill the
-        process. After the time of a small chunk, rows are committed in chunks again, because the
-        process that died had probably not come further."""
+        committed before. If `isolated`, the next row may kill the process, so each batch is
+        committed. Once the time of a small chunk has passed, the process has probably survived the
+        row that killed the previous one, and rows are committed in chunks again."""
         earlier = self._committer.job_pass.manifests(self._task) if retried else []
         self._number = max((manifest.number + 1 for manifest in earlier), default=0)
         isolated_until = inf if isolated else -inf

@@ -34,8 +34,8 @@ from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 PARTS = 32
 """Number of parts into which the rows of a note are divided. Each part has at least one row."""
 DEATHS_ALONE = 2
-"""Number of deaths on a single row after which the row becomes a failed row, or on one node after
-which other nodes compute it."""
+"""Number of deaths on a single row after which the row becomes a failed row or, if all deaths were
+on one node, is left to other nodes."""
 ADJACENT_ROWS = 4
 """If this many adjacent rows crash, the cause is not their values but, for example, a device."""
 CRASHED = (
@@ -125,7 +125,7 @@ class Isolation:
 
     @cached_property
     def _single_nodes(self) -> dict[int, str]:
-        """The node of each row on which DEATHS_ALONE processes died, but only on this node."""
+        """The node of each row on which DEATHS_ALONE processes died if all died on one node."""
         nodes = {row: {note.node for note in notes} for row, notes in self._repeated.items()}
         return {row: min(names) for row, names in nodes.items() if len(names) == 1}
 

@@ -1,7 +1,7 @@
 """Stores notes in the control store of the Ray cluster: which rows each process is computing.
 
 A note that was not removed shows on which rows its process died (see `crash_isolation`). Only
-processes that replace a dead one or compute suspects store notes: each costs two requests."""
+processes that replace a dead one or compute suspects store notes: each note costs two requests."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def take_deaths(run: str) -> list[Death]:
 
 
 def forget_notes() -> None:
-    """Remove the notes of this process, which exits, but not because of its rows."""
+    """Remove the notes of this process, which exits for another reason than its rows."""
     for name in list(_notes):
         _remove(name)
 

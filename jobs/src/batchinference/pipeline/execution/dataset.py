@@ -71,11 +71,11 @@ from batchinference.plan.stages import TASK_CPUS, with_preparations, writers
 
 prepare_joined_blocks(joinable)
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
-"""An argument of read tasks and task stages. Ray Data fuses only operators with equal arguments. So
-it fuses read tasks and task stages with each other, but not with an actor pool or a write task,
-which lack this argument and would run them sequentially. The value is Ray's default for tasks."""
+"""An argument of read tasks and task stages. Ray Data fuses only operators with equal arguments:
+it fuses these with each other, but not with actor pools and write tasks, which lack the argument.
+Fused operators would take turns instead of running together. The value is Ray's default."""
 ROWS_PER_ACTOR = 4096
-"""Number of rows in the concurrent calls of an actor, if an engine or endpoint batches them."""
+"""Number of rows in all concurrent calls of an actor whose engine or endpoint batches rows."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 """Maximum rows and bytes of the blocks of read tasks."""
 
@@ -215,9 +215,9 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the batch size for Ray Data: a window if the step pads texts, otherwise all rows
-        of a call. Such a call has one block if the stage batches itself or has no batch size, and
-        otherwise at least the rows of a batch, or of a window if the step skips rows."""
+        """Return the batch size for Ray Data. Steps that pad texts get windows, other steps all
+        rows of a call. A call is one block if the stage batches itself or has no batch size.
+        Otherwise, it has at least the rows of a batch, or of a window if the step skips rows."""
         if not stage.batch_size or stage.batches_itself:
             return whole_call(1) if stage.gpus else None  # Ray refuses None for actors with GPUs
         rows = stage.batch_size
@@ -226,8 +226,8 @@ class DatasetExecution:
         return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
-        """Return the number of blocks that an actor should have at the same time. These blocks have
-        about ROWS_PER_ACTOR rows, but leave enough blocks for the other actors."""
+        """Return the number of blocks that an actor should have at the same time: ROWS_PER_ACTOR
+        rows, or fewer so that the other actors get as many blocks."""
         if self.windows is None:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
@@ -236,7 +236,7 @@ class DatasetExecution:
 
 def configure_ray_data() -> DataContext:
     """Set the Ray Data settings of this process, and return them."""
-    # harmless: a small job has few write tasks, and it is not the user who passes the arguments
+    # both are harmless: a small job has few write tasks, and users do not pass these arguments
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
@@ -426,7 +426,7 @@ def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table
     def run(block: pa.Table) -> Iterator[pa.Table]:
         with StopRequest(segment.run_id).stop_event() as stopping:
             yield from BlockCalls(name, segment, stopping)(block)
-            # this task may be the last one of its process. An actor has too many calls to do this
+            # any task may be the last to report notes of its process. Actors have too many calls
             if notes := tuple(segment.take_notes()):
                 yield encode(RowBatch(notes=notes))
 
@@ -453,8 +453,8 @@ class BlockCalls:
 def placement_arguments(
     stage: Stage, plan: Plan, dataset: Dataset, groups: ExitStack
 ) -> dict[str, Any]:
-    """Return the arguments of `dataset.map_batches` that give each actor a placement group. The
-    group has the GPUs of a replica on several pods. Empty if a replica fits into one pod.
+    """Return the arguments of `dataset.map_batches` that give each actor a placement group with the
+    GPUs of a replica on several pods. Empty on one machine, or if a replica fits into one pod.
 
     The actor runs in the group, with the CPUs of its first bundle and no GPU, because the library
     that runs the model starts a process for each GPU of the group."""
@@ -483,12 +483,12 @@ def create_group(groups: ExitStack, **arguments: Any) -> PlacementGroup:
 
 
 def _remove_group(group: PlacementGroup) -> None:
-    with suppress(Exception):  # Ray may not answer, and the error of the pass remains
+    with suppress(Exception):  # if Ray does not answer, the user gets the error of the pass
         ray.util.remove_placement_group(group)
 
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
-    """Return the arguments of a placement group with one device and what its replicas need."""
+    """Return the arguments of a placement group with one device and all that its replicas need."""
     nodes = selector(plan, plan.group_of(stage)) if plan.groups else None
     number = replicas_per_device(stage)
     needs = {"CPU": cpus_of(stage, plan), "memory": memory_of(stage, plan), **dict(stage.custom)}

@@ -69,7 +69,7 @@ class ControlCallback(ExecutionCallback):
                 observed.control.measured_since = time.monotonic()
         observed.control.on_step(busy_stages(states, observed.read, observed.write))
         if observed.control.draining or any(has_dead_actors(state.op) for state in states):
-            _drop_waiting(states)  # the next pass has new actors
+            _drop_waiting(states)  # the next pass computes these rows, with new actors
         for state in states[-1:]:
             start_late_bundle(state.op, at_once=observed.control.draining)
 

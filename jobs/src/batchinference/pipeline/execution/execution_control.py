@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 
 @dataclass
 class ExecutionControl:
-    """Controls the execution of one pass, also from another thread."""
+    """Controls the execution of one pass. Other threads may use it."""
 
     recovers: bool = True
     """Whether the next pass can compute the rows of lost tasks."""

@@ -116,8 +116,8 @@ class Executor:
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fills_files(self, tasks: int, share: float) -> bool:
-        """Return whether with this number of tasks, nearly all files get `rowsPerFile` rows (True
-        if it is not set). If False, Ray Data collects rows of several tasks for each file."""
+        """Return whether nearly all files get `rowsPerFile` rows with this number of tasks; True if
+        it is not set. If False, Ray Data collects rows of several tasks for each file."""
         per_file, count = self._layout.rows_per_file, self._prepared.count
         if per_file is None:
             return True

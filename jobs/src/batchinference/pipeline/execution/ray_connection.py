@@ -132,7 +132,7 @@ def local_ray(
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=not quiet,
-                # only errors: the stderr of a notebook is no file, and cannot be redirected
+                # only errors: the stderr of a notebook is not a file, and cannot be redirected
                 logging_level=logging.ERROR if quiet else logging.INFO,
             )
         try:

@@ -22,7 +22,7 @@ class ReplicaSearch:
     """The search of a run at one output. Steps are measured one after another."""
 
     _undecided: dict[str, int]
-    """The maximum number of replicas of each step that is not decided yet."""
+    """The maximum number of replicas of each step whose number is not decided yet."""
     _replicas: dict[str, int] = field(default_factory=dict)
     _rate: float = 0.0
     """The rows per second with one replica less than now; 0.0 if now is the first measurement."""

@@ -35,7 +35,7 @@ def process_notes(run: str, step: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the notes. Notes of a step that have only counts are added up to one note."""
+    """Return the notes. A step's notes that have only counts are added up to one note."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)

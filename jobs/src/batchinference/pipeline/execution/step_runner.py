@@ -385,7 +385,7 @@ class StepRunner:
 
 
 class ChosenRows:
-    """The rows of a batch that a step computes. `mask` selects them (None for all)."""
+    """Which rows of a batch a step computes. `mask` selects them (None for all)."""
 
     def __init__(self, mask: np.ndarray | None = None) -> None:
         self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
@@ -417,7 +417,7 @@ class StepResults:
     """The index of each failed row, and the failed row."""
     warnings: list[RowWarning] = field(default_factory=list)
     rows: int = 0
-    """The number of rows of the batch that have results."""
+    """The number of batch rows that have results."""
     nbytes: int = 0
     """The size of the tables in memory in bytes."""
     is_full: bool = False
@@ -429,8 +429,8 @@ class StepResults:
         """Return how many of the next batch rows the step gets: at most `limit` rows that are
         `chosen`, and any rows that it skips. `ids` are the input row IDs of the batch.
 
-        If the results are full, only the remaining rows of input rows with results are wanted,
-        and rows of other input rows that Ray has put between them."""
+        If the results are full, these are the remaining rows of input rows that have results, and
+        the rows between them."""
         rest = ids[self.rows :]
         limit = chosen.stop(self.rows, limit) - self.rows
         if not self.is_full:

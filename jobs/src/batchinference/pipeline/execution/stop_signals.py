@@ -72,7 +72,7 @@ class StopSignal:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """While the block runs, a second signal raises Interrupted, also if it came before. The
+        """While the block runs, a second signal raises Interrupted, even if it came before. The
         work of the block then remains as if the process was killed."""
         try:
             self._interrupts = True
@@ -121,8 +121,8 @@ def run_monitored(
 
     After a stop request, or if `observe` raises LimitExceeded, running tasks may commit for
     `stop.drain_seconds`. Raises the failure of the execution, an error of `observe`, or Interrupted
-    if that was too short. After an error of `observe` and before Interrupted, the execution is
-    aborted. If its thread does not end within `abort_seconds`, the thread is left running."""
+    if it has not ended by then. In the last two cases, the execution is aborted before. If its
+    thread does not end within `abort_seconds`, the thread is left running."""
     stop.has_run = True
     done, errors = _start(run)
     try:

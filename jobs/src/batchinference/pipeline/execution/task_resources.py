@@ -118,7 +118,7 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
     if not in_own_pod:
         return stage.cpus
     of_pod = math.ceil(stage.per_pod * stage.cpus)
-    return math.floor(of_pod / stage.per_pod * 10_000) / 10_000  # Ray has four decimal places
+    return math.floor(of_pod / stage.per_pod * 10_000) / 10_000  # Ray keeps four decimal places
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
@@ -193,7 +193,7 @@ def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
 
 
 def without_suspected_nodes(plan: Plan, suspected: Collection[str]) -> Plan:
-    """Return the plan without nodes on which processes have died at rows of their own. If too few
+    """Return the plan without the nodes `suspected` (see `Isolation.suspected_nodes`). If too few
     other nodes live, return the plan unchanged: new ones might never start."""
     if not (plan.groups and suspected):
         return plan

@@ -20,7 +20,7 @@ _FRAME = re.compile(r'  File "(.+)", line \d+ in ')
 _PROGRESS_BAR = re.compile(r"\d%\|")
 _WORKER = re.compile(r"worker-.*-(\d+)")
 MAX_READ = 1 << 20
-"""Maximum bytes of a file that are read at once."""
+"""Maximum bytes that are read at once from a file."""
 
 
 class WorkerOutput:

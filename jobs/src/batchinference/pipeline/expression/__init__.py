@@ -348,7 +348,7 @@ class _Translation:
         if name == "round":
             return self._rounded(value, *constants)
         if name in ("int", "float") and value.is_uuid:
-            raise TypeError("a UUID is no number")
+            raise TypeError("a UUID is not a number")
         if name in _CASTS:
             return value if value.is_null else _CASTS[name](value)
         value = _without_decimal(value)
@@ -426,7 +426,7 @@ def _shown(kind: pa.DataType) -> str:
 def _item_of(value: Operand, index: int) -> Operand:
     if not is_list(value.kind):
         shown = _shown(value.kind)
-        problem = f"there is no item {index}, because the value is {shown}, and no list"
+        problem = f"there is no item {index}, because the value is {shown}, not a list"
         begins = ". For its beginning, use startswith" if is_text(value.kind) else ""
         raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
     lists = _stored(value)
@@ -455,7 +455,7 @@ def _to_integer(value: Operand) -> Operand:
     if is_text(value.kind):
         return _without_hexadecimal(value).cast(pa.int64(), exactly=True)
     if pa.types.is_temporal(value.kind):  # the number would depend on the unit of the column
-        raise TypeError(f"{value.kind} is no number")
+        raise TypeError(f"{value.kind} is not a number")
     value = _wide_decimal(value)
     if pa.types.is_floating(value.kind) or pa.types.is_decimal(value.kind):
         value = Operand(pc.trunc(value.expression), value.kind)
@@ -655,7 +655,7 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
             return _in_zone(text, kind)
         return pa.scalar(text).cast(kind)
     except ValueError:  # including Arrow's errors
-        raise InvalidTime(f"'{text}' is no {kind}") from None
+        raise InvalidTime(f"'{text}' is not a {kind}") from None
 
 
 def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:

@@ -16,9 +16,9 @@ CONVERT = "Convert a column, for example with int(NAME)"
 _TEXT_FUNCTIONS = ("lower", "upper", "strip", "startswith", "endswith", "contains", "matches")
 _NUMBER_FUNCTIONS = ("abs", "round")
 MAX_PARTS = 200
-"""Maximum number of parts of an expression that is corrected, because each part is computed."""
+"""An expression with more parts is not corrected, because each part is computed."""
 MAX_FIXES = 4
-"""Maximum number of parts of an expression that are corrected for a message."""
+"""Maximum number of parts that are corrected in an expression for a message."""
 MAX_EXACT = 2**53
 """Float64 holds all integers up to this one."""
 _TRUE = ("true", "yes", "y", "t", "1", "on")
@@ -56,7 +56,7 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
         compare = "Compare it with a text such as '2026-01-31'"
         return "Compute it in a python step" if needs_code else compare
     is_cast = isinstance(bad, ast.Call) and ast.unparse(bad.func) in ("float", "int")
-    if is_cast and any(map(is_text, types.values())):  # of texts, only UUIDs fail
+    if is_cast and any(map(is_text, types.values())):  # among texts, only UUIDs have no cast
         return "Compare UUIDs with texts"
     is_number = isinstance(bad, ast.Compare) and any(map(_is_number, types.values()))
     return "Compare a number with a number" if is_number else CONVERT
@@ -176,8 +176,8 @@ def part_of(
     written: str, kind: pa.DataType, others: Sequence[pa.DataType], *, only: bool = False
 ) -> str:
     """Return the expression of a field or item of the value `written`, such as `a.b` for `a`.
-    Fields with one of the types `others`, of the values beside this value, are preferred. Return an
-    empty text if the value is no struct or list, or with `only` if several fields may be meant."""
+    Fields with types like those of the other operands (`others`) are preferred. Return an empty
+    text if the value is not a struct or list, or with `only` if several fields may be meant."""
     if is_list(kind):
         item = f"{written}[0]"
         return part_of(item, kind.value_type, others, only=only) or item

@@ -73,8 +73,8 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
 
 
 def lowest_score(known: Iterable[tuple[float, bool]], precision: float) -> float | None:
-    """Return the lowest score such that, of the rows with at least this score, the lower bound of
-    the agreeing fraction is at least `precision`; None if there is no such score."""
+    """Return the lowest score for which enough of the rows with at least this score agree: the
+    lower bound of their fraction is at least `precision`. None if there is no such score."""
     number = agreed = 0
     lowest = None
     for score, rows in itertools.groupby(sorted(known, reverse=True), lambda pair: pair[0]):

@@ -101,7 +101,7 @@ def _check_measure(measure: Measure, kind: pa.DataType) -> None:
 
 
 def _fix_of(measure: Measure, kind: pa.DataType) -> str:
-    """Return what to write for a measure of values that are no numbers."""
+    """Return what to write for a measure of values that are not numbers."""
     function, expression = measure.function, measure.expression
     length = f"{function}(len({expression})) for the length"
     if is_text(kind):

@@ -1,8 +1,8 @@
 """Renders a report as an HTML page, with charts. The result depends only on the arguments.
 
 All data is untrusted. Jinja escapes every value. Control characters, which could change the order
-of the displayed text, are removed. The page contains no scripts and only links to itself, and
-its content security policy allows no requests."""
+of the displayed text, are removed. The page contains no scripts, and no links except to itself. Its
+content security policy allows no requests."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def rows_chart(history: RowsOverTime) -> LineChart | None:
 
 
 def _rounded_up(value: float) -> float:
-    """Return the smallest number from `value` on that gives short labels if divided by TICKS."""
+    """Return the smallest number, at least `value`, whose TICKS equal parts have short labels."""
     unit = 10.0 ** math.floor(math.log10(value))
     return max(TICKS, next(step * unit for step in _STEPS if step * unit >= value))
 
@@ -101,7 +101,7 @@ class PageData:
 
 
 def render(data: PageData) -> str:
-    """Return the HTML of the page, which depends only on `data`."""
+    """Return the HTML of the page. It depends only on `data`."""
     report, spec = data.report, data.spec
     history = report.rows_over_time
     total = sum(times.seconds for times in report.steps.values())

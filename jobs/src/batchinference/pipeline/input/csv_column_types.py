@@ -71,7 +71,7 @@ class CsvTypes:
         return pa.table(columns, table.column_names), errors
 
     def _texts(self, column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
-        """Return a column of bytes as text, and a mask (bool) of the values that are no text."""
+        """Return a column of bytes as text, and a mask (bool) of the values that are not text."""
         if self.escaped:
             column = pc.if_else(pc.equal(column, NULL), None, column)
         texts, invalid = cast_texts(column, "string")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NULL = b"\xffN"
-"""The value that replaces a null field. No other field has it, as `for_parser` replaces `\\xff`."""
+"""The value that replaces a null field. No other field has it: `for_parser` replaces `\\xff`."""
 _MEANINGS = np.arange(256, dtype=np.uint8)
 _MEANINGS[list(b"0bnrtZ")] = list(b"\0\b\n\r\t\x1a")
 """Maps an escaped byte to the byte that it means in text without quotes."""
@@ -56,7 +56,7 @@ def for_parser(text: bytes, dialect: Dialect) -> bytes:
     if not dialect.escape:
         return text
     values = np.frombuffer(text, np.uint8).copy()
-    values[values == NULL[0]] = NULL[0] - 1  # also invalid in UTF-8
+    values[values == NULL[0]] = NULL[0] - 1  # this too is invalid in UTF-8
     escapes = _escapes(values, dialect)
     escapes = escapes[escapes + 1 < len(values)]
     to_escape = [_line_feeds(values, escapes)]

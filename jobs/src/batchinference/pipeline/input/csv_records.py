@@ -391,7 +391,7 @@ class CsvText:
             yield part
 
     def _check_end(self) -> None:
-        """Raise MissingEnd if the rest of the loaded text is no complete line or record, because
+        """Raise MissingEnd if the rest of the loaded text is not a complete line or record, because
         the end of the file is missing."""
         if self._missing_end is not None:
             raise self._missing_end
@@ -416,14 +416,14 @@ class CsvText:
 
 
 class Rejected(NamedTuple):
-    """A line that is no row: the number of rows before, and its damage (None for a comment)."""
+    """A line that is not a row: the number of rows before, and its damage (None for a comment)."""
 
     row: int
     damage: Damage | None
 
 
 class Rows(NamedTuple):
-    """The rows of a block, with values as bytes, and the lines that are no rows."""
+    """The rows of a block, with values as bytes, and the lines that are not rows."""
 
     table: pa.Table
     rejected: list[Rejected]

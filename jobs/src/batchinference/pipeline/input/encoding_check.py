@@ -20,14 +20,14 @@ _MARKS = {
 }
 """Encodings by byte order mark. UTF-32 is first, because its mark begins with that of UTF-16."""
 _HEAD_BYTES, _LINES_BYTES = 1 << 12, 1 << 20
-"""Bytes at the beginning of a file in which zeros are counted, and in which lines are decoded."""
+"""How many first bytes of a file are searched for zeros, and for lines that are not UTF-8."""
 _UTF16_BYTES = 4
 """A shorter text with zeros is more likely a damaged text than one in UTF-16."""
 _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _HANDLER = "batchinference.invalid"
 _SURE_LINES = 2
-"""At least this many lines that are not UTF-8 mean another encoding. Fewer may be damaged."""
+"""This many lines that are not UTF-8, or more, can mean another encoding. Fewer may be damaged."""
 _SURE_BYTES = 2
 """Valid UTF-8 with at least this many continuation bytes is no text in a single-byte encoding."""
 
@@ -45,7 +45,7 @@ def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool =
 
 
 def check_beginning(head: bytes, encoding: str) -> None:
-    """Raise ValueError if a file with these first bytes is no text, or lacks the byte order mark
+    """Raise ValueError if a file with these first bytes is not text, or lacks the byte order mark
     that its encoding needs."""
     if format_ := packed_as(head):
         raise ValueError(f"the file is {format_}")
@@ -133,8 +133,8 @@ class Utf8Converter:
         self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
 
     def __call__(self, content: bytes, *, final: bool = False) -> bytes:
-        """Return the next part in UTF-8. An incomplete character at the end of the part is returned
-        by the call with the following part, unless this part is `final`."""
+        """Return the next part in UTF-8. Unless it is the `final` part, an incomplete character at
+        its end is returned by the next call."""
         return self._decoder.decode(content, final).encode("utf-8", "surrogatepass")
 
 

@@ -107,7 +107,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         snapshot, relisted = read_own_snapshot(job_pass, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif processed := target.processed:  # each access reads the storage
+    elif processed := target.processed:  # kept, as each access reads the storage
         snapshots = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
@@ -213,8 +213,8 @@ def prepared(
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of inspected files, and the reader of its rows. At
-    most `sampled` of `files` are inspected (by default as many as the reader needs), and at most as
-    many of the files in `changed`."""
+    most `sampled` of `files` are inspected (by default as many as the reader needs), and at most
+    that many of the files in `changed`."""
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables.kinds import reader_of
 
@@ -329,7 +329,7 @@ class FileInput(JobInput):
     def path_inside(self, directory: Location) -> str | None:
         if not directory.in_store_of(self.snapshot.root):
             return None
-        import pyarrow.compute as pc  # slow; commands that only read rarely need it
+        import pyarrow.compute as pc  # slow, and not needed by most commands that only read
 
         paths = self.snapshot.table.column("path")
         inside = paths.filter(pc.starts_with(paths, directory.path.rstrip("/") + "/"))
@@ -395,7 +395,7 @@ class FileInput(JobInput):
                 rows += size_of(chunk)
                 bytes_left -= 0 if isinstance(chunk, BadRow) else chunk.nbytes
                 if bytes_left < 0:
-                    return None  # a compressed file, or a video
+                    return None  # such as for a compressed file or a video
             stats[file.number] = FileStats(rows)
         return stats
 
@@ -431,7 +431,7 @@ def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> Inp
     files = [file for file in snapshot.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < limit and start < len(files):
-        chosen = files[start : start + max(1, start)]  # doubles in each round
+        chosen = files[start : start + max(1, start)]  # each round takes twice as many
         snapshot = with_row_counts(snapshot, reader, chosen)
         rows += sum(snapshot.stats[file.number].rows for file in chosen)
         start += len(chosen)
@@ -451,6 +451,6 @@ def _rows_up_to(limit: int, file: InputFile, rows: FileRows, known: Mapping[int,
 
 
 def known_columns(source: JobInput) -> pa.Schema:
-    """Return the columns of an input that are known before reading. An unknown type is null."""
+    """Return those columns of an input that are known before reading. An unknown type is null."""
     types = source.types() if isinstance(source, FileInput) else {}
     return pa.schema([(name, types.get(name, pa.null())) for name in source.columns() or ()])

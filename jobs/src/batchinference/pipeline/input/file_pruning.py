@@ -56,7 +56,7 @@ def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
         if not (pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
             try:
                 known = known & _within(name, kind, bounds)
-            except (pa.ArrowException, TypeError, ValueError):  # a value of another type
+            except (pa.ArrowException, TypeError, ValueError):  # a bound of another type
                 continue
     return known
 

@@ -71,8 +71,8 @@ class FileRows:
     group_bytes: int = GROUP_BYTES
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of these files. A batch at the end of a file states its number of rows,
-        unless each file is one row. Raises Incomplete if a file has fewer rows than before."""
+        """Yield the rows of these files. Unless each file is one row, the last batch of a file that
+        was read to its end has its row count. Raises Incomplete if a file has become shorter."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return
@@ -94,7 +94,7 @@ class FileRows:
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
         """Yield the chunks of a file. If the file is damaged, a BadRow stands for its remaining
         rows. After a transient storage error, reading continues at the row of the error. Raises
-        JobFailure for another storage error, and if ATTEMPTS attempts fail at the same row."""
+        JobFailure for other storage errors, and if ATTEMPTS attempts fail at the same row."""
         done, failures = file.start, 0
         while True:
             try:

@@ -75,8 +75,8 @@ class InputSnapshot:
     `table` has a row per file, with the columns path, size (bytes) and modified (nanoseconds, or
     null). If `options.limit` cuts the input, the columns rows and bytes tell how much of each file
     is read. The columns of STATS, if present, have file statistics or null. `ignored` are files not
-    read. `version` is that of a lakehouse table, which adds the column `deleted`, and if any file
-    has constants, the column `constants`."""
+    read. `version` is only set for a lakehouse table. `table` then also has the column `deleted`
+    and, if any file has constants, the column `constants`."""
 
     root: Location
     table: pa.Table

@@ -182,7 +182,7 @@ _LONG_INTEGER = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])")
 
 class JsonRows:
     """Parses rows with known column types. In other columns and fields, all values become text: a
-    value that is no text becomes its JSON.
+    value that is not a text becomes its JSON.
 
     `declared` are the types that the user has declared, `sampled` those inferred from samples.
     `several_shapes` tells whether a sampled column is text for lack of a common type."""
@@ -258,7 +258,7 @@ class JsonRows:
         raise ValueError("too many fields have values of several types that are not declared")
 
     def explain(self, line: bytes, error: Exception) -> Exception:
-        """Return an error with the first column whose value does not fit; `error` if all fit."""
+        """Return an error about the first column whose value does not fit; otherwise, `error`."""
         try:
             row = load_exact(line)
         except ValueError:
@@ -274,7 +274,7 @@ class JsonRows:
 
 def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -> JsonRows:
     """Return a parser with the common types of the rows in samples of files. Raises BadInput if a
-    declared column only occurs with a name in another case."""
+    declared name only occurs with other upper and lower case letters."""
     common = Shape()
     for sample in samples:
         common.merge(_shape_of(sample))
@@ -291,7 +291,7 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
-    """Raise BadInput if a declared column is only present with a name in another case."""
+    """Raise BadInput if a declared name is only present in other upper and lower case letters."""
     columns = {name.casefold(): name for name in present}
     for name in declared:
         column = columns.get(name.casefold(), name)
@@ -372,7 +372,7 @@ def _schema_of(types: Mapping[str, ColumnType]) -> pa.Schema:
 def _with_new_fields(
     types: Mapping[str, ColumnType], fields: Iterable[pa.Field]
 ) -> dict[str, ColumnType]:
-    """Return the types with the unknown fields of a table added as text, also nested ones. Unknown
+    """Return the types with the unknown fields of a table added as text, even nested ones. Unknown
     fields are text because they may have other types in other rows and files."""
     extended = dict(types)
     for field in fields:
@@ -410,7 +410,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats so large that their type lacks some integers, also nested ones."""
+    """Yield the floats, also nested ones, so large that their type cannot hold every integer."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():
@@ -418,7 +418,7 @@ def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
     elif is_list(kind):
         yield from _large_floats(array.flatten())
     elif pa.types.is_floating(kind) and len(array):
-        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # including nulls
+        stored = np.frombuffer(array.buffers()[1], f"f{kind.bit_width // 8}")  # nulls included
         numbers = stored[array.offset : array.offset + len(array)]
         large = numbers[np.abs(numbers) >= EXACT_INTEGERS[f"float{kind.bit_width}"]]
         if len(large):

@@ -70,7 +70,7 @@ def tables_in(infos: Sequence[pafs.FileInfo], address: Location) -> Iterator[Tab
 
 
 def _table_of(file: str) -> Iterator[TableDirectory]:
-    """Yield the table whose metadata includes a file; nothing if the file is no metadata."""
+    """Yield the table whose metadata includes a file; nothing if the file is not metadata."""
     directory, name = os.path.split(file)
     table, parent = os.path.split(directory)
     if parent in _METADATA:
@@ -104,8 +104,8 @@ class Glob:
     start: Location | None = field(default=None, init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, without repetitions. Before other patterns,
-        a part such as `[x]` is no pattern if a directory has this name. Raises OSError."""
+        """Return the files and directories that match, without repetitions. A part such as `[x]`
+        before all other patterns is a name if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
         fixed = next((at for at in range(len(parts)) if self._is_pattern(parts[: at + 1])), None)
         if fixed is None:
@@ -164,7 +164,7 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
 class PathFiles:
     """The files at `address`. `read` are the files to read. `ignored` maps the path of each other
     file to the reason why it is not read. `tables` are the tables that have some of the files.
-    `exists` is False if the address is no glob, and no file or directory is there."""
+    `exists` is False if the address is not a glob, and no file or directory is there."""
 
     address: Location
     rule: FileRule
@@ -306,7 +306,7 @@ def list_input(read: ReadFiles) -> InputSnapshot:
 
 def list_existing(storage: Storage, *paths: str) -> InputSnapshot:
     """Return the files at these paths, with any extension, except for hidden files. Missing paths
-    are no error. Raises BadInput if a path cannot be listed."""
+    are not an error. Raises BadInput if a path cannot be listed."""
     return snapshot_input([*paths], [], storage, ignore_missing=True, allow_empty=True)
 
 

@@ -66,7 +66,7 @@ def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None
             f"column '{name}': an INT96 timestamp is outside of the years 1677 to 2262, which "
             "nanoseconds can hold. Set read.options.int96: us"
         )
-    if unit == "us" and (nanos - micros * 1000).any():  # true as well if both have wrapped around
+    if unit == "us" and (nanos - micros * 1000).any():  # true as well if both wrapped around
         raise ValueError(
             f"column '{name}': an INT96 timestamp has nanoseconds, and it is read as microseconds. "
             "Set read.options.int96: ns"
@@ -74,7 +74,7 @@ def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None
 
 
 def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield each array of timestamps in an array, also nested arrays."""
+    """Yield each array of timestamps in an array, including nested arrays."""
     kind = array.type
     if pa.types.is_timestamp(kind):
         yield array

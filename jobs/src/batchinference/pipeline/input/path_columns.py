@@ -122,7 +122,7 @@ def _equals(column: pa.ChunkedArray, value: pa.Scalar, kind: ColumnType) -> bool
         return False
     if not value.is_valid:
         return bool(cast.null_count == len(cast))
-    import pyarrow.compute as pc  # slow; commands that only read rarely need it
+    import pyarrow.compute as pc  # slow, and not needed by most commands that only read
 
     return bool(pc.all(pc.equal(cast, value).fill_null(False)).as_py())
 

@@ -203,9 +203,9 @@ def with_row_counts(
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return the parts of these files, or of these parts of files, with the rows in `gaps`. A part
-    that the reader cannot enter is read from the beginning of its file. So neighbors of a file are
-    then joined, up to the most rows of a part. A gap without an end counts as these."""
+    """Return the parts of these files, or of these parts of files, with the rows in `gaps`. If the
+    reader cannot enter a file, it reads the file from the beginning for each part. So such parts
+    are joined up to the row count of the largest of `files`, also assumed for gaps without end."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
     parts: list[InputFile] = []
     for part in (part for file in files for part in _with_gaps(file, gaps[file.number])):

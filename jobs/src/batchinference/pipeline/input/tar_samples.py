@@ -44,7 +44,7 @@ class Sample:
     key: str
     members: dict[str, bytes] = field(default_factory=dict)
     suffixes: set[str] = field(default_factory=set)
-    """The suffixes of all members, also of unwanted ones."""
+    """The suffixes of all members, including unwanted ones."""
     repeated: str | None = None
     """The suffix of a member that occurs twice."""
     too_large: str | None = None

@@ -71,7 +71,7 @@ class RawMode(NamedTuple):
         """Return whether the pixels have more than 8 bits per channel, or a sign."""
         if self.maximum > 255 or self.bits > 8 or self.signed:
             return True
-        return ";16" in self.name and self.name != "BGR;16"  # 16 bits for all channels together
+        return ";16" in self.name and self.name != "BGR;16"  # BGR;16: channels share 16 bits
 
     @property
     def white(self) -> int | None:

@@ -47,7 +47,7 @@ _NETPBM = re.compile(rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" 
 
 def pages_of(image: Image.Image) -> list[int]:
     """Return the numbers of the pages of an image file that is not decoded yet, including pages
-    that cannot be decoded. Previews and masks are no pages. Raises ValueError for a raw file of a
+    that cannot be decoded. Previews and masks are not pages. Raises ValueError for a raw file of a
     camera, of which only a preview can be read."""
     if image.format == "TIFF":
         pages = _tiff_pages(image)
@@ -278,7 +278,7 @@ def encode(value: Any, file_format: str) -> bytes:
         array = isinstance(value, np.ndarray)
         kind = f"{value.dtype} {value.shape}" if array else type(value).__name__
         raise ValueError(
-            f"{kind} is no image, which is bytes or uint8 pixels: height x width, or height x "
+            f"{kind} is not an image, which is bytes or uint8 pixels: height x width, or height x "
             "width x 1, 3 or 4 channels"
         )
     pixels = value[:, :, 0] if value.ndim == 3 and value.shape[2] == 1 else value
@@ -295,7 +295,7 @@ def _encoded_again(content: bytes, file_format: str) -> bytes:
         mode: Mode = "RGBA" if transparent else "L" if gray else "RGB"
         return _saved(Image.fromarray(decode(content, ImageFields(mode=mode))), file_format)
     except OSError as error:
-        raise ValueError(f"bytes are no image: {error}") from None
+        raise ValueError(f"the bytes are not an image: {error}") from None
 
 
 def _saved(image: Image.Image, file_format: str) -> bytes:

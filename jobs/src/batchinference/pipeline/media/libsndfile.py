@@ -53,7 +53,7 @@ def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) ->
     """Raise ValueError if `samples` values, counted over all channels, take more than `max_bytes`
     as float32 after resampling, or if the rate is invalid."""
     if not 1 <= rate <= MAX_RATE:
-        raise ValueError(f"{rate} samples a second are no rate of a recording")
+        raise ValueError(f"{rate} samples a second are not the rate of a recording")
     ratio = max(1.0, (options.sample_rate or rate) / rate)
     if samples * SAMPLE_BYTES * ratio > max_bytes:
         raise ValueError(f"{samples} samples take more bytes than maxRowBytes ({max_bytes})")
@@ -110,8 +110,8 @@ def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -
 
 def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
     """Return the content of a file, and a text about damage or "". If a WAV file has more samples
-    than it states, STREAMED replaces the stated size, so that all samples are read. Raises
-    ValueError if the file consists of several recordings."""
+    than it states, the size STREAMED (unknown) replaces the stated one, so that all samples are
+    read. Raises ValueError if the file consists of several recordings."""
     at = _RIFF_HEADER
     while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
         head = content[at : at + _CHUNK_HEADER]
@@ -152,8 +152,8 @@ def _read_samples(recording: SoundFile, content: bytes) -> tuple[np.ndarray, str
 
 
 def _read_block(recording: SoundFile, samples: int) -> np.ndarray:
-    """Return the next samples of a recording, at most `samples`: samples x channels. The number is
-    limited by the length of `out`, as this also works with codecs that cannot seek."""
+    """Return the next samples of a recording (samples x channels), at most `samples`. The length of
+    `out` limits the number, because this also works with codecs that cannot seek."""
     return np.asarray(recording.read(out=np.empty((samples, recording.channels), np.float32)))
 
 

@@ -145,8 +145,8 @@ def is_truncated_animation(content: bytes) -> bool:
 
 
 def with_added_end(content: bytes) -> bytes:
-    """Return the content of a truncated image with an added end, as some decoders read nothing
-    without an end. Return the content unchanged if it needs no end, or one of too many bytes."""
+    """Return the content of a truncated image with an added end, because some decoders need an end
+    to read anything. Return the content unchanged if it needs no end, or one of too many bytes."""
     if content.startswith(b"\xff\xd8"):
         scan = content.rfind(_SCAN_OF_JPEG)
         begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])

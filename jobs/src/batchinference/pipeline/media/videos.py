@@ -32,7 +32,7 @@ _UPRIGHT = FrameTurn()
 
 
 class FrameConverter:
-    """Converts frames to pixels. Use one instance per video, as each instance prepares scaling."""
+    """Converts frames to pixels. Use one instance per video: each instance prepares scaling."""
 
     def __init__(self, options: FrameFields) -> None:
         self._options = options
@@ -83,7 +83,7 @@ _OPACITY_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 _ROUNDING = 1e-6
 """Tolerance in ticks for floating-point errors (0.29 * 100 is less than 29)."""
 _NO_VIDEO = (
-    "the file is no video. Read pictures and animations such as PNG and GIF with read.format: "
+    "the file is not a video. Read pictures and animations such as PNG and GIF with read.format: "
     "images, and recordings such as WAV and MP3 with read.format: audio"
 )
 FrameOrError: TypeAlias = av.VideoFrame | Exception
@@ -92,7 +92,7 @@ FrameOrError: TypeAlias = av.VideoFrame | Exception
 def video_frames(source: pa.NativeFile, options: VideoOptions) -> Iterator[Frame | Exception]:
     """Yield the frames of a video that the options select, and an error in place of each frame that
     cannot be decoded. If the file is truncated, the last item is an error. Raises FFmpegError or
-    EOFError if the file is no video, or if reading cannot go on."""
+    EOFError if the file is not a video, or if reading cannot go on."""
     convert = FrameConverter(options)
     pictures = _at_frame_rate(_all_frames(source, options.max_pixels), options.fps)
     while True:
@@ -130,7 +130,7 @@ def _at_frame_rate(
 
 def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError]:
     """Yield all frames of a video in display order, and the errors of `video_frames`."""
-    lost: list[tuple[int, Exception]] = []  # with timestamps, as packets are not in display order
+    lost: list[tuple[int, Exception]] = []  # with timestamps: packets are not in display order
     with _opened(source, max_pixels) as (container, stream):
         decoder = _decoder_of(stream, max_pixels)
         for packet in container.demux(stream):
@@ -150,7 +150,7 @@ def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError
 
 def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) -> int | None:
     """Return the number of frames of a video, at most `fps` per second, as estimated from its
-    header; None if it is unknown. Raises FFmpegError or EOFError if the file is no video."""
+    header; None if it is unknown. Raises FFmpegError or EOFError if the file is not a video."""
     with _opened(source, max_pixels) as (container, stream):
         seconds = container.duration / av.time_base if container.duration else None
         frames = stream.frames

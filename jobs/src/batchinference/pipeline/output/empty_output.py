@@ -49,7 +49,7 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot without its entries for files without rows, which earlier passes wrote.
+    """Return the snapshot without the entries for files without rows that earlier passes wrote.
     Call this if the output now has rows, because these rows may have other types than the files."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
@@ -66,8 +66,8 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether to write a file without rows. If later jobs may append rows, no earlier job
-    may have written files, and no column or type that the file stores may be a guess."""
+    """Return whether to write a file without rows. If later jobs may append rows, write it only if
+    the output has no files, and if no column or type that the file stores is a guess."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:

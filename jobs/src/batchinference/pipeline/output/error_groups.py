@@ -61,7 +61,7 @@ def key_of_row(record: Record) -> str:
 
 def fields_of(values: str) -> list[tuple[str, str]]:
     """Return the name and the value (as text) of each column in the field `values` of an error
-    record. If the field is no JSON object, return it as a column without a name."""
+    record. If the field is not a JSON object, return it as a column without a name."""
     try:
         fields = json.loads(values)
     except (TypeError, ValueError, RecursionError):

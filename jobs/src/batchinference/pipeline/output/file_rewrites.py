@@ -78,7 +78,7 @@ class OutputSchema:
         return self._ordered(dict(entry.columns) | types)
 
     def fits(self, entry: ManifestEntry) -> bool:
-        """Return whether an entry's files already have the columns and types of its `columns`."""
+        """Return whether an entry's files already have the columns that `columns` returns."""
         return self.column_key(self.columns(entry)) == self.column_key(entry.columns)
 
     def column_key(self, columns: list[tuple[str, str]]) -> tuple[object, ...]:
@@ -122,8 +122,8 @@ class RewriteTask:
         return merged + list(map(self._rewritten, others))
 
     def _tables(self, same: list[ManifestEntry], others: list[ManifestEntry]) -> Iterator[pa.Table]:
-        """Yield the rows of the entries that can be merged. Add these entries, whose files have the
-        schema of the first readable file, to `same`, and all other entries to `others`.
+        """Yield the rows of the entries whose files have the schema of the first readable file, and
+        add these entries to `same`. Add all other entries to `others`.
 
         Entries are read one by one, because rows with repeated values need much more memory than
         their file."""
@@ -250,7 +250,7 @@ def _groups(
     group of its own. All entries of a group have the same columns."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # not merged, as a retry removes such an entry: its failed rows may have written rows, too
+        # a retry removes an entry of only failed rows, and the rows that these have written
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
@@ -281,8 +281,8 @@ def size_of(entry: ManifestEntry) -> int:
 
 
 def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schema:
-    """Return a type for all values of each column that some files lack or that has several types.
-    Columns without a common type are left out. Reads one file for each type of a column."""
+    """Return the columns that some files lack or that have several types, each with a type for all
+    of its values; not those without such a type. Reads a file for each type of such a column."""
     files = [dict(entry.columns) for entry in entries]
     names = sorted({name for file in files for name in file})
     uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
@@ -325,7 +325,7 @@ def without_removed(
 
 
 def _rewrite_errors(job_pass: JobPass, entry: ManifestEntry, file: DataFile) -> DataFile | None:
-    """Write the error records of an entry without those of removed rows; None if none remain."""
+    """Write the error records of an entry except for removed rows; None if none remain."""
     directory, writer = job_pass.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])

@@ -70,7 +70,7 @@ class FileSplit:
 
     def split(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """Yield the directory of each file, relative to the output, and its rows. Raises
-        UnwritableValue if a value that only the name of a directory has is too long for it."""
+        UnwritableValue if `unwritable` has an error."""
         self._check_case(table.column_names)
         for error in self.unwritable(table).values():
             raise error
@@ -92,8 +92,8 @@ class FileSplit:
         return errors
 
     def _check_case(self, columns: list[str]) -> None:
-        """Raise JobFailure if names of partition columns, or of one and a column of the files,
-        differ only in case. Readers that ignore case would show one column instead of both."""
+        """Raise JobFailure if the name of a partition column differs only in case from that of
+        another column. Readers that ignore case would show one column instead of both."""
         known: dict[str, str] = {}
         in_files = self.names_in_files(columns) if self.partition_by else ()
         for name in (*self.partition_by, *in_files):

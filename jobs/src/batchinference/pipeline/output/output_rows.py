@@ -156,10 +156,10 @@ def _parquet(write: WriteParquet) -> pa.Table:
         pads.ParquetFileFormat(),
         pads.FileSystemFactoryOptions(partition_base_dir=output.path, partitioning=partitioning),
     )
-    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # files with different types
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # files may have different types
         schema = factory.inspect(promote_options="default", fragments=None)
         return factory.finish(refuse_pickles(schema)).to_table()
-    try:  # next to floats, Arrow itself would change the decimal 99.99 to 99.99000000000001
+    try:  # Arrow itself would cast the decimal 99.99 to the float 99.99000000000001
         tables = [
             file.to_table(pa.schema([*refuse_pickles(file.physical_schema), *partitioning.schema]))
             for file in factory.finish(factory.inspect(fragments=1)).get_fragments()

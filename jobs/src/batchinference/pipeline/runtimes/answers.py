@@ -16,7 +16,7 @@ MAX_TOKENS = 2**31
 
 @dataclass(frozen=True)
 class Text:
-    """A generated text. Unknown values are None. `more` has further fields of `details`."""
+    """A generated text. Unknown values are None. `more` has further values for `details`."""
 
     text: str
     completion_tokens: int | None

@@ -168,7 +168,7 @@ class FlatTokenizer:
 
     def __call__(self, *texts: Sequence[str]) -> FlatTokens:
         """Return the tokens of texts. A second list holds the second text of each pair. Without
-        it, the types of tokens are left out if those of a sample text are 0."""
+        it, token types are left out if all token types of a sample text are 0."""
         self._reset()
         singles = [self._prefix + text for text in texts[0]] if self._prefix else texts[0]
         rows = singles if len(texts) == 1 else list(zip(*texts, strict=True))

@@ -105,10 +105,10 @@ class OpenAiApi:
         return answer.value
 
     def _embedding(self, value: Any) -> np.ndarray:
-        """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer for another
-        length than that of the first one."""
+        """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer if its length
+        differs from the first one's."""
         numbers = _numbers(value)
-        _require(numbers.ndim == 1 and numbers.size > 0, "is no vector", value)
+        _require(numbers.ndim == 1 and numbers.size > 0, "is not a vector", value)
         self._width = self._width or len(numbers)
         if len(numbers) != self._width:
             raise BadAnswer(f"the answer has {len(numbers)} numbers, the first had {self._width}")
@@ -299,9 +299,9 @@ def _have_changed(given: list[Any], numbers: list[float]) -> bool:
     for before, after in zip(given, numbers, strict=True):
         if type(before) is int:
             is_changed = before != after
-        elif type(before) is float:  # also 1e400, which is read as infinity
+        elif type(before) is float:  # 1e400 is a float too, read as infinity
             is_changed = isinf(after)
-        else:  # a Decimal: also Infinity, which stays infinite
+        else:  # a Decimal; Infinity stays infinite
             is_changed = isinf(after) and before != after
         if is_changed:
             return True

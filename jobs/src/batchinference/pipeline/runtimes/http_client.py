@@ -180,7 +180,7 @@ class Credentials:
 
     def hide(self, text: str) -> str:
         """Return the text with the credentials masked, because a response may repeat them."""
-        for value in self._values.values():  # also those that are too short to be masked elsewhere
+        for value in self._values.values():  # even values too short to be masked elsewhere
             text = text.replace(value, MASK)
         return without_credentials(text)
 

@@ -29,7 +29,7 @@ class EndpointDown(ConnectionError):
 
 
 class NoResponse(TransientError):
-    """No response, or one that says nothing about the row, such as that of a gateway."""
+    """No response, or a response that says nothing about the row, such as one of a gateway."""
 
 
 class Overloaded(NoResponse):

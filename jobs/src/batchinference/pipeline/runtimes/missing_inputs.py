@@ -32,14 +32,14 @@ class MissingInput(ValueError):
 
 @dataclass(frozen=True)
 class MissingInputs:
-    """The rows of a batch that the model does not compute, by index."""
+    """The batch rows that the model does not compute, by index."""
 
     skipped: dict[int, WarningName] = field(default_factory=dict)
     """The rows whose output is null, with the warning that says why."""
     failed: dict[int, Exception] = field(default_factory=dict)
 
     def computed(self, rows: int) -> np.ndarray:
-        """Return the indexes of the rows of a batch that the model computes (int64)."""
+        """Return the indexes (int64) of the batch rows that the model computes."""
         mask = np.ones(rows, dtype=bool)
         mask[[*self.skipped, *self.failed]] = False
         return np.flatnonzero(mask)

@@ -49,7 +49,7 @@ def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | 
 def fixed_rows(sizes: Sequence[Any]) -> int | None:
     """Return the batch size for which a model was exported; None if there is no single one. `sizes`
     are the sizes of the first axis of its inputs."""
-    are_fixed = all(isinstance(size, int) for size in sizes)  # others are names or symbols
+    are_fixed = all(isinstance(size, int) for size in sizes)  # an open size is a name or symbol
     return sizes[0] if are_fixed and len(set(sizes)) == 1 else None
 
 

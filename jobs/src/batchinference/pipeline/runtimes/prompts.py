@@ -100,7 +100,7 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
-    """Return the inputs of a row that are no images and that no template uses."""
+    """Return those inputs of a row that are not images and that no template uses."""
     texts = [model.system, model.prompt, *(message.content for message in model.messages)]
     used = {name for text in texts for name in placeholders(text or "")}
     return set(row) - used - {*model.images, REPAIR}
@@ -237,9 +237,9 @@ def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
 
 
 def without_empty_answer(messages: list[Message]) -> list[Message]:
-    """Return a chat without its last message if this is an empty answer of the assistant. To
-    continue it is to begin an answer, but where a template trims texts, the end of the prompt would
-    be trimmed with it."""
+    """Return a chat without its last message if this is an empty answer of the assistant. The model
+    begins an answer in both cases, but a template that trims texts would also trim the end of a
+    prompt with an empty answer."""
     *before, last = messages
     is_answer = last["role"] == "assistant" and last.keys() <= {"role", "content"}
     parts = content_parts(last.get("content"))

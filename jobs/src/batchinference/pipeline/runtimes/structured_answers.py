@@ -1,6 +1,6 @@
 """Checks answers against the schema of their step, converts them, and asks again for invalid ones.
 
-Reports group failed rows by the first line of their error. So the first line names the rule that an
+A report groups failed rows by the first line of their error. So this line names the rule that an
 answer violates, without values of the row."""
 
 import json
@@ -163,7 +163,7 @@ class StructuredRuntime:
         self._runtime = load(model.model_copy(update={"details": model.details or unused}))
 
     def __call__(self, inputs: Mapping[str, Sequence[Any]]) -> list[Any]:
-        """Return for each row the value of its answer. If the model has `details`, return tuples of
+        """Return the value of the answer to each row. If the model has `details`, return tuples of
         the value and the details. A failed row has its error instead."""
         results = self._answers(inputs, range(len(next(iter(inputs.values())))))
         invalid = [row for row, result in enumerate(results) if isinstance(result, InvalidAnswer)]

@@ -107,8 +107,8 @@ class Windows:
     """The index of the text of each window (int64)."""
 
     def averages(self, results: np.ndarray) -> np.ndarray:
-        """Return for each text the mean of the results of its windows (texts x any shape), in the
-        type of `results` (windows x any shape). The weights are the windows' numbers of tokens."""
+        """Return the mean result of the windows of each text (texts x any shape), in the type of
+        `results` (windows x any shape). The weights are the windows' numbers of tokens."""
         weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
         first = np.flatnonzero(np.diff(self.owners, prepend=-1))
         shape = (-1, *[1] * (results.ndim - 1))
@@ -117,7 +117,7 @@ class Windows:
         return np.asarray(means, dtype=results.dtype)
 
     def groups(self) -> Iterator[slice]:
-        """Yield for each text the slice of its windows."""
+        """Yield the slice of the windows of each text."""
         first = np.flatnonzero(np.diff(self.owners, prepend=-1)).tolist()
         return (slice(*pair) for pair in zip(first, [*first[1:], len(self.owners)], strict=True))
 
@@ -143,8 +143,8 @@ class TextLimit:
         return token_count(self.tokenizer, text, special=False)
 
     def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
-        """Return the indexes of texts that are too long, if `reserved` tokens of the maximum are
-        for another text. Raises TextTooLong if such texts exist and the policy is fail."""
+        """Return the indexes of the texts that exceed the maximum minus `reserved` tokens, which
+        another text needs. Raises TextTooLong if there is such a text and the policy is fail."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -171,8 +171,8 @@ class TextLimit:
             warn(WarningName.TEXT_CUT, row=rows[at], amount=cut)
 
     def windows(self, texts: Sequence[str], reserved: Sequence[int]) -> Windows:
-        """Divide texts into windows. `reserved` has for each text the number of tokens that its
-        windows need for special tokens and other texts. Raises TextTooLong if no room is left."""
+        """Divide texts into windows. `reserved` has the number of tokens that the windows of each
+        text need for special tokens and other texts. Raises TextTooLong if no room is left."""
         limit = self.tokens or 0
         parts: list[str] = []
         all_spans: list[Span] = []
@@ -183,7 +183,7 @@ class TextLimit:
                     others,
                     limit,
                     "what each window repeats (the shorter text of a pair, a prompt or labels)",
-                    "Shorten it, or set the model's field tooLong to truncate for pairs",
+                    "Shorten it or, for pairs, set the model's field tooLong to truncate",
                 )
             fits = surely_fits(text, size)
             spans = [Span(0, len(text), 1)] if fits else list(self._splitter(size)(text))
@@ -252,9 +252,9 @@ class PromptLimit:
     def fitted(
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
-        """Return a row, cut so that its prompt fits, with this prompt and the number of cut tokens.
-        `render` returns the prompt of a row, and `special` says whether the tokenizer adds special
-        tokens to it. Raises TextTooLong if the cuts do not suffice."""
+        """Cut the texts of a row until its prompt fits. Return the row, the prompt and the number
+        of cut tokens. `render` returns the prompt of a row. `special`: whether the tokenizer adds
+        special tokens to the prompt. Raises TextTooLong if the cuts do not suffice."""
         prompt = render(row)
         if surely_fits(prompt, self.tokens):
             return row, prompt, 0

@@ -55,7 +55,7 @@ class TorchRuntime:
         if self._floats is None or not tensor.is_floating_point():
             return tensor
         info = torch.finfo(self._floats)
-        limit = info.max * (1 + info.eps / 4)  # larger numbers do not round to the maximum
+        limit = info.max * (1 + info.eps / 4)  # above it, a number rounds to infinity
         is_wider = torch.finfo(tensor.dtype).max > info.max
         if is_wider and (tensor.isfinite() & (tensor.abs() > limit)).any():
             raise TypeError(f"input '{name}' is {self._floats}, and a value does not fit in it")

@@ -3,7 +3,7 @@
 The key of a row is the hash of the inputs of the model. A cache has one directory for each model,
 named by the hash of the model's files and settings (`model_digest`). A cache file is never changed.
 It holds the keys of some rows, and then their results as an Arrow IPC stream. Its name contains a
-hash of the digest and the content, so that a damaged file or a file of another model is not used.
+hash of `model_digest` and the content, so that no damaged file and no other model's file is used.
 Jobs that write the same results at the same time write two valid files."""
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class ResultCache:
         _OPEN.add(self)
 
     def find(self, keys: Iterable[bytes], max_bytes: int = MEMORY_BYTES) -> list[KnownResults]:
-        """Return the results in files that may have these keys; for each key, in one file. If these
-        files may have more than `max_bytes` in total, return only the results of `keys`."""
+        """Return the results in the files that may have these keys, at most one file for each key.
+        If the files may exceed `max_bytes` in total, return only the results of `keys`."""
         keys = set(keys)
         wanted = np.array([key[:PREFIX_BYTES] for key in keys], f"S{PREFIX_BYTES}")
         with self._lock:

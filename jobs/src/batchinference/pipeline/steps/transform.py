@@ -67,7 +67,7 @@ def fail_rows(
     """Return a result without the rows made from the batch rows in `errors`, which have failed."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
-    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no types
+    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # drops types, too
     failed = {**errors, **result.failed}
     return replace(result, table=table, parents=result.parents[good], failed=failed)
 

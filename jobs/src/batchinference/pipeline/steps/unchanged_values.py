@@ -151,7 +151,7 @@ def _copied_items(values: Iterable[Any]) -> list[Any]:
 def _copied_array(values: np.ndarray) -> np.ndarray:
     result = copy(values)
     if values.dtype == object and values.ndim:
-        items = np.asarray(result)  # a subclass might convert the items
+        items = np.asarray(result)  # a view, as a subclass might convert items
         for index, item in zip(np.ndindex(items.shape), _copied_items(items.flat), strict=True):
             items[index] = item
     return result

@@ -52,8 +52,8 @@ _ARRAY_AS_VALUE = (
     "0-dimensional arrays can be converted",
     "unhashable type: 'numpy.ndarray'",
 )
-"""Texts in the errors of code that uses a column of a batch, an array, as one value."""
-_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # categories that Arrow changes
+"""Texts in the errors if code uses a column of a batch, which is an array, as one value."""
+_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # category kinds that Arrow changes
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
@@ -169,8 +169,8 @@ class MapRows(UserCode):
         return [self._checked(self._function(row, **self._arguments))]
 
     def _checked(self, row: Any) -> Row:
-        """Return a copy of a returned row. Raises WrongResult if it is none, because the code may
-        return others for other rows, and JobFailure for a reserved column."""
+        """Return a copy of a returned row. Raises JobFailure for a reserved column, and WrongResult
+        for a value that is not a row: the code may return rows for other input rows."""
         if not isinstance(row, dict) or not row:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
             what = f"step '{self._name}' must return a row as a dict, got {got}"
@@ -291,7 +291,7 @@ def _callable(name: str, target: Any) -> Callable[..., Any]:
 
 def columns_of(step: str, result: Any) -> dict[str, Any]:
     """Return the values of each column of a batch that the code has returned. Raises JobFailure if
-    `result` is no batch or has pickled values, or if its column names are not unique texts."""
+    `result` is not a batch or has pickled values, or if its column names are not unique texts."""
     columns = _columns_of(result)
     if not columns:
         got = type(result).__name__ if columns is None else f"an empty {type(result).__name__}"
@@ -334,14 +334,14 @@ def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _with_nulls_of_pandas(values: Any) -> Any:
-    """Return values of a type that only pandas has, such as Int64, as in a frame, but decoded."""
+    """Return values of a type that only pandas has, such as Int64, decoded like a Series."""
     is_extension = hasattr(getattr(values, "dtype", None), "construct_array_type")
     return _series(sys.modules["pandas"].Series(values), True) if is_extension else values
 
 
 def _series(series: pd.Series, decode: bool = False) -> Any:
     """Return the values of a column of a DataFrame, with None for missing values. Objects, texts,
-    periods and intervals become a list: its arrays become tensors, its periods no numbers."""
+    periods and intervals become a list: so arrays become tensors, and periods do not change."""
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)

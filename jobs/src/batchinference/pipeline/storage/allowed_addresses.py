@@ -53,7 +53,7 @@ class Allowed:
 
     def has_url(self, url: str) -> bool:
         """Return whether a URL has an allowed prefix (scheme, host, port, folder). urllib3 parses
-        the URL, as it also opens the connection: two parsers could see two hosts."""
+        the URL and opens the connection: two parsers could see two hosts."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (

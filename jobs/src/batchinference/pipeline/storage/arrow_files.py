@@ -55,7 +55,7 @@ def _holds_pickles(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return kind.extension_name == PICKLED or _holds_pickles(kind.storage_type)
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _holds_pickles(kind.value_type)  # num_fields is 0 or excludes the value type
+        return _holds_pickles(kind.value_type)  # not among the fields of `kind`
     return any(_is_pickled(kind.field(number)) for number in range(kind.num_fields))
 
 

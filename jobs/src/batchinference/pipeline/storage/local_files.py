@@ -1,4 +1,4 @@
-"""Reads, lists, writes, moves and deletes local files, also with names that are not UTF-8, and
+"""Reads, lists, writes, moves and deletes local files, even if their names are not UTF-8, and
 keeps symbolic links from leading out of outputs and inputs.
 
 Outputs: others may write to a shared output directory, and plant links there. So functions take a
@@ -33,8 +33,8 @@ from batchinference.pipeline.errors import BadOutput
 
 _OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags to open a directory for fsync, and to open it only for paths below it. With O_PATH, the
-latter needs no permission to list the directory."""
+"""Flags to open a directory for fsync, and to open it only for paths below it. O_PATH does not need
+the permission to list the directory."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 """The errors of file systems without locks."""
@@ -65,7 +65,7 @@ def open_regular(path: str, root: str) -> BinaryIO:
 
 
 def _regular(descriptor: int, path: str) -> BinaryIO:
-    """Return the file of a descriptor. If it is no regular file, close it and raise OSError."""
+    """Return the file of a descriptor. If it is not a regular file, close it and raise OSError."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return os.fdopen(descriptor, "rb")
@@ -162,11 +162,11 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = _open(name, os.O_RDWR | flags, parent, path)
-    except PermissionError as error:  # only NFS needs a writable file
+    except PermissionError as error:  # a read-only file suffices, except on NFS
         try:
             descriptor = _open(name, _READ, parent, path)
         except FileNotFoundError:
-            raise error from None  # the directory is not writable
+            raise error from None  # no permission to create the lock file
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -207,7 +207,7 @@ def rename(path: str, root: str, target: str, target_root: str) -> bool:
 
 
 def delete(path: str, root: str) -> None:
-    """Delete a file. It is no error if the file does not exist."""
+    """Delete a file. It is not an error if the file does not exist."""
     directory, name = os.path.split(os_path(path))
     with (
         suppress(FileNotFoundError),
@@ -418,7 +418,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
 def contained(allowed: tuple[str, ...]) -> pafs.FileSystem:
     """Return a local file system that opens only files in `allowed`, and files below directories in
-    it. For other files, also behind a link, it raises OSError without errno."""
+    it. For other files, even behind a link, it raises OSError without errno."""
     return pafs.PyFileSystem(_Handler(allowed))
 
 

@@ -166,13 +166,13 @@ class Location:
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
     def open_stream(self) -> io.BufferedReader | pa.NativeFile:
-        """Open this file as a decompressed stream. Its method `read1` returns fewer bytes than are
-        wanted only before the end of the file. It raises MissingEnd after all bytes of a gzip file
-        whose end is missing."""
+        """Open this file as a decompressed stream. Its method `read1` returns as many bytes as
+        requested, except at the end of the file. It raises MissingEnd after all bytes of a gzip
+        file whose end is missing."""
         return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
     def unpacked(self, source: pa.NativeFile) -> io.BufferedReader | pa.NativeFile:
-        """Return the decompressed stream of `source`, the opened file, as `open_stream`."""
+        """Return the stream of `open_stream` for `source`, which is this file, already opened."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
@@ -196,9 +196,9 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change` of the content. Another caller cannot
-        change the file in between. Without locks of the file system or conditional puts of the
-        store, such a change is unlikely, but possible.
+        """Replace the content of this small file by `change(content)`. Another caller cannot change
+        the file in between. If the file system has no locks or the store no conditional puts, such
+        a change is unlikely, but possible.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:
@@ -207,9 +207,9 @@ class Location:
             self.write(change(self.read_if_exists()))
 
     def write_if(self, guard: Guard, content: bytes | memoryview) -> None:
-        """Write the whole file if the guard allows it. Between its check and the write, on a disk
-        nobody can change the file of the guard, and in a store nobody can change this file. Without
-        locks or conditional puts, such a change is unlikely, but possible."""
+        """Write the whole file if the guard allows it. Between the check and the write, nobody can
+        change the guard's file (on a disk) or this file (in a store). Without locks or conditional
+        puts, such a change is unlikely, but possible."""
         if self.local:
             local_files.write(self.path, self.root, content, guard.enforced())
         elif not with_retries(
@@ -291,7 +291,7 @@ class Location:
         return path.removeprefix(self.path.rstrip("/") + "/")
 
     def delete(self) -> None:
-        """Delete this file. It is no error if the file does not exist."""
+        """Delete this file. It is not an error if the file does not exist."""
         if self.local:
             with_retries(lambda: local_files.delete(self.path, self.root))
             return
@@ -299,8 +299,8 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def delete_if(self, guard: Guard) -> None:
-        """Delete this file if the guard allows it, like `delete`. In a store, a driver that pauses
-        right after the check may delete a later file, because no delete has a condition."""
+        """Delete this file if the guard allows it, like `delete`. In a store, deletes have no
+        condition: a driver that pauses after the check may delete a file written since then."""
         with guard.enforced():
             self.delete()
 
@@ -339,7 +339,7 @@ class Location:
 
 
 class MissingEnd(OSError):
-    """The end of a gzip file is missing. All of its content before this end was read."""
+    """The end of a gzip file is missing. All content before the missing end was read."""
 
 
 class _GzipStream(io.RawIOBase):
@@ -369,7 +369,7 @@ class _GzipStream(io.RawIOBase):
         return size
 
     def _next(self, size: int) -> bytes:
-        """Return at most `size` bytes; none at the end, also if it is missing."""
+        """Return at most `size` bytes; none at the end, even if the end is missing."""
         try:
             return self._content.read1(size)
         except EOFError as error:
@@ -377,7 +377,7 @@ class _GzipStream(io.RawIOBase):
             return b""
         except (gzip.BadGzipFile, zlib.error) as error:
             if isinstance(error, gzip.BadGzipFile) and not self._content.tell():
-                raise  # the file is no gzip
+                raise  # the file is not gzip
             raise OSError(
                 "the gzip stream is damaged, and rows before the damage may be missing or wrong: "
                 f"{error}"

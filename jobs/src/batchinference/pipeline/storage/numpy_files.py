@@ -44,7 +44,7 @@ class ArrayHeader:
 
 
 def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
-    """Return the headers of the arrays in a file by column name. Warns if members are no arrays.
+    """Return the headers of the arrays in a file by column name. Warns if members are not arrays.
 
     Raises one of DAMAGE if arrays are unreadable, or larger than `max_bytes` together."""
     if not source.peek(len(ZIP)).startswith(ZIP):

@@ -294,7 +294,7 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of pyiceberg for the object store of an address; else, those of S3.
+    """Return the options of pyiceberg for the object store of an address, or for S3 by default.
     pyiceberg finds credentials itself, and an address of Azure contains the account."""
     match urlsplit(address).scheme:
         case "gs":

@@ -199,5 +199,5 @@ def _samples(source: BinaryIO) -> int:
                 key = member.name.partition(".")[0]
                 samples, last = samples + (key != last), key
     except tarfile.TarError as error:
-        raise ValueError(f"no complete tar archive: {error}") from error
+        raise ValueError(f"not a complete tar archive: {error}") from error
     return samples

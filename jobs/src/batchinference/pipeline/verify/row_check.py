@@ -75,7 +75,7 @@ class AccountedRows:
 
     row_set: RowSet
     repeated: list[Range]
-    """The rows that the entries have more than once, also in shares that exceed a full share."""
+    """The rows that the entries have more than once, or in shares that exceed a full share."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
@@ -231,7 +231,7 @@ def _counted(
     quick: bool,
 ) -> Iterator[tuple[int, int]]:
     """Yield the number and the row count of each file, as the job counts rows. A file is only read
-    if it does not store its row count, or if this differs from the count of the job (`ends`). For
+    if it does not store its row count, or if that count differs from the job's count (`ends`). For
     example, the job counts the rest of a damaged file as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return

@@ -40,7 +40,7 @@ _TYPES: dict[Any, ColumnType] = {
 """The types of columns, by the type in JSON Schema or the Python type of a value of `enum`."""
 _FORMATS = {"date": "date", "timestamp": "date-time"}
 Bound = Annotated[float, Field(ge=-(10**15), le=10**15)]
-"""A plain number. A quantity has no sign, and at most three decimal places."""
+"""A plain number, because a quantity has no sign and at most three decimal places."""
 
 
 class AnswerField(SpecModel):
@@ -107,7 +107,7 @@ class AnswerSchema(SpecModel):
     """The fields of the answers, in their order. An answer with other fields is invalid."""
     json_schema: Arguments | None = None
     """A JSON Schema (2020-12) of the answers. References must stay within it, as `#/$defs/NAME`.
-    Kubernetes sorts its names, so the order of fields may differ from that on your machine."""
+    Kubernetes sorts its keys, so the order of fields may differ from that on your machine."""
 
     @model_validator(mode="before")
     @classmethod
@@ -215,7 +215,7 @@ def _common(types: list[ColumnType]) -> ColumnType:
 
 def _check_schema(schema: dict[str, Any]) -> None:
     """Raise a validation error if a JSON Schema is invalid or not supported."""
-    from jsonschema import Draft202012Validator  # only for jobs with a schema
+    from jsonschema import Draft202012Validator  # imported only for jobs with a schema
     from jsonschema.exceptions import SchemaError
 
     try:
@@ -223,7 +223,7 @@ def _check_schema(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, ["jsonSchema", *error.absolute_path]))
         fix = "Use JSON Schema 2020-12"
-        raise invalid(f"{where}: no valid schema ({error.message[:_SHOWN]}). {fix}") from None
+        raise invalid(f"{where}: not a valid schema ({error.message[:_SHOWN]}). {fix}") from None
     except RecursionError:
         raise invalid("jsonSchema: a 'pattern' is nested too deep. Use a simpler one") from None
     names = {*names_in(schema)}

@@ -13,7 +13,7 @@ from batchinference.spec.expression import root_of
 from batchinference.spec.problems import did_you_mean
 
 _FIELD = re.compile(r"([^.\[\]]+)((?:\.\w+|\[\d+\]|\['[^']+'\])*)")
-"""Matches the name of an input, and the fields and items of it that are read."""
+"""Matches the name of an input, and which of its fields and items are read."""
 
 
 def placeholders(template: str) -> list[str]:
@@ -60,7 +60,7 @@ def check_template(text: str) -> str:
     try:
         placeholders(text)
     except ValueError as error:
-        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # Python names no fix
+        fix = "" if ". " in str(error) else f". {_placeholder_fix('')}"  # Python's message has none
         raise invalid(f"{error}{fix}") from None
     return text
 
@@ -143,7 +143,7 @@ def check_prompt(
     only_images = images_suffice and model.images and not any(text for _, text in others)
     if model.prompt is None and len(unused) != 1 and (unused or not only_images):
         listed = ", ".join(unused) or "none is left"
-        raise invalid(f"without a 'prompt' one input is sent as it is; here {listed}")
+        raise invalid(f"without a 'prompt', exactly one input is sent; here {listed}")
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:
@@ -186,7 +186,7 @@ def _unused(name: str, texts: Sequence[FieldText], owner: str) -> PydanticCustom
             return invalid(f"{field}: {{{{{name}}}}} is the text '{{{name}}}'. Write {{{name}}}")
         if re.fullmatch(r"[\w./~-]+\.(?:txt|md|j2|jinja2?|prompt)", text):
             fix = f"Write the text of the file here, with {{{name}}} for the input"
-            return invalid(f"{field}: a path is no prompt, got '{text}'. {fix}")
+            return invalid(f"{field}: a path is not a prompt, got '{text}'. {fix}")
     return invalid(
         f"input '{name}' is not used. Write {{{name}}} in the {owner}, or remove the input"
     )

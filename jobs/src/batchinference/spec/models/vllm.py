@@ -301,7 +301,7 @@ class VllmModel(RequestModel, LabelModel):
         for name in self.lora_adapters:
             if not re.fullmatch(_HUB_ID, name, re.ASCII):
                 raise invalid(
-                    f"loraAdapters: '{name}' is no id of the Hub, and there is no 'loraPath'"
+                    f"loraAdapters: '{name}' is not an id of the Hub, and there is no 'loraPath'"
                 )
 
     def _check_no_chat(self) -> None:

@@ -42,7 +42,7 @@ class FileOptions(ReadOptions):
         | None
     ) = None
     """The extensions of the files to read from directories, without the dot. By default, those of
-    the format, and also files with an unknown extension whose content has the format."""
+    the format, and unknown extensions if the content of the file has the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
     set."""

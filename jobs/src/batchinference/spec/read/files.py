@@ -138,7 +138,7 @@ class CsvOptions(TableOptions, RowOptions):
     """Whether values in quotes may contain line ends. If false, a quote that is not closed damages
     only one line."""
     decimal: Literal[".", ","] = "."
-    """The character before the fraction of a number. With a comma, `1.5` is no number."""
+    """The character before the fraction of a number. With a comma, `1.5` is not a number."""
     null_values: NullValues = []
     """Texts that mean null in all columns. In columns that are not text, an empty field and texts
     such as `NA` and `null` always mean null."""

@@ -1,4 +1,4 @@
-"""Reads HTML, and divides markup (also of Office) into elements. Style sheets are ignored."""
+"""Reads HTML, and divides markup of HTML and of Office into elements. Style sheets are ignored."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def stated_encoding(content: bytes) -> str | None:
 
 def decoded(content: bytes, stated: str | None) -> str:
     """Return bytes decoded by their byte order mark, else by the stated encoding, else as UTF-8 or
-    Windows-1252. Raises ValueError if the encoding is unknown, or they are invalid in it."""
+    Windows-1252. Raises ValueError if the encoding is unknown, or the bytes are invalid in it."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return content.removeprefix(mark).decode(encoding)

@@ -89,7 +89,7 @@ class Reader(Protocol):
     sampled_files: ClassVar[int] = 8
     """Number of files that are inspected by default, before the first row is read."""
     recognizes: ClassVar[Recognize | None] = None
-    """Recognizes the format by the first bytes of a file; None if they vary, as those of CSV."""
+    """Recognizes the format by the first bytes of a file; None if they vary, as in CSV."""
 
     @classmethod
     def of(cls, options: Any) -> Reader:
@@ -304,7 +304,7 @@ def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
     if isinstance(chunk, BadRow):
         warnings = () if start else chunk.warnings
         return BadRow(chunk.error, min(rows, chunk.rows - start), warnings)
-    return chunk.slice(start, min(rows, chunk.num_rows - start))  # without columns, rows may exceed
+    return chunk.slice(start, min(rows, chunk.num_rows - start))  # no columns: slice may be longer
 
 
 def gaps_within(gaps: Sequence[RowRange], start: int, stop: int | None) -> Sequence[RowRange]:

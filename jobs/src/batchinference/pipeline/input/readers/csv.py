@@ -155,7 +155,7 @@ class CsvReader(Reader):
     def read(self, file: Location) -> Iterator[Chunk]:
         with file.open_stream() as stream:
             content = stream
-            if not isinstance(stream, io.BufferedReader):  # of pyarrow, whose streams cannot peek
+            if not isinstance(stream, io.BufferedReader):  # pyarrow's streams cannot peek
                 content = io.BufferedReader(cast(io.RawIOBase, stream))
             check_beginning(content.peek(HEAD_BYTES), self._options.encoding)
             if self._encoding:
@@ -193,8 +193,8 @@ class CsvReader(Reader):
 
 
 def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
-    """Raise BadInput if all first lines contain the same number of some other delimiter. Each line
-    has one field with the current delimiter. `beginning` is the text from the header on."""
+    """Raise BadInput if all first lines contain the same number of another delimiter. Call it if
+    the current delimiter gives one column. `beginning` is the text from the header on."""
     quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
     lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
     for delimiter in _DELIMITERS if len(lines) > 1 else ():

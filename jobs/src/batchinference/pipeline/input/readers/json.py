@@ -128,7 +128,7 @@ class JsonReader(Reader):
             if is_row:
                 yield "".join(line + "\n" for line in lines).encode()
             else:
-                error = ValueError("an element of the array is no object, and each row must be one")
+                error = ValueError("an element of the array is not an object, as each row must be")
                 yield BadRow(error, len(list(lines)))
 
     def rows_in(self, file: Location, size: int) -> int | None:
@@ -213,4 +213,4 @@ def explained(error: ValueError, line: str) -> ValueError:
         kind = _KINDS.get(line[0], "number")
         hint = f": {ARRAY}" if kind == "array" else ""
         return ValueError(f"the line is a JSON {kind}, and must be an object{hint}")
-    return ValueError(f"the line is no JSON object ({error})")
+    return ValueError(f"the line is not a JSON object ({error})")

@@ -29,7 +29,7 @@ _BEGINNING = re.compile(rb'\s*\{\s*"custom_id"\s*:\s*"([^"\\]*)"')
 
 
 class BadLine(ValueError):
-    """A line that is no valid request. `values` is JSON with the custom id; None if unknown."""
+    """A line that is not a valid request. `values` is JSON with the custom id; None if unknown."""
 
     def __init__(self, problem: str, custom_id: Any) -> None:
         super().__init__(problem)
@@ -38,7 +38,7 @@ class BadLine(ValueError):
 
 
 class OpenaiBatchReader(Reader):
-    """Reads a request per line. A line that is no valid request is a failed row."""
+    """Reads a request per line. A line that is not a valid request is a failed row."""
 
     other_format = staticmethod(packed_as)
 
@@ -68,15 +68,15 @@ def _rows_of(chunk: bytes) -> Iterator[Chunk]:
 
 
 def _request(line: bytes) -> dict[str, str]:
-    """Return the columns of a line. Raises BadLine if it is no valid request."""
+    """Return the columns of a line. Raises BadLine if it is not a valid request."""
     try:
         texts = load_unique(with_texts(line.decode(), _AS_TEXTS))
     except ValueError as error:
         beginning = _BEGINNING.match(line)
         custom_id = beginning[1].decode(errors="replace") if beginning else None
-        raise BadLine(f"the line is no JSON ({error})", custom_id) from None
+        raise BadLine(f"the line is not JSON ({error})", custom_id) from None
     if not isinstance(texts, dict):
-        raise BadLine("the line is no JSON object", None)
+        raise BadLine("the line is not a JSON object", None)
     row = {name: json.loads(texts.get(name) or "null") for name in _SCHEMA.names[:3]}
     if problem := _problem(**row, body=texts.get("body") or ""):
         raise BadLine(problem, row["custom_id"])
@@ -84,7 +84,7 @@ def _request(line: bytes) -> dict[str, str]:
 
 
 def _problem(custom_id: Any, method: Any, url: Any, body: str) -> str:
-    """Return why a line is no valid request; empty if it is one."""
+    """Return why a line is not a valid request; empty if it is one."""
     if not isinstance(custom_id, str) or custom_id != _without_lone_surrogates(custom_id):
         return f"custom_id: expected a text, got {json.dumps(custom_id)}"
     if method != "POST":

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
-"""Bytes at the end of a file that are read first. Most footers have fewer bytes."""
+"""The number of bytes at its end that are read first from a file. Most footers have fewer bytes."""
 
 
 class ColumnCasts:
@@ -102,7 +102,7 @@ class ColumnCasts:
 
 
 def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
-    """Return a type in which all timestamps without a time zone, also nested ones, have `zone`."""
+    """Return a type in which all timestamps without a time zone, even nested ones, have `zone`."""
 
     def zoned(inner: pa.DataType) -> pa.DataType:
         naive = pa.types.is_timestamp(inner) and not inner.tz
@@ -224,7 +224,7 @@ def _failed(error: Exception, rows: int) -> Iterator[BadRow]:
 
 def read_footer(source: pa.NativeFile) -> pq.FileMetaData:
     """Return the footer of a file. Reads TAIL_BYTES first: Arrow would read 64 KiB, perhaps more
-    than the wanted rows have. Raises ArrowInvalid if the file is no Parquet file."""
+    than the wanted rows have. Raises ArrowInvalid if the file is not a Parquet file."""
     size = source.size()
     end = source.read_at(min(TAIL_BYTES, size), max(0, size - TAIL_BYTES))
     length = int.from_bytes(end[-8:-4], "little") + 8

@@ -54,8 +54,8 @@ def positions_in(deleted: bytes | None) -> np.ndarray:
 class TypedRows:
     """Converts rows of a data file to the columns `names` of a table. With a filter, adds KEPT.
 
-    `shared` has the types of these columns, and of the columns that the filter reads. `constants`
-    has the values of columns that the file may lack."""
+    `shared` has the types of these columns, and of the columns that the filter reads. A column with
+    a value in `constants` has this value in all rows, even if the file has the column."""
 
     shared: Mapping[str, pa.DataType]
     names: Sequence[str]

@@ -73,7 +73,7 @@ def up_to_damage(
         yield error
     except OSError as error:
         raise_storage_error(error)
-        yield error  # it is no storage error, so a decoder has raised it
+        yield error  # it is not a storage error, so a decoder has raised it
 
 
 def beginning(
@@ -184,7 +184,7 @@ def estimated_rows(file: Location, size: int) -> int:
 
 def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
     """Return the complete lines in the first `size` unpacked bytes of a file, and about how many
-    bytes they have in it. The default is LINE_SAMPLE_BYTES, with which a longer line is cut."""
+    bytes of the file they take. With the default LINE_SAMPLE_BYTES, a longer first line is cut."""
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:

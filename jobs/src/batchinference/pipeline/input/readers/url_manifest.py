@@ -67,7 +67,7 @@ class _Row:
     fetched: Future[Any] | None = None
 
     def prefetched_bytes(self, max_bytes: int) -> int:
-        """Return the size of the fetched content; `max_bytes` if unknown, also after errors."""
+        """Return the size of the fetched content; `max_bytes` if unknown or after errors."""
         if self.fetched is None:
             return 0
         if not self.fetched.done() or self.fetched.exception() is not None:

@@ -1,4 +1,4 @@
-"""Inputs that are no files or lakehouse tables: SQL, Hugging Face, Lance and items in the spec.
+"""Inputs that are not files or lakehouse tables: SQL, Hugging Face, Lance and items in the spec.
 There is one module per format. The modules for Hugging Face and Lance use datasources of Ray.
 
 An input consists of parts, and each read task of Ray reads one part. If a source has a version, a

@@ -63,7 +63,7 @@ def open_source(read: ReadLance) -> TableInput:
 def _origin(
     dataset: lance.LanceDataset, options: LanceOptions, max_parts: int
 ) -> tuple[int, list[np.ndarray]]:
-    """Return the version of the dataset, and the row IDs of each part (at most `max_parts`)."""
+    """Return the version of the dataset, and the row IDs of each of at most `max_parts` parts."""
     fragments = dataset.get_fragments()
     ids = [
         dataset.scanner(

@@ -48,7 +48,7 @@ class Database:
             raise BadInput(f"{self._field}: no connection: {self.explain(error)}") from None
 
     def check_file(self) -> None:
-        """Raise BadInput if the file of a SQLite database is missing, as SQLite would create it."""
+        """Raise BadInput if the file of a SQLite database is missing: SQLite would create it."""
         address = self._address()
         file = sqlite_file(address)
         if file and not _has_uri(address) and not os.path.exists(file):

@@ -120,7 +120,7 @@ class DeltaVersions(VersionedTable):
         added: dict[str, Any] = {}
         if self._includes_changes:
             time = None
-            with suppress(BadInput):  # if the log no longer has this commit
+            with suppress(BadInput):  # the log may no longer have this commit
                 time = self._commit(version).timestamp
             added = dict(zip(_CHANGES.names, (INSERT, version, time), strict=True))
         files = [

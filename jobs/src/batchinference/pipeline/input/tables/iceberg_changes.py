@@ -4,7 +4,7 @@ Changes are computed commit by commit:
 - A commit that only adds files inserts their rows.
 - A commit that only compacts files changes no rows.
 - Any other commit may remove rows (by removing files or adding delete files) and add rows. A row
-  that is both removed and added was only copied to another file, so it is no change."""
+  that is both removed and added was only copied to another file, so it is not a change."""
 
 from __future__ import annotations
 

@@ -260,7 +260,7 @@ def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Sch
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
-    """Raise BadOutput if the table lacks a column of the rows, as no columns can be added to it."""
+    """Raise BadOutput if the table lacks a column of the rows: no columns can be added to it."""
     if missing := [name for name in columns if name not in existing]:
         raise BadOutput(
             f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "

@@ -41,7 +41,7 @@ class RewrittenFile:
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
     the columns `names`. After a conflict with another commit, the next try needs little time: for
-    data files that are still in the table, it uses the files of the last try again."""
+    data files that are still in the table, it reuses the files of the last try."""
 
     keys: Keys
     files: Sequence[Location]

@@ -131,7 +131,7 @@ class Keys:
             raise BadOutput(
                 f"write.key: several rows of the table have the same key ({counted(count, 'key')}: "
                 f"{self.examples(repeated)}). Remove the rows that are too many from the table, "
-                "and run the job again. It computes no row again"
+                "and run the job again. No row is computed again"
             )
 
     def examples(self, chosen: np.ndarray) -> str:

@@ -243,7 +243,7 @@ class AddedColumns:
     commit, the next try merges only fragments that have changed since the last try."""
 
     version: int
-    """The version of the dataset that was read."""
+    """The dataset version that was read."""
     ids: Sequence[np.ndarray]
     """The row IDs of each part of the input."""
     files: Sequence[Location]
@@ -331,8 +331,8 @@ def _check_since(dataset: lance.LanceDataset, version: int) -> None:
     if version not in {each["version"] for each in dataset.versions()}:
         raise BadOutput(
             f"write.mode: version {version} of the dataset, which the job has read, was removed, "
-            "so that it is unknown which rows its values belong to. Clean up no versions while a "
-            "job runs"
+            "so that it is unknown which rows the new values belong to. Do not clean up versions "
+            "while a job runs"
         )
     before, now = _files(dataset.checkout_version(version)), _files(dataset)
     rewritten = any(not before[number] <= now[number] for number in before.keys() & now.keys())
@@ -343,8 +343,8 @@ def _check_since(dataset: lance.LanceDataset, version: int) -> None:
     if rewritten or (harmful and before.keys() - now.keys()):
         raise BadOutput(
             f"write.mode: the rows of the dataset were moved or replaced since version {version}, "
-            f"which the job has read ({', '.join(sorted(names))}), so that its new columns fit no "
-            f"more. Restore version {version} and run the job again. It computes no row again"
+            f"which the job has read ({', '.join(sorted(names))}), so that its new columns no "
+            f"longer fit. Restore version {version} and run the job again. No row is computed again"
         )
 
 

@@ -60,8 +60,8 @@ class OpensearchTable(UpsertTable):
         field = index["mappings"].get("properties", {}).get(column, {})
         if field.get("type") != "knn_vector" or "dimension" not in field:
             raise BadOutput(
-                f"write.vectorColumn: '{column}' is no knn_vector in the index '{self.name}'. Add "
-                "it to the mapping of the index, or choose another index"
+                f"write.vectorColumn: '{column}' is not a knn_vector in the index '{self.name}'. "
+                "Add it to the mapping of the index, or choose another index"
             )
         space = field.get("space_type") or field.get("method", {}).get("space_type", "l2")
         return Vectors(column, field["dimension"], _NAMES.get(space, space))

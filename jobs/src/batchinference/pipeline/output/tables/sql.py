@@ -230,7 +230,7 @@ class SqlTable(MergingTable):
                 yield pa.Table.from_pylist([dict(row) for row in rows])
 
     def _was_committed(self, fence: Fence) -> bool:
-        """Return whether this commit is known to be made already, as after a lost response.
+        """Return whether this commit is known to be made already, such as after a lost response.
 
         Raises BadOutput if another pass has committed the rows."""
         try:
@@ -314,17 +314,16 @@ def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
 
 
 def _isolated(engine: sa.Engine) -> sa.Engine:
-    """Return an engine in whose transactions each statement sees what others have committed before,
-    in PostgreSQL: whatever the default of the database, updates of other writers are no conflicts.
-    """
+    """Return the engine; for PostgreSQL, with an isolation level at which updates of others are no
+    conflicts: each statement of a transaction sees what others have committed before."""
     if engine.dialect.name != "postgresql":
         return engine
     return engine.execution_options(isolation_level="READ COMMITTED")
 
 
 def _wait_for_other_jobs(connection: sa.Connection, table: sa.Table) -> None:
-    """Wait until no other job that needs this table of PostgreSQL for itself has a transaction.
-    Otherwise both would find it empty, or replace only the rows before both."""
+    """Wait until no other job that calls this function for this PostgreSQL table is in its
+    transaction. Otherwise both jobs would find the table empty, or replace only earlier rows."""
     name = connection.dialect.identifier_preparer.format_table(table)
     number = sa.cast(sa.cast(name, postgresql.REGCLASS), sa.BigInteger)
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(number)))

@@ -110,7 +110,7 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
 
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
     is_other = kinds.is_nested(column.type) or kinds.is_duration(column.type)
-    if dialect != "sqlite":  # which stores bytes as bytes, also in a column of texts
+    if dialect != "sqlite":  # SQLite stores bytes as bytes, also in a column of texts
         is_other = is_other or is_bytes(column.type)
     _require(not is_other, "it has texts only")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length

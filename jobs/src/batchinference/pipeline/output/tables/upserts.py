@@ -268,8 +268,8 @@ class UpsertTable(MergingTable):
                     refused, cause = refused + len(causes), cause or next(iter(causes), "")
         if refused:
             raise BadOutput(
-                f"write: '{self.name}' has refused {counted(refused, 'row')} ({cause}), and has "
-                "all others. Correct its settings, and run the job again. It computes no row again"
+                f"write: '{self.name}' has refused {counted(refused, 'row')} ({cause}), and stored "
+                "all others. Correct its settings, and run the job again. No row is computed again"
             )
 
     def _put_batch(self, client: Any, batch: pa.Table, version: int) -> list[str]:

@@ -25,7 +25,7 @@ class Vectors:
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the table with the vectors as lists of float32, rounded if necessary. A table
-        without the column stays as it is. Raises BadOutput for values that are no such lists."""
+        without the column stays as it is. Raises BadOutput for values that are not such lists."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)

@@ -66,7 +66,7 @@ class RewritingWriter(FileWriter):
 
     @abstractmethod
     def read(self, content: bytes) -> pa.Table:
-        """Return the rows of a file that this job has written. A row may have any size."""
+        """Return the rows of a file, which this job has written. A row may have any size."""
 
     @abstractmethod
     def write(self, tables: Iterable[pa.Table]) -> Content:

@@ -148,7 +148,7 @@ def _records(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _quoted(marks: np.ndarray) -> np.ndarray:
-    """Return for each byte whether it is between quotes (bool). The first byte begins a record."""
+    """Return a mask (bool) of the bytes between quotes. The first byte begins a record."""
     return np.asarray(np.logical_xor.accumulate(marks == ord('"')))
 
 

@@ -49,7 +49,7 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return a response in one line. Raises UnwritableValue if it is no JSON object as text."""
+        """Return a response in one line. Raises UnwritableValue if it is not an object as text."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")

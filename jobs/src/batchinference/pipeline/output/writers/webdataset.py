@@ -176,8 +176,8 @@ def _extension(value: Any) -> str:
 
 
 def _keys_of(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
-    """Return for each row a unique key, and the bytes of its value; None for null, and for a value
-    that is the key. Keys are unique, because readers take consecutive members with the same key as
+    """Return a unique key for each row, and the bytes of its value (None for null, and for a value
+    that is the key). Keys are unique, because readers take consecutive members with the same key as
     one row. Unsafe characters become `_`: a `.`, for example, would end a key, and `../` leave
     the directory. A number is appended to a key that is already used: `cat`, `cat--2`."""
     uses: dict[str, int] = {}

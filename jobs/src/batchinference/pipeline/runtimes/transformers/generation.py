@@ -133,7 +133,7 @@ class GenerationRuntime:
     def _new_tokens(self, output: torch.Tensor, prompt: torch.Tensor | None) -> torch.Tensor:
         """Return the output without the prompt, which most models repeat at the beginning."""
         if not self._continues_prompt:
-            return output[:, 1:]  # without the token with which the decoder starts
+            return output[:, 1:]  # without the start token of the decoder
         if prompt is None:
             return output
         prompt = prompt.repeat_interleave(len(output) // len(prompt), dim=0)

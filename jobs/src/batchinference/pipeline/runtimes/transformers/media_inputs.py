@@ -60,7 +60,7 @@ def check_range(values: Iterable[np.ndarray], processor: Any, options: Mapping[s
     others = (one for one in values if one.dtype != np.uint8 and rescales and factor == 1 / 255)
     for value in others:
         low, high = value.min(initial=0), value.max(initial=0)
-        is_float = value.dtype.kind == "f"  # its range may be exceeded by a resize
+        is_float = value.dtype.kind == "f"  # a resize may exceed the range
         is_scaled = is_float and -10 <= low <= high <= 10 and (value % 1).any()
         lowest, highest = (-255, 510) if is_float else (0, 0 if value.dtype == bool else 255)
         if is_scaled or not lowest <= low <= high <= highest:
@@ -87,8 +87,8 @@ def pillow_images(values: Iterable[Any]) -> list[Image.Image]:
 
 
 def check_videos(values: Iterable[Any]) -> list[np.ndarray | bytes]:
-    """Return the values, which are videos, as a list: arrays (any type, frames x height x width x
-    channels), or the bytes of video files. Raises TypeError for another value."""
+    """Return videos as a list. A video is an array (any type, frames x height x width x channels),
+    or the bytes of a video file. Raises TypeError for another value."""
     for value in values:
         if not isinstance(value, bytes) and (not isinstance(value, np.ndarray) or value.ndim != 4):
             raise TypeError(
@@ -241,7 +241,7 @@ class ImageInput:
         """Return the images, prepared on the GPU; None if the CPU must prepare them."""
         if self._device is None or sum(value.nbytes for value in values) > self._max_gpu_bytes:
             return None
-        with suppress(Exception):  # the CPU raises errors about rows again
+        with suppress(Exception):  # on the CPU, errors about rows are raised again
             return self._prepared(on_device(values, self._device))
         return None
 

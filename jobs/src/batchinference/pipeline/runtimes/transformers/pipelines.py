@@ -123,8 +123,8 @@ def timed_transcript(result: Any) -> Any:
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows, with their positions in the text. In an overlap of two
-    windows, those that begin in its first half are from the first window, others from the next."""
+    """Return the entities of all windows, with their positions in the text. In the first half of an
+    overlap of two windows, the entities of the first window count, then those of the next."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0

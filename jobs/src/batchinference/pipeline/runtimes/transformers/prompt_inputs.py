@@ -123,8 +123,8 @@ class TextPrompts:
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """If the job sets `tooLong`, limit prompts to `max_length` of `options` or, without it, so
-        that the model can generate `new_tokens` tokens. Raises ModelLoad if no room is left."""
+        """If the job sets `tooLong`, limit prompts to `options.max_length` or, if that is not set,
+        leave room for `new_tokens` generated tokens. Raises ModelLoad if no room is left."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:

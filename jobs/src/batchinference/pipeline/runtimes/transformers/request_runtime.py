@@ -153,7 +153,7 @@ class RequestRuntime:
             self._path = "/chat/completions"
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
-        """Return for each row the body of the response as JSON text, or the error of the row."""
+        """Return the response to each row (the JSON text of its body), or the error of the row."""
         results: list[Any] = [self._request_or_error(row) for row in rows_of(inputs)]
         groups = defaultdict[Any, list[int]](list)
         for row, request in enumerate(results):
@@ -190,7 +190,7 @@ class RequestRuntime:
     def _generated(
         self, path: str, sampling: dict[str, Any], bodies: Sequence[Any], rows: Sequence[int]
     ) -> list[tuple[list[Any], int, int]]:
-        """Return for each request its choices, and the numbers of tokens of prompt and answer."""
+        """Return the choices of each request, and the numbers of tokens of prompt and answer."""
         chat = path == "/chat/completions"
         runtime = self._runtime.with_sampling(sampling, chat=chat)
         contents = [body.content(parts=runtime.takes_parts) for body in bodies]
@@ -208,7 +208,7 @@ class RequestRuntime:
     def _embedded(
         self, bodies: Sequence[_Embeddings], rows: Sequence[int]
     ) -> list[tuple[list[Any], int, None]]:
-        """Return for each request its embeddings, and the number of tokens of its texts."""
+        """Return the embeddings of each request, and the number of tokens of its texts."""
         texts = [text for body in bodies for text in body.texts()]
         owners = [row for row, body in zip(rows, bodies, strict=True) for _ in body.texts()]
         vectors = iter(self._run(self._runtime, texts, owners))

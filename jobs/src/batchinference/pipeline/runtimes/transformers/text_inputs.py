@@ -113,7 +113,7 @@ class BatchTokenizer:
         pop_loading_options(self._options)  # not used, as tokenizers have a single implementation
         check_options(self._options, tokenizer_options(tokenizer))
         if "truncation" in self._options:
-            raise ModelLoad("options.truncation: it is no option. Use the model's field tooLong")
+            raise ModelLoad("options.truncation: not an option. Use the model's field tooLong")
         padding = self._options.pop("padding", True)
         self._pad_to_max = padding == "max_length" and not unpadded
         chosen = self._options.pop("max_length", None)

@@ -91,12 +91,12 @@ class Engine:
 
     def __init__(self, model: VllmModel, log: EngineLog, share: float = 1.0) -> None:
         self.log = log
-        self.parameters = parameters_of(model)  # before the weights are downloaded
+        self.parameters = parameters_of(model)  # checked before the weights are downloaded
         self.processor = _processor(model) if model.is_chat and model.request is None else None
         self.threads = ThreadPoolExecutor(THREADS)
         """The threads that prepare prompts with images."""
         self.tokenizer_lock = threading.Lock()
-        """Held by the thread that prepares a batch of prompts without images, as a tokenizer is not
+        """Held by the thread that prepares a batch of prompts without images: a tokenizer is not
         thread-safe, and more threads would keep the GIL from the event loop."""
         self._adapters = Adapters(model)
         self._numbers = itertools.count()

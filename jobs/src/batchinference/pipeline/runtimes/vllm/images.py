@@ -70,4 +70,4 @@ def _decoded_data_uri(uri: str) -> bytes:
     try:
         return base64.b64decode(content, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"a data URI of an image is no base64: {error}") from None
+        raise ValueError(f"a data URI of an image is not base64: {error}") from None

@@ -56,7 +56,7 @@ class RequestRuntime:
         self._path = generated if model.task == "generate" else "/embeddings"
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
-        """Return for each row the body of the response as JSON text, or the error of the row.
+        """Return the response to each row (the JSON text of its body), or the error of the row.
         Raises errors that are not about a row, such as EngineDied."""
         requests = list(self._engine.threads.map(self._request_or_error, rows_of(inputs)))
         asked = [request for request in requests if isinstance(request, tuple)]

@@ -216,7 +216,7 @@ class BatchUse:
         return self.is_column(node)
 
     def is_column(self, node: ast.AST, stores: int = 0) -> bool:
-        """Return whether a node is a column of the batch that the function sets `stores` times."""
+        """Return whether a node is a batch column that the function sets `stores` times."""
         match node:
             case ast.Subscript(ast.Name(self.name), ast.Constant(str(key))):
                 return self.stored.count(key) == stores

@@ -63,7 +63,7 @@ def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
 
 
 def columns_of_code(step: PythonStep, module: ast.Module) -> dict[str, int]:
-    """Return the columns that each run of the code of a step reads, with the line of each."""
+    """Return the columns that the code of a step reads in every call, with the line of each."""
     function, batch = _function_of(step, module)
     return columns_read(function, batch) if function else {}
 
@@ -105,7 +105,7 @@ def _method_problem(
 ) -> str | None:
     if not isinstance(_method(family, method), _FUNCTIONS):
         return None  # such as a static method
-    fix = f"Name the class {name} and call the method __call__, or write a function"
+    fix = f"Name only the class {name}, with {method} renamed to __call__, or write a function"
     return f"'{step.callable}' is a method, and there is no object of {name} to call it on. {fix}"
 
 
@@ -133,7 +133,7 @@ def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str
             return _call_method_problem(step, family) if family else None
     kind = kind_of(value)
     return (
-        f"'{step.callable}' is {kind}, and no function. Name a function or class" if kind else None
+        f"'{step.callable}' is {kind}, not a function. Name a function or class" if kind else None
     )
 
 

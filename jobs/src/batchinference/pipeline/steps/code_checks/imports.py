@@ -23,8 +23,8 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the syntax tree of the module in `module:name`; None if it is no .py file of the user.
 
-    Raises ModelLoad if the module or the name does not exist, if the file is not valid Python, or
-    if it imports a missing package. The module is only parsed, because an import may take long."""
+    Raises ModelLoad if the module or the name does not exist, the file is not valid Python, or one
+    of its imports would fail. The module is only parsed, because importing it may take long."""
     module = path.partition(":")[0]
     spec, top = spec_of(module), spec_of(module.partition(".")[0])
     if spec is None and top is not None and top.origin and not is_user_file(top.origin):
@@ -47,8 +47,8 @@ def _check_imports(
     step: str, file: Path, tree: ast.Module, begun: set[tuple[Path, bool]], *, certain: bool
 ) -> None:
     """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
-    that is not valid. `begun` has the file and `certain` of each check that has begun. `certain` is
-    false if another module of the user runs first, because that one may change the Python path."""
+    that is not valid. `begun` has `file` and `certain` of each check that has begun. `certain` is
+    False if another module of the user may have changed the Python path before these imports."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _top_level_imports(tree):
@@ -100,7 +100,7 @@ def _may_change_imports(node: ast.AST) -> bool:
 def _checked_module(
     step: str, file: Path, begun: set[tuple[Path, bool]], *, alone: bool, certain: bool
 ) -> ast.Module:
-    """Check a module of the user and its imports, unless this has `begun`, and return its syntax
+    """Check a module of the user and its imports, unless this check has `begun`. Return the syntax
     tree. `alone`: whether the module is in no package. Raises ModelLoad if a check fails."""
     tree = _parsed(step, file)
     if (file, certain) not in begun:
@@ -175,7 +175,7 @@ def _parse(source: bytes, name: str) -> ast.Module:
 
 
 def _top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield the line, the package and the imported names of each import at the top level."""
+    """Yield the line, package and imported names of each absolute import at the top level."""
     for node in tree.body:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.partition(".")[0], []) for alias in node.names)

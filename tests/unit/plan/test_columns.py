@@ -137,7 +137,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
         ([CLASSIFIER, RENAMED], "p q", ["a struct", "{value: col('p q').label}"]),
         ([DECODED], "o", ["a struct of n", "{value: o.n}"]),
         ([CLASSIFIER], "o.lable", ["Its fields: label, score", "did you mean 'label'?"]),
-        ([TOP_LABELS], "o.label", ["no part of 'o'"]),
+        ([TOP_LABELS], "o.label", ["not part of 'o'"]),
         ([TOP_LABELS], "o[0]", ["a struct", "{value: o[0].label}"]),
     ],
 )

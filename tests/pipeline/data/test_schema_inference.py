@@ -214,7 +214,7 @@ JUDGED = {"model": chat(inputs={"text": "year"}, output="o", schema={"fields": _
             {"filter": "o == 'POSITIVE'"},
             ["o is struct<label", "Write o.label == 'POSITIVE'"],
         ),
-        (SENTIMENT, {"addColumns": {"a": "o[0].label"}}, ["is struct<label", "no list"]),
+        (SENTIMENT, {"addColumns": {"a": "o[0].label"}}, ["is struct<label", "not a list"]),
         (SENTIMENT, {"filter": "o.score > 'a'"}, ["string"]),
         (TOP, {"filter": "o.label == 'x'"}, ["[0].label"]),
         (TOP, {"filter": "o > 1"}, ["o[0]"]),

@@ -138,6 +138,9 @@ UNFIT: dict[str, tuple[pa.Array, pa.Array]] = {
     "bytes in lists of texts": (pa.array([["a"]]), pa.array([[b"b"]])),
     "bytes in a field of texts": (pa.array([{"a": "b"}]), pa.array([{"a": b"b"}])),
     "a text as bytes": (pa.array([b"a"]), pa.array(["b"])),
+    "a text as a number": (pa.array([0.5]), pa.array(["007"])),
+    "a number as a text": (pa.array(["3"]), pa.array([3])),
+    "midnight as a day": (pa.array([MOMENT.date()]), pa.array([dt.datetime(2026, 1, 2)])),
 }
 
 

@@ -78,7 +78,9 @@ def test_incompatible_unsampled_file_fails_its_rows(tmp_path: Path) -> None:
     changed = MANY // 2 + 1
     for name in "01":
         np.save(tmp_path / f"{name}.npy", np.arange(2))
-    parquet, numpy = open_input("parquet", tmp_path), open_input("numpy", tmp_path)
+    parquet, numpy = (
+        open_input(format_, tmp_path, on_change="recompute") for format_ in ("parquet", "numpy")
+    )
     pq.write_table(pa.table({"n": [0, 1], "a": ["x", "y"]}), tmp_path / f"{changed:03d}.parquet")
     np.save(tmp_path / "1.npy", np.array(["x", "y"]))
     outcome, arrays = parquet.read(), numpy.read()
@@ -129,7 +131,7 @@ def test_values_of_arrays_that_the_wider_type_cannot_hold_fail_their_rows(
 def test_arrays_with_other_numbers_of_axes_are_rejected(tmp_path: Path) -> None:
     np.save(tmp_path / "0.npy", np.zeros((1, 2)))
     np.save(tmp_path / "1.npy", np.zeros((1, 3)))
-    opened = open_input("numpy", tmp_path)
+    opened = open_input("numpy", tmp_path, on_change="recompute")
     for shape in ((3,), (1, 3, 2)):
         np.save(tmp_path / "1.npy", np.zeros(shape))
         with pytest.raises(BadInput, match=r"double.* in .*0\.npy and .*double.* in .*1\.npy"):

@@ -241,6 +241,42 @@ def test_file_changes_while_the_job_reads(tmp_path: Path, number: int) -> None:
     assert texts(tmp_path) == ["a 1", "b 5"]
 
 
+@pytest.mark.parametrize("format_", ["text", "binary"])
+def test_file_that_changes_while_the_job_reads_fails_it(
+    tmp_path: Path, format_: str, messages: Messages
+) -> None:
+    """The file is replaced after it was listed, by one of the same size."""
+    put(tmp_path, a=["a 1"], b=["b 1"])
+    job = nightly(tmp_path, {"format": format_, "onChange": "fail"}, steps=[])
+    read = FileRows.read
+
+    def changed(self: FileRows, files: Any) -> Any:
+        put(tmp_path, b=["b 2"])
+        return read(self, files)
+
+    with patch.object(FileRows, "read", changed):
+        report = run_without_ray(job)
+    assert report.state == JobState.FAILED
+    messages.check(report.message)
+
+
+@pytest.mark.parametrize("rows", [["b 3", "b 2", "b 1"], ["b 4", "b 2"]], ids=["moved", "fewer"])
+def test_missing_rows_are_not_read_from_another_version(tmp_path: Path, rows: list[str]) -> None:
+    """A task is lost. The file is replaced before the next pass reads the rows of that task."""
+    put(tmp_path, a=["a 1"], b=["b 1", "b 2", "b 3"])
+    put_rows, calls = Committer.put, list[int]()
+
+    def lose_the_first(self: Committer, *arguments: Any) -> None:
+        calls.append(0)
+        if len(calls) > 1:
+            put_rows(self, *arguments)
+        else:
+            put(tmp_path, a=["a 2"], b=rows)
+
+    with patch.object(Committer, "put", lose_the_first):
+        assert run_without_ray(nightly(tmp_path, {"onChange": "fail"})).state == JobState.FAILED
+
+
 def failing(self: Committer, *_: Any) -> None:
     raise OSError("no space")
 

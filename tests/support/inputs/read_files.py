@@ -141,12 +141,13 @@ def open_input(
     *paths: Path | str,
     sampled: int | None = None,
     sizes: Mapping[str, int] | None = None,
+    on_change: str = "fail",
     **options: Any,
 ) -> Input:
     """Open an input and sample up to `sampled` of its files, by default as many as a job. `sizes`
     are attributes of the reader, such as `chunk_bytes`, and apply to reading, not to sampling."""
-    fields = {"format": format_, "paths": [str(path) for path in paths], "options": options}
-    read = _READ.validate_python(fields)
+    fields = {"format": format_, "paths": [str(path) for path in paths], "onChange": on_change}
+    read = _READ.validate_python({**fields, "options": options})
     assert isinstance(read, ReadFiles)
     opened = Input(open_files(read, sampled))
     for name, size in (sizes or {}).items():

@@ -497,18 +497,18 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_kinds(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise ArrowInvalid for a cast between bytes and texts, or between booleans and numbers, at
-    any depth. Arrow allows it for bytes that are valid UTF-8, but nobody has said that they are a
-    text, and for the numbers 0 and 1."""
+    """Raise ArrowInvalid for a cast that is exact for some values, but changes what they are, at
+    any depth: bytes that are valid UTF-8 become texts, 1 becomes true, '007' becomes 7.0, and a
+    time at midnight becomes a day."""
     source, target = plain_type(source), plain_type(target)
     if is_bytes(source) and is_text(target):
         raise pa.ArrowInvalid("bytes are not text. Decode them in a step")
     if is_text(source) and is_bytes(target):
         raise pa.ArrowInvalid("a text is not bytes. Encode it in a step")
-    if (kinds.is_boolean(source) and is_number(target)) or (
-        is_number(source) and kinds.is_boolean(target)
-    ):
-        raise pa.ArrowInvalid("a boolean is not a number. Convert it in a step")
+    groups = _group_of(source), _group_of(target)
+    day = kinds.is_timestamp(source) and kinds.is_date(target)
+    if day or (None not in groups and groups[0] != groups[1]):
+        raise pa.ArrowInvalid(f"{source} is not {target}. Convert it in a step")
     if kinds.is_struct(source) and kinds.is_struct(target):
         names = [name for name in source.names if target.get_field_index(name) >= 0]
         pairs = [(source.field(name).type, target.field(name).type) for name in names]
@@ -516,6 +516,16 @@ def _check_kinds(source: pa.DataType, target: pa.DataType) -> None:
         pairs = list(zip(_inner_types(source), _inner_types(target), strict=False))
     for pair in pairs:
         _check_kinds(*pair)
+
+
+def _group_of(kind: pa.DataType) -> str | None:
+    groups = {
+        "text": is_text,
+        "boolean": kinds.is_boolean,
+        "number": is_number,
+        "time": kinds.is_temporal,
+    }
+    return next((name for name, is_in_group in groups.items() if is_in_group(kind)), None)
 
 
 def _inner_types(kind: pa.DataType) -> list[pa.DataType]:

@@ -19,6 +19,7 @@ from batchinference.pipeline.input.input_snapshot import (
     STATS,
     InputSnapshot,
     Version,
+    describe_change,
     version_in,
 )
 from batchinference.pipeline.storage.arrow_files import read_table
@@ -160,10 +161,8 @@ class ProcessedFiles:
 
 
 def _changed_file_error(uri: str, before: Version, now: Version, fix: str) -> BadInput:
-    return BadInput(
-        f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now), and the "
-        f"output has rows of its earlier content: {fix}"
-    )
+    change = describe_change(uri, before, now)
+    return BadInput(f"{change}, and the output has rows of its earlier content: {fix}")
 
 
 def describe_changes(source: JobInput, complete: Sequence[Layout], restart: str) -> str:

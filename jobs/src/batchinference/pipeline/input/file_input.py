@@ -225,7 +225,9 @@ def prepared(
     count = sampled or reader.sampled_files
     samples = sample(files, count), sample(list(changed), count)
     snapshot = prepare_reader(snapshot, reader, *samples)
-    return snapshot, FileRows(snapshot.root, reader, path_columns, failing)
+    fails = isinstance(read, ReadFiles) and read.on_change == "fail"
+    rows = FileRows(snapshot.root, reader, path_columns, failing, fails_on_change=fails)
+    return snapshot, rows
 
 
 def _without_types(read: ReadFiles, keys: Container[str]) -> ReadFiles:

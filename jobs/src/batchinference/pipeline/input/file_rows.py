@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import fs as pafs
 
 from batchinference.pipeline.column_names import check_names
 from batchinference.pipeline.error_classification import (
@@ -18,9 +19,10 @@ from batchinference.pipeline.error_classification import (
     is_storage_error,
     is_transient,
 )
-from batchinference.pipeline.errors import JobFailure
+from batchinference.pipeline.errors import BadInput, JobFailure
 from batchinference.pipeline.input import ReadNote, batch_of
-from batchinference.pipeline.input.input_snapshot import InputFile
+from batchinference.pipeline.input.changed_files import START_OVER_HINT
+from batchinference.pipeline.input.input_snapshot import InputFile, Version, describe_change
 from batchinference.pipeline.input.path_columns import PathColumns
 from batchinference.pipeline.input.prefetch import Prefetch
 from batchinference.pipeline.input.readers import (
@@ -56,6 +58,8 @@ LOCAL_THREADS, REMOTE_THREADS = 1, 8
 """Initial number of threads that fetch files, from a local directory and from an object store."""
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
 """Limits for a table of files that are one row each: the number of files, and their bytes."""
+STORE_TIME_NS = 1_000_000_000
+"""Some stores report the time of an object in full seconds only if it is not listed."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,14 @@ class FileRows:
     failing: Collection[str] = ()
     """The names of the warnings that make a row a failed row."""
     note: ReadNote = nullcontext
+    fails_on_change: bool = True
+    """Whether a file that has changed since it was listed ends the job (`read.onChange`)."""
     group_bytes: int = GROUP_BYTES
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
         """Yield the rows of these files. Unless each file is one row, the last batch of a file that
-        was read to its end has its row count. Raises Incomplete if a file has become shorter."""
+        was read to its end has its row count. With `fails_on_change`, raises BadInput if a file has
+        changed since it was listed, because rows of both versions would have the same ids."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return
@@ -86,6 +93,8 @@ class FileRows:
                 if size_of(wanted) or row == file.start:  # an empty table states the columns
                     yield from self._batches_of(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
+        if self.fails_on_change:
+            _check_unchanged(self.root.at(file.path), file)
         if file.stop is None:
             known = file.gaps[-1][0] if file.gaps else 0  # earlier reads reached the last gap
             check_end(self.root.at(file.path).uri, row, known, last)
@@ -161,7 +170,8 @@ class FileRows:
 
         Raises JobFailure if a file cannot be fetched because of a storage error."""
         threads = LOCAL_THREADS if self.root.local else REMOTE_THREADS
-        with Prefetch(partial(_fetched, reader, self.root), threads) as prefetch:
+        fetch = partial(_fetched, reader, self.root, checks_version=self.fails_on_change)
+        with Prefetch(fetch, threads) as prefetch:
             groups = self._grouped(files, lambda file: file.size)
             fetched = prefetch.fetched(groups)
             files_read = (self._decoded(reader, file, content) for file, content in fetched)
@@ -218,12 +228,43 @@ def _decoded_bytes(item: _DecodedFile) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _fetched(reader: WholeFileReader, root: Location, file: InputFile) -> bytes | BadRow:
-    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error."""
+def _fetched(
+    reader: WholeFileReader, root: Location, file: InputFile, *, checks_version: bool
+) -> bytes | BadRow:
+    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error, and with
+    `checks_version` BadInput if the file has changed since it was listed."""
     address = root.at(file.path)
     try:
-        return reader.fetch(address)
+        content = reader.fetch(address)
+        if checks_version and root.local:
+            _check_unchanged(address, file)
+        elif checks_version:
+            _check_size(address, file, content, reader.max_row_bytes + 1)
+        return content
     except (OSError, MemoryError) as error:
         if is_storage_error(error):
             raise JobFailure(f"{address.uri} cannot be read: {error}") from error
         return BadRow(error)
+
+
+def _check_size(address: Location, file: InputFile, content: bytes, limit: int) -> None:
+    """Raise BadInput if the content of a file, up to `limit` bytes, has another size than in the
+    snapshot. Asking a store for the time as well would take as long as reading a small file."""
+    if file.version is not None and len(content) != min(file.version[0], limit):
+        raise _changed(address, file.version, (len(content), None))
+
+
+def _check_unchanged(address: Location, file: InputFile) -> None:
+    """Raise BadInput if a file has another version than in the snapshot. A file that is gone was
+    read before it was deleted."""
+    if file.version is None or (info := address.info()).type == pafs.FileType.NotFound:
+        return
+    (size, modified), now = file.version, info.mtime_ns
+    later = 0 if None in (modified, now) else abs(now - modified)
+    if info.size != size or later >= (1 if address.local else STORE_TIME_NS):
+        raise _changed(address, file.version, (info.size, now))
+
+
+def _changed(address: Location, listed: Version, now: Version) -> BadInput:
+    change = describe_change(address.uri, listed, now)
+    return BadInput(f"{change}. When no program changes it any more, {START_OVER_HINT}")

@@ -47,6 +47,11 @@ REMOVED: Version = (0, -1)
 """The version of a file that is gone and whose rows were removed. The file keeps its number."""
 
 
+def describe_change(uri: str, before: Version, now: Version) -> str:
+    """Return the beginning of a message that says that a file has changed."""
+    return f"'{uri}' has changed since the job began ({before[0]} bytes then, {now[0]} now)"
+
+
 @dataclass(frozen=True)
 class InputFile:
     """A file of the input, or the part of a file that one read task reads.
@@ -55,7 +60,8 @@ class InputFile:
     `size` the number of bytes to read, and `rows` the number of rows to read (None for all). A part
     has the rows from `start` to before `stop` (None for the end of the file). If `gaps` is not
     empty, only the rows in these ranges are read. `constants` and `deleted` of data files of tables
-    are as in `input.tables.DataFile`. Row numbers do not count deleted rows."""
+    are as in `input.tables.DataFile`. Row numbers do not count deleted rows. `version` is the
+    version in the snapshot; None for data files of tables, which never change."""
 
     number: int
     path: str
@@ -66,6 +72,7 @@ class InputFile:
     gaps: tuple[RowRange, ...] = ()
     constants: Mapping[str, Any] | None = None
     deleted: bytes | None = None
+    version: Version | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,9 @@ class InputSnapshot:
         rows = [0 if number in self.removed else known for number, known in enumerate(rows)]
         read = zip(paths, self._read_bytes(), rows, strict=True)
         files = [InputFile(number, *values) for number, values in enumerate(read)]
+        if self.version is None and "modified" in self.table.column_names:
+            pairs = zip(files, self.versions, strict=True)
+            files = [replace(file, version=version) for file, version in pairs]
         for name in TABLE_COLUMNS.intersection(self.table.column_names):
             values = self.table.column(name).to_pylist()
             pairs = zip(files, values, strict=True)

@@ -226,8 +226,9 @@ class ReadFiles(ReadModel):
     path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
     on_change: Literal["fail", "recompute"] = "fail"
     """What happens if a file whose rows are in the output has changed, when an unfinished job
-    resumes or with `write.mode: append`. `fail`: the job fails before it writes anything.
-    `recompute`: the rows of the new content replace those of the old one. Not for tables."""
+    resumes or with `write.mode: append`. `fail`: the job fails before it writes anything, or when
+    it has read a file that changed meanwhile. `recompute`: in the next run, the rows of the new
+    content replace those of the old one. Not for tables."""
     on_delete: Literal["keep", "removeRows"] = "keep"
     """What happens to the output rows of a file that is gone, when an unfinished job resumes or
     with `write.mode: append`. `keep`: the rows stay, and the job fails if it has not read all rows

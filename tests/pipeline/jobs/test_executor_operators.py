@@ -255,7 +255,7 @@ def test_actor_on_several_pods_gives_their_devices_back_when_it_ends(
             )
             computed.materialize()
             assert pods == 2 or state_of(group) == "CREATED"
-        wait_until(lambda: state_of(group) == "REMOVED", "the end of the actor", 30)
+        wait_until(lambda: state_of(group) == "REMOVED", "its end", 30)
     finally:
         remove_placement_group(group)
 

@@ -71,16 +71,15 @@ class See:
 """
 
 KILLING = """
-import os, time
-from pathlib import Path
-import ray
+import os, pathlib, ray, time
 
 class See:
     def __init__(self, directory):
-        self.node, self.directory = ray.get_runtime_context().get_node_id(), Path(directory)
+        self.node = ray.get_runtime_context().get_node_id()
+        self.directory = pathlib.Path(directory)
         with (self.directory / "loads").open("a") as loads:
             loads.write(self.node + "\\n")
-        wait_until(lambda: len({*self.loads()}) == 2)  # an actor on each node
+        wait_until(lambda: len({*self.loads()}) == 2)  # one on each node
 
     def loads(self):
         return (self.directory / "loads").read_text().split()
@@ -92,7 +91,7 @@ class See:
                 victim.write_text(str(text))
             if victim.read_text() == text:
                 os._exit(1)
-        else:  # an actor that ends would make room for the other one
+        else:  # the other one must not start here
             wait_until(lambda: self.loads().count(faulty) >= 4)
         return {**batch, "node": [self.node]}
 
@@ -249,9 +248,10 @@ def test_node_that_kills_processes_is_left_out_of_the_next_pass(head: str, tmp_p
     nodes = {str(row["text"]): row["node"] for row in rows_of(tmp_path / "out")}
     assert sorted(nodes) == texts
     loads = (tmp_path / "loads").read_text().split()
+    # each load after the first one follows a death
     faulty, victim = loads[0], (tmp_path / "victim").read_text()
     assert nodes[victim] != faulty
-    assert (loads.count(faulty), loads[-1] != faulty) == (4, True), "three deaths in the first pass"
+    assert (loads.count(faulty), loads[-1] != faulty) == (4, True)
 
 
 def test_unreachable_address_is_reported(messages: Messages) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from batchinference.pipeline.execution.concurrent_batches import (
 )
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
-from batchinference.pipeline.rows_in_flight import RowsInFlight
+from batchinference.pipeline.rows_in_flight import RowsInFlight, Unanswered, answers_of
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan.stages import stages_of
 from support.documents.minimal import python_step
@@ -130,6 +131,39 @@ def test_stop_does_not_wait_for_slow_batches() -> None:
     run = concurrent(each(compute), rows=1, wanted=2, stopping=stopping)
     assert numbers(run(block(1, 2, 3, 4, 5))) == [2, 3]
     ends.set()
+
+
+def test_stop_passes_on_the_answered_rows_of_a_batch() -> None:
+    stopping, in_flight = threading.Event(), RowsInFlight()
+
+    def run(batch: pa.Table) -> Iterator[pa.Table]:
+        given_up = in_flight.given_up
+        stopping.set()
+        given_up.result(SECONDS)
+        yield batch.slice(0, 1)
+
+    batches = concurrent(run, rows=2, wanted=1, stopping=stopping, in_flight=in_flight)
+    assert numbers(batches(block(1, 2, 3, 4))) == [1]
+
+
+def test_question_without_an_answer_is_unanswered_when_its_batch_is_given_up() -> None:
+    in_flight, asked = RowsInFlight(), list[int]()
+
+    async def ask(number: int) -> int:
+        asked.append(number)
+        if number == 2:
+            in_flight.give_up()
+        if number >= 2:
+            await asyncio.sleep(SECONDS)
+        return -number
+
+    with in_flight.batch(3):
+        given_up = in_flight.given_up
+        first, *others = asyncio.run(answers_of(ask, [1, 2, 3], given_up))
+        (later,) = asyncio.run(answers_of(ask, [4], given_up))
+    assert first == -1
+    assert [type(answer) for answer in (*others, later)] == [Unanswered] * 3
+    assert asked == [1, 2, 3], "nothing is asked afterwards"
 
 
 def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:

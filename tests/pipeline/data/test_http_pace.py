@@ -21,7 +21,11 @@ import pytest
 from aiohttp import web
 
 from batchinference.pipeline.error_classification import is_transient_status
+from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
+from batchinference.pipeline.execution.dataset import BlockCalls
+from batchinference.pipeline.execution.segment import Segment
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
@@ -39,7 +43,6 @@ from batchinference.pipeline.runtimes.http_retry_policy import (
     Retries,
 )
 from batchinference.pipeline.runtimes.kinds import load_runtime
-from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.storage.retry import HTTP, LONGEST_PAUSE, TransientError, retry_after
 from batchinference.plan.stages import stages_of
 from batchinference.spec.models import HttpModel
@@ -47,6 +50,8 @@ from support.documents.http_models import chat
 from support.documents.minimal import model_step
 from support.documents.parsed import steps_of
 from support.operator.virtual_time import clock, in_virtual_time
+from support.outputs.batches import good
+from support.outputs.stages import TOLERANT
 from support.servers.scripted_http import served
 
 Request = Callable[[], Awaitable[str]]
@@ -514,6 +519,27 @@ async def test_rows_of_other_batches_do_not_wait_for_slow_answers() -> None:
     assert in_vain == []
 
 
+async def test_stop_keeps_the_answered_rows_of_a_batch() -> None:
+    """The endpoint answers all rows of a batch but two, of which one waits for its retry."""
+    stopping, stopped = Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        row = int(json.loads(await request.text())["messages"][0]["content"])
+        if row == 2:
+            stopping.set()
+            await stopped.wait()
+        if row == 3:
+            return web.json_response({}, status=503)
+        return web.json_response({"choices": [{"message": {"content": str(row)}}]})
+
+    async with served(answer) as server:
+        try:
+            made = await asyncio.to_thread(answers, server.url, 6, stopping=stopping, batchSize=6)
+        finally:
+            stopped.set()
+    assert made == ["0", "1", "4", "5"]
+
+
 def test_runtimes_of_a_process_share_the_endpoint_of_a_model() -> None:
     runtimes = [
         load_runtime(HttpModel.model_validate(chat(concurrency=limit)), Device())
@@ -524,12 +550,14 @@ def test_runtimes_of_a_process_share_the_endpoint_of_a_model() -> None:
     assert first is not other
 
 
-def answers(url: str, rows: int) -> list[str]:
+def answers(url: str, rows: int, stopping: Event | None = None, **fields: Any) -> list[str]:
     """Return the answers to the rows of a block, as in an actor with 4 requests at once."""
-    (step,) = steps_of(model_step(model=chat(url=url, concurrency=4)))
+    (step,) = steps_of(model_step(model=chat(url=url, concurrency=4), **fields))
     (stage,) = stages_of([step])
-
-    transform = load_step(step, Device())
-    run = ConcurrentBatches(stage, lambda batch: iter([transform(batch)]), Event())
-    block = pa.table({"text": [str(row) for row in range(rows)]})
-    return [text for table in run(block) for text in table["answer"].to_pylist()]
+    stopping = stopping or Event()
+    calls = BlockCalls(stage.name, Segment.of([stage], TOLERANT), stopping)
+    run = ConcurrentBatches(stage, calls, stopping, part_seconds=0.5)
+    texts = pa.table({"text": [str(row) for row in range(rows)]})
+    done = merged(map(decode, run(encode(good(0, 0, texts)))))
+    assert done.errors.num_rows == 0
+    return list(done.table["answer"].to_pylist())

@@ -44,10 +44,14 @@ from batchinference.pipeline.input.listing import snapshot_input
 from batchinference.pipeline.output.error_records import MAX_VALUE, values_as_json
 from batchinference.pipeline.report.builder import collect_notes
 from batchinference.pipeline.row_batch import RowBatch, merged
+from batchinference.pipeline.row_warnings import warn
+from batchinference.pipeline.rows_in_flight import Unanswered
 from batchinference.pipeline.step_time import SharedClock, StepTime
+from batchinference.pipeline.steps.transform import TransformResult
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import Stage
 from batchinference.spec.steps import Step
+from batchinference.spec.warnings import WarningName
 from support.outputs.batches import end, errors_of, failed, filtered, good, outcomes, rows_of
 from support.outputs.stages import TOLERANT
 from support.outputs.stages import in_one_stage as runner
@@ -319,6 +323,24 @@ def test_stop_is_noticed_between_the_parts_of_a_batch() -> None:
     run = StepRunner(step, slow, TOLERANT)
     (result,) = run(batch(*"ab" * 100), stopping)
     assert (parts, outcomes(result)) == ([2], {0: "good", 1: "good"})
+
+
+def test_batch_does_not_account_for_the_input_rows_of_unanswered_rows() -> None:
+    def answer(rows: pa.Table) -> TransformResult:
+        known = np.flatnonzero(np.array(rows["n"]) % 4)
+        for row in range(rows.num_rows):
+            warn(WarningName.ANSWER_REPAIRED, row=row)
+        unanswered = np.setdiff1d(np.arange(rows.num_rows), known)
+        return TransformResult(rows.take(known), known, {row: Unanswered() for row in unanswered})
+
+    step = Step.model_validate({**PICKY, "batchSize": 2})
+    run = StepRunner(step, answer, replace(TOLERANT, tolerant=False))
+    result = merged(run(good(0, 0, range(1, 9))))
+    assert outcomes(result) == dict.fromkeys([0, 1, 2, 4, 5, 6], "good")
+    assert result.warnings["id"].to_pylist() == [0, 1, 2, 4, 5, 6]
+    ids = np.array([0, 0, 1, 1, 1])
+    divided = RowBatch(pa.table({"n": [1, 2, 3, 4, 5]}), ids, np.arange(2))
+    assert outcomes(merged(run(divided))) == {0: "good"}
 
 
 def test_provenance_passes_through() -> None:

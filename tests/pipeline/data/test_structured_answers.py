@@ -11,6 +11,7 @@ import pytest
 from batchinference.pipeline.errors import JobFailure, describe
 from batchinference.pipeline.output.error_groups import cause_of
 from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.pipeline.rows_in_flight import Unanswered
 from batchinference.pipeline.runtimes.prompts import REPAIR
 from batchinference.pipeline.runtimes.structured_answers import (
     AnswerCheck,
@@ -199,6 +200,11 @@ def test_rows_are_asked_alone_if_asking_together_fails() -> None:
     model = Model(a=["no", GOOD, GOOD, GOOD], b=["no", *["refuse"] * 3], c=["no", *[GOOD] * 3])
     result, _ = run(model, repair=1)
     assert [result[0], type(result[1]), type(result[2])] == [VALUE, InvalidAnswer, dict]
+
+
+def test_row_is_unanswered_if_the_process_stops_before_it_is_asked_again() -> None:
+    result, _ = run(Model(a=["no", Unanswered()], b=[Unanswered()], c=[GOOD]), repair=2)
+    assert [*map(type, result[:2]), result[2]] == [Unanswered, Unanswered, VALUE]
 
 
 def test_failure_of_the_job_ends_the_repair() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
@@ -26,7 +27,12 @@ from batchinference.pipeline.arrow import to_batch, to_table
 from batchinference.pipeline.declared_types import arrow_type
 from batchinference.pipeline.errors import DeviceFailed, EngineDied, JobFailure, ModelLoad, describe
 from batchinference.pipeline.execution import step_runner
+from batchinference.pipeline.execution.block_codec import decode, encode
+from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
+from batchinference.pipeline.execution.dataset import BlockCalls
+from batchinference.pipeline.execution.segment import Segment, unload_stages
 from batchinference.pipeline.execution.step_runner import SegmentRunner
+from batchinference.pipeline.row_batch import merged
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
@@ -42,15 +48,18 @@ from batchinference.pipeline.steps import load_step
 from batchinference.pipeline.steps.transform import as_result
 from batchinference.pipeline.storage.retry import RetryPolicy
 from batchinference.plan import Stage
+from batchinference.plan.stages import stages_of
 from batchinference.spec.models import VllmModel
 from batchinference.spec.steps import Step
 from plugins.messages import Messages
+from support.documents.parsed import steps_of
 from support.documents.refusals import short
-from support.documents.vllm_models import vllm
+from support.documents.vllm_models import vllm, vllm_step
 from support.inputs.media_files import data_uri, saved
+from support.jobs.command import wait_until
 from support.models import tiny_transformers
 from support.models.hub_cache import add_to_hub_cache
-from support.outputs.batches import good
+from support.outputs.batches import good, outcomes
 from support.outputs.row_warnings import plain, tokens_in
 from support.outputs.stages import TOLERANT
 from support.servers.openai import save_language_model
@@ -446,6 +455,40 @@ def test_answered_row_makes_room_for_a_row_of_another_batch(
             assert IN_FLIGHT._changed.wait_for(lambda: IN_FLIGHT.rows == 1, 30)
         (tmp_path / "release").touch()
         assert as_result(batch.result(60)).table["answer"].to_pylist() == ["dloh", "a", "b", None]
+
+
+@pytest.mark.parametrize("requests", [False, True])
+def test_stop_keeps_the_answered_rows_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, requests: bool
+) -> None:
+    save_language_model(tmp_path / "model")
+    (tmp_path / "record").touch()
+    stopping = threading.Event()
+
+    async def respond(_: str, body: bytes) -> tuple[int, bytes]:
+        if b"hold" in body:
+            stopping.set()
+            await asyncio.sleep(10)
+        return 200, body
+
+    monkeypatch.setattr(FakeServer(monkeypatch), "respond", respond)
+    request = {"inputs": {"body": "text"}, "request": "body", "sampling": {}}
+    fields = request if requests else {"chat": False}
+    (stage,) = stages_of(steps_of(vllm_step(source=str(tmp_path / "model"), **fields)))
+    calls = BlockCalls(stage.name, Segment.of([stage], TOLERANT), stopping)
+    texts = ["a", "hold", "b"]
+    if requests:
+        texts = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in texts]
+    block = encode(good(0, 0, pa.table({"text": texts})))
+    run = ConcurrentBatches(stage, calls, stopping, part_seconds=0.5)
+    with ThreadPoolExecutor(1) as threads:
+        batches = threads.submit(lambda: [*map(decode, run(block))])
+        if not requests:
+            wait_until(lambda: len([*tmp_path.glob("computed-*")]) == 2, "two answers")
+            stopping.set()
+    (tmp_path / "release").touch()
+    unload_stages()
+    assert outcomes(merged(batches.result())) == {0: "good", 2: "good"}
 
 
 def test_invalid_parameters_end_the_job_before_the_engine_loads(

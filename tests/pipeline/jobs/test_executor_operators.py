@@ -9,15 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
+import pyarrow as pa
 import pytest
-from ray.data import ActorPoolStrategy, DataContext, Dataset
-from ray.util import placement_group_table
+from ray.data import ActorPoolStrategy, DataContext, Dataset, from_arrow
+from ray.util import placement_group, placement_group_table, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from batchinference.pipeline.execution import executor
+from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS
-from batchinference.pipeline.execution.dataset import DatasetExecution
+from batchinference.pipeline.execution.dataset import DatasetExecution, _actor
 from batchinference.pipeline.execution.execution_control import ExecutionControl
+from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
 from batchinference.pipeline.input import JobInput, RowCount
 from batchinference.pipeline.input.file_input import REREAD_BYTES, open_input
@@ -26,12 +31,16 @@ from batchinference.pipeline.ray_data_compat import whole_call
 from batchinference.pipeline.storage.location import Location
 from batchinference.plan import CPU_GROUP, plan_for_cluster, plan_for_machine
 from batchinference.plan.groups import GROUP_LABEL
+from batchinference.plan.stages import stages_of
 from batchinference.spec.job import BatchInferenceSpec
 from support.calls import counted
 from support.documents.minimal import Document, model_step
-from support.documents.parsed import spec_of
+from support.documents.parsed import spec_of, steps_of
 from support.documents.vllm_models import vllm_step
+from support.jobs.command import wait_until
 from support.jobs.on_ray import job_document, run_in_process, run_job, write_lines
+from support.outputs.batches import good
+from support.outputs.stages import TOLERANT
 from support.outputs.tables import table_rows, write_fields
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -225,6 +234,34 @@ def test_gpus_of_a_replica_on_several_pods_are_free_after_its_pass(
     commits = MagicMock(), CommitRules(1)
     DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl()).run()
     assert placement_group_table()[ids[0]]["state"] == "REMOVED"
+
+
+def test_actor_on_several_pods_gives_their_devices_back_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Actors that share a group keep it."""
+    monkeypatch.setattr(DataContext.get_current().execution_options, "label_selector", {})
+    (stage,) = stages_of(steps_of(POOL))
+    group = placement_group([{"CPU": 1}])
+    strategy = PlacementGroupSchedulingStrategy(group)
+    block = encode(good(0, 0, pa.table({"text": ["a"]})))
+    try:
+        for pods in (1, 2):
+            computed = from_arrow(block).map_batches(
+                _actor(replace(stage, pods=pods), Segment.of([stage], TOLERANT)),
+                batch_format="pyarrow",
+                compute=ActorPoolStrategy(size=1),
+                ray_remote_args_fn=lambda: {"scheduling_strategy": strategy},
+            )
+            computed.materialize()
+            assert pods == 2 or state_of(group) == "CREATED"
+        wait_until(lambda: state_of(group) == "REMOVED", "its end", 30)
+    finally:
+        remove_placement_group(group)
+
+
+def state_of(group: PlacementGroup) -> str:
+    return str(placement_group_table()[group.id.hex()]["state"])
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, spec: BatchInferenceSpec) -> dict[str, Any]:

@@ -70,6 +70,37 @@ class See:
         return {**batch, "node": [self.node] * len(batch["text"])}
 """
 
+KILLING = """
+import os, pathlib, ray, time
+
+class See:
+    def __init__(self, directory):
+        self.node = ray.get_runtime_context().get_node_id()
+        self.directory = pathlib.Path(directory)
+        with (self.directory / "loads").open("a") as loads:
+            loads.write(self.node + "\\n")
+        wait_until(lambda: len({*self.loads()}) == 2)  # one on each node
+
+    def loads(self):
+        return (self.directory / "loads").read_text().split()
+
+    def __call__(self, batch):
+        (text,), victim, faulty = batch["text"], self.directory / "victim", self.loads()[0]
+        if self.node == faulty:
+            if not victim.exists():
+                victim.write_text(str(text))
+            if victim.read_text() == text:
+                os._exit(1)
+        else:  # the other one must not start here
+            wait_until(lambda: self.loads().count(faulty) >= 4)
+        return {**batch, "node": [self.node]}
+
+def wait_until(condition):
+    while not condition():
+        time.sleep(0.05)
+"""
+"""A step that ends its process at the first row that it gets on the first node, and only there."""
+
 
 @contextmanager
 def started(files: str, *arguments: str, group: str) -> Iterator[None]:
@@ -190,6 +221,37 @@ def test_node_of_a_faulty_device_is_left_out(head: str, tmp_path: Path, *, spare
         assert report["reason"] == "DeviceFailed"
         assert "uncorrectable ECC error encountered" in done.stderr
         assert "the node gpu-1 failed" in done.stderr
+
+
+@pytest.mark.long("remote")
+def test_node_that_kills_processes_is_left_out_of_the_next_pass(head: str, tmp_path: Path) -> None:
+    """Each node has an actor. The row at which processes die on one node is computed on the other
+    one."""
+    texts = [str(number) for number in range(9)]
+    source = write_lines(tmp_path / "in", {f"{text}.txt": [text] for text in texts})
+    see = {"callable": "killing:See", "constructorArgs": {"directory": str(tmp_path)}}
+    resources = {"resources": {"custom": {"NPU": 1}}, "replicas": {"min": 2, "max": 2}}
+    steps = [{"name": "see", "python": see, **resources, "batchSize": 1}]
+    read = {"options": {"overrideNumBlocks": len(texts)}}
+    job = job_document(
+        "job", source, tmp_path / "out", steps=steps, read=read, errors={"maxRows": 9}
+    )
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    (tmp_path / "killing.py").write_text(KILLING)
+    (tmp_path / "home").mkdir()
+    node = [f"--address={head}", "--num-cpus=4", '--resources={"NPU": 1}']
+    with started(str(tmp_path), *node, group="see"):
+        run = ["run", "--address", head, "job.yaml"]
+        done = Command(run, tmp_path, {"RAY_AUTH_TOKEN": TOKEN}).run(timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out" / "_batchinference" / "errors").exists()
+    nodes = {str(row["text"]): row["node"] for row in rows_of(tmp_path / "out")}
+    assert sorted(nodes) == texts
+    loads = (tmp_path / "loads").read_text().split()
+    # each load after the first one follows a death
+    faulty, victim = loads[0], (tmp_path / "victim").read_text()
+    assert nodes[victim] != faulty
+    assert (loads.count(faulty), loads[-1] != faulty) == (4, True)
 
 
 def test_unreachable_address_is_reported(messages: Messages) -> None:

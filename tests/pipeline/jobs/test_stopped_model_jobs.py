@@ -1,4 +1,4 @@
-"""Jobs that ask an endpoint, with a schema and a cache, are stopped and resume."""
+"""Jobs that ask an endpoint or an engine are stopped and resume."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import json
 import signal
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import yaml
 from aiohttp import web
 
+from batchinference.pipeline.execution.stop_signals import StopSignal
+from batchinference.spec.report import JobState
 from support.documents.http_models import chat
 from support.documents.minimal import Document
+from support.documents.vllm_models import vllm
 from support.jobs.command import Command, wait_until
 from support.jobs.gated import committed_rows
 from support.jobs.on_ray import job_document, run_job, write_lines
 from support.outputs.rows import rows_of
+from support.servers.openai import save_language_model
 from support.servers.scripted_http import serving
 
 ROWS, HELD = 60, 40
@@ -83,3 +89,71 @@ def test_sigterm_keeps_what_is_committed_and_what_is_cached(ray: None, tmp_path:
         counts = run.report.counts
         assert counts is not None
         assert (counts.input_tokens or 0) <= 2 * sum(endpoint.asked.values())
+
+
+BATCH = ["hold", "a", "b", "c", "d", "e"]
+"""The texts of each file and batch. The model answers the first one only after its release."""
+
+
+class Answers:
+    """Files in a directory that a model writes: one for each text that it answers."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        (directory / "record").touch()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Answer like the fake engine."""
+        text = json.loads(await request.text())["messages"][0]["content"]
+        while text == "hold" and not (self._directory / "release").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        (self._directory / f"computed-{id(request)}").write_text(text)
+        return web.json_response({"choices": [{"message": {"content": text[::-1]}}]})
+
+    def release(self) -> None:
+        (self._directory / "release").touch()
+
+    def texts(self) -> Counter[str]:
+        return Counter(file.read_text() for file in self._directory.glob("computed-*"))
+
+
+@contextmanager
+def model_of(runtime: str, answers: Answers, directory: Path) -> Iterator[Document]:
+    if runtime == "vllm":
+        save_language_model(directory / "model")
+        yield vllm(source=str(directory / "model"), chat=False)
+        return
+    with serving(answers.answer) as server:
+        try:
+            yield chat(url=server.url)
+        finally:
+            answers.release()
+
+
+@pytest.mark.parametrize("runtime", ["http", pytest.param("vllm", marks=pytest.mark.long("vllm"))])
+def test_stop_commits_the_answered_rows_of_incomplete_batches(
+    ray: None, tmp_path: Path, runtime: str
+) -> None:
+    source = write_lines(tmp_path / "in", {f"{number}.txt": BATCH for number in range(2)})
+    answers, stop = Answers(tmp_path), StopSignal()
+
+    def stop_when_answered(_: object) -> None:
+        if answers.texts().total() >= 10:
+            stop.ask(signal.SIGTERM)
+
+    with model_of(runtime, answers, tmp_path) as model:
+        step = {"name": "ask", "model": model, "batchSize": len(BATCH)}
+        step |= {"resources": {"gpu": 1}} if runtime == "vllm" else {}
+        given = job_document("asking", source, tmp_path / "out", steps=[step])
+        first = run_job(given, stop=stop, on_publish=stop_when_answered)
+        assert (first.report.state, first.report.reason) == (JobState.FAILED, "Interrupted")
+        kept = [row["text"] for row in rows_of(tmp_path / "out")]
+        assert sorted(kept) == sorted(2 * BATCH[1:])
+        answers.release()
+        second = run_job(given)
+    assert (second.report.state, second.counts) == (JobState.SUCCEEDED, (12, 12, 0, 0))
+    assert sorted(row["answer"] for row in rows_of(tmp_path / "out")) == sorted(
+        text[::-1] for text in 2 * BATCH
+    )
+    asked_again = {text for text, times in answers.texts().items() if times > 2}
+    assert asked_again <= {"hold"}

@@ -176,7 +176,7 @@ class RowBatch:
         the rest of the batch, which keeps `ends` and `notes`."""
         ids = np.unique(self.ids[:rows])
         first = replace(self.select_inputs(ids), ends=(), notes=())
-        return first, self.select_inputs(np.setdiff1d(self.all_ids(), ids))
+        return first, self.without_inputs(ids)
 
     def all_ids(self) -> np.ndarray:
         """Return all input row IDs in the batch, with duplicates (int64)."""
@@ -217,6 +217,11 @@ class RowBatch:
             shares=None if self.shares is None else self.shares[source],
             warnings=self.warnings.filter(pa.array(warned)),
         )
+
+    def without_inputs(self, ids: np.ndarray) -> RowBatch:
+        """Return the batch without what belongs to input rows with these IDs (int64), so that it
+        does not account for them. Keeps all `ends` and `notes`."""
+        return self.select_inputs(np.setdiff1d(self.all_ids(), ids))
 
 
 def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:

@@ -1,14 +1,25 @@
 """Counts the rows of a process for which an engine or endpoint has not answered yet.
 
 A batch may begin as soon as fewer than `wanted` rows wait for an answer. So a single slow row of a
-batch does not delay the rows of later batches."""
+batch does not delay the rows of later batches. When the process stops, all batches are given up:
+models return the answers that they have, and `Unanswered` for the other rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Condition
+from typing import Any, TypeVar
+
+Question = TypeVar("Question")
+
+
+class Unanswered(Exception):
+    """Stands for the answer to a row of a batch that was given up. The row neither fails nor is
+    filtered: its batch does not account for it, so that another run computes it."""
 
 
 class RowsInFlight:
@@ -18,6 +29,8 @@ class RowsInFlight:
         self.wanted = 1
         self.rows = 0
         self._changed = Condition()
+        self._batches = set[_Batch]()
+        """The batches that are computed."""
         self._batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
     def begin(self, rows: int) -> None:
@@ -31,11 +44,27 @@ class RowsInFlight:
         """The context of a batch that has begun. At the end, no row of the batch is in flight."""
         batch = _Batch(rows)
         token = self._batch.set(batch)
+        with self._changed:
+            self._batches.add(batch)
         try:
             yield
         finally:
             self._batch.reset(token)
+            with self._changed:
+                self._batches.discard(batch)
             self._end(batch, batch.rows)
+
+    def give_up(self) -> None:
+        """Give up the batches that are computed: they end without waiting for further answers."""
+        with self._changed:
+            for batch in self._batches:
+                if not batch.given_up.done():
+                    batch.given_up.set_result(None)
+
+    @property
+    def given_up(self) -> Future[None]:
+        """A future that is done when the current batch is given up."""
+        return (self._batch.get() or _Batch(0)).given_up
 
     def expect(self, rows: int) -> Callable[[], None]:
         """Record that the current batch expects `rows` answers; its other rows need no answer.
@@ -53,10 +82,33 @@ class RowsInFlight:
 
 
 class _Batch:
-    """How many rows of a batch have no answer yet."""
+    """How many rows of a batch have no answer yet, and whether the batch is given up."""
 
     def __init__(self, rows: int) -> None:
-        self.rows = rows
+        self.rows, self.given_up = rows, Future[None]()
+
+
+async def answers_of(
+    ask: Callable[[Question], Coroutine[Any, Any, Any]],
+    questions: Sequence[Question],
+    given_up: Future[None],
+) -> list[Any]:
+    """Ask all questions at the same time, and return the answers: `Unanswered` for those without an
+    answer when `given_up` is done. Raises the first error."""
+    if given_up.done():
+        return [Unanswered() for _ in questions]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask(question)) for question in questions]
+            when_done(given_up, lambda: [task.cancel() for task in tasks])
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [Unanswered() if task.cancelled() else task.result() for task in tasks]
+
+
+def when_done(given_up: Future[None], function: Callable[[], object]) -> None:
+    """Call a function in the current event loop when a future of other threads is done."""
+    asyncio.wrap_future(given_up).add_done_callback(lambda _: function())
 
 
 IN_FLIGHT = RowsInFlight()

@@ -239,7 +239,10 @@ class Queue:
         self.put(await output)
 
     def put(self, output: Any) -> None:
-        self._only.set_result(output)
+        if isinstance(output, Exception):
+            self._only.set_exception(output)
+        else:
+            self._only.set_result(output)
 
     async def get(self) -> Any:
         return await self._only

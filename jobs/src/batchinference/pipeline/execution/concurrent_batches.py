@@ -42,7 +42,9 @@ SUSPECTED_BATCHES = 64
 the rows of all these batches become suspects (see `crash_isolation`)."""
 PART_SECONDS = 4.0
 """A call passes on finished batches in parts, each after this many seconds. When a job stops, the
-call ends within twice this time, which leaves time to commit the last part."""
+call waits for answers at most twice this time, which leaves time to commit the last part."""
+END_SECONDS = 1.0
+"""Maximum seconds in which batches that are given up end."""
 
 
 def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, Any]:
@@ -100,11 +102,15 @@ class ConcurrentBatches:
 
     def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
         """Yield lists of finished batches, every `part_seconds` and after an error. After
-        `stopping` is set, one more list follows the current one."""
+        `stopping` is set, one more list follows the current one: then all batches of the process
+        are given up, so that they end with the rows that are answered."""
         stops = False
         while running and not stops:
             stops = self._stopping.is_set()
             done = wait(running, self._part_seconds, FIRST_EXCEPTION).done
+            if stops and len(done) < len(running):
+                self._in_flight.give_up()
+                done = wait(running, END_SECONDS, FIRST_EXCEPTION).done
             yield [batch for batch in running if batch in done]
             running = [batch for batch in running if batch not in done]
 

@@ -181,7 +181,7 @@ class Isolation:
             if len(apart):
                 suspects = replace(batch.select_inputs(apart), ends=(), notes=())
                 parts += _cut(suspects, apart, math.ceil(note.rows / PARTS))
-                batch = batch.select_inputs(np.setdiff1d(batch.all_ids(), apart))
+                batch = batch.without_inputs(apart)
         return parts, batch
 
     def without_deferred(self, batch: RowBatch, node: str) -> RowBatch:
@@ -191,7 +191,7 @@ class Isolation:
         deferred = [row for row, name in single if name == node and row not in self.crashed]
         if not np.isin(batch.input_ids, deferred).any():
             return batch
-        return batch.select_inputs(np.setdiff1d(batch.all_ids(), deferred))
+        return batch.without_inputs(np.array(deferred, np.int64))
 
     def crashed_rows(self, batch: RowBatch) -> dict[int, CrashNote]:
         """Return the notes of the crashed rows of a batch, by row index."""

@@ -395,6 +395,8 @@ def _actor(stage: Stage, segment: Segment) -> type:
                 flush_caches()
             finally:
                 unload_stages()
+                if stage.pods > 1:
+                    remove_own_group()
 
         def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
             if self._failure is not None:
@@ -485,6 +487,13 @@ def create_group(groups: ExitStack, **arguments: Any) -> PlacementGroup:
 def _remove_group(group: PlacementGroup) -> None:
     with suppress(Exception):  # if Ray does not answer, the user gets the error of the pass
         ray.util.remove_placement_group(group)
+
+
+def remove_own_group() -> None:
+    """Remove the placement group of this actor, if it has one. If Ray Data ends an actor before the
+    end of the pass, others can use the devices."""
+    if (group := ray.util.get_current_placement_group()) is not None:
+        _remove_group(group)
 
 
 def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from batchinference.pipeline.output.error_records import values_as_json
 from batchinference.pipeline.ray_compat import node_of_this_process
 from batchinference.pipeline.row_batch import ERRORS, RowBatch, unpack_ids, without_rows
 from batchinference.pipeline.row_warnings import RowWarning, collect_warnings, warning_table
+from batchinference.pipeline.rows_in_flight import Unanswered
 from batchinference.pipeline.runtimes.device import (
     Device,
     device_of,
@@ -375,6 +376,9 @@ class StepRunner:
             results.add_table(part.result.table, start + part.result.parents)
             for index, error in sorted(part.result.failed.items()):
                 number, row = start + index, rows.slice(part.start + index, 1)
+                if isinstance(error, Unanswered):
+                    results.unanswered.append(number)
+                    continue
                 failed = self._errors.failed_row(self.name, int(ids[number]), error, row)
                 results.failed.append((number, failed))
                 if self._errors.has_too_many(len(results.failed)):
@@ -415,6 +419,8 @@ class StepResults:
     """For each table, the index of the batch row that each table row was made from."""
     failed: list[tuple[int, pa.Table]] = field(default_factory=list)
     """The index of each failed row, and the failed row."""
+    unanswered: list[int] = field(default_factory=list)
+    """The indexes of the rows that have no outcome, because the process stops."""
     warnings: list[RowWarning] = field(default_factory=list)
     rows: int = 0
     """The number of batch rows that have results."""
@@ -454,6 +460,7 @@ class StepResults:
         self.tables += other.tables
         self.parents += other.parents
         self.failed += other.failed
+        self.unanswered += other.unanswered
         self.warnings += other.warnings
         self.rows += other.rows
         self.nbytes += other.nbytes
@@ -465,6 +472,7 @@ class StepResults:
         for table, parents, end in zip(self.tables, self.parents, ends, strict=True):
             kept.add_table(table.slice(0, end), parents[:end])
         kept.failed = [failed for failed in self.failed if failed[0] < row]
+        kept.unanswered = [unanswered for unanswered in self.unanswered if unanswered < row]
         kept.warnings = [warning for warning in self.warnings if warning.row < row]
         return kept
 
@@ -477,8 +485,8 @@ class StepResults:
         return [json.dumps(+used)] if +used else []
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
-        """Return the batch after the step with the name `step`. Raises JobFailure if a column has
-        values without a common type."""
+        """Return the batch after the step with the name `step`, without the input rows of
+        unanswered rows. Raises JobFailure if a column has values without a common type."""
         tables = [table for table in self.tables if table.num_rows]
         try:
             table = concat(tables) if tables else without_rows(self.tables)
@@ -487,7 +495,8 @@ class StepResults:
         parents = np.concatenate(self.parents) if self.parents else np.empty(0, dtype=np.int64)
         if self.warnings:
             batch = batch.with_warnings(warning_table(step, batch.ids, self.warnings))
-        return batch.derived(table, parents, self.failed)
+        after = batch.derived(table, parents, self.failed)
+        return after.without_inputs(batch.ids[self.unanswered]) if self.unanswered else after
 
 
 def _complete_rows(ids: np.ndarray, rows: int) -> int:

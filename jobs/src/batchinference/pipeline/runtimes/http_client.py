@@ -21,7 +21,7 @@ from batchinference.credentials import MASK, add_secrets, without_credentials
 from batchinference.pipeline.error_classification import is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.exact_json import as_text, load_exact, load_unique
-from batchinference.pipeline.rows_in_flight import IN_FLIGHT
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT, answers_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
@@ -233,25 +233,19 @@ class HttpRuntime:
         IN_FLIGHT.wanted = model.concurrency
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
-        """Return one result per row, with an exception in place of the result of a failed row.
-        Raises ConnectionError if the endpoint is down, JobFailure if it would reject every row."""
+        """Return one result per row, with an exception in place of the result of a failed or
+        unanswered row. Raises ConnectionError if the endpoint is down, JobFailure if it would
+        reject every row."""
         rows = list(rows_of(inputs))
-        answers: list[Any] = self._shared.run(self._ask_all(rows, IN_FLIGHT.expect(len(rows))))
+        ask = partial(self._ask, IN_FLIGHT.expect(len(rows)))
+        answers: list[Any] = self._shared.run(answers_of(ask, rows, IN_FLIGHT.given_up))
         result = self._shared.adapter.result
         return [
             answer if isinstance(answer, Exception) else result(row, answer)
             for row, answer in enumerate(answers)
         ]
 
-    async def _ask_all(self, rows: list[dict[str, Any]], answered: Callable[[], None]) -> list[Any]:
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._ask(row, answered)) for row in rows]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
-
-    async def _ask(self, row: Mapping[str, Any], answered: Callable[[], None]) -> Any:
+    async def _ask(self, answered: Callable[[], None], row: Mapping[str, Any]) -> Any:
         try:
             request = self._shared.adapter.request(row)
             body, url = json_bytes(request), url_of(self._model, row)

@@ -17,6 +17,7 @@ from batchinference.pipeline.declared_types import fitting, json_excerpt, name_o
 from batchinference.pipeline.error_classification import is_about_the_row
 from batchinference.pipeline.exact_json import has_json, load_exact, refuse_constant
 from batchinference.pipeline.row_warnings import collect_warnings, warn
+from batchinference.pipeline.rows_in_flight import Unanswered
 from batchinference.pipeline.runtimes.prompts import REPAIR, Message
 from batchinference.spec.arguments import names_in
 from batchinference.spec.column_types import ColumnType
@@ -194,7 +195,8 @@ class StructuredRuntime:
             return
         for row, result in zip(rows, answers, strict=True):
             warn(WarningName.ANSWER_REPAIRED, row=row, amount=1)
-            if isinstance(result, InvalidAnswer) or not isinstance(result, Exception):
+            repaired = not isinstance(result, Exception)
+            if repaired or isinstance(result, (InvalidAnswer, Unanswered)):
                 yield row, result
 
     def _answers(self, inputs: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> list[Any]:

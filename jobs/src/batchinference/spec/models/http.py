@@ -205,7 +205,8 @@ class HttpModel(RequestModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return a small number, because a stopped job loses batches that do not end soon."""
+        """Return a small number, because a killed process loses the answers of a batch that has not
+        ended."""
         return 16
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from filelock import FileLock
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
-from batchinference.pipeline.rows_in_flight import IN_FLIGHT
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT, Unanswered, answers_of, when_done
 from batchinference.pipeline.runtimes.answers import NO_ANSWER
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_without_weights
@@ -148,11 +148,17 @@ class Engine:
         """Send prompts to the engine with their parameters and adapters (None: the base model), and
         return a future with the answers. An exception replaces the answer to a failed prompt."""
         # a single task, because a task per prompt would take longer than small models compute
-        answered = IN_FLIGHT.expect(len(asked))
-        return asyncio.run_coroutine_threadsafe(self._answers(asked, answered), self._loop)
+        answers = self._answers(asked, IN_FLIGHT.expect(len(asked)), IN_FLIGHT.given_up)
+        return asyncio.run_coroutine_threadsafe(answers, self._loop)
 
-    async def _answers(self, asked: list[Any], answered: Callable[[], None]) -> list[Any]:
+    async def _answers(
+        self, asked: list[Any], answered: Callable[[], None], given_up: Future[None]
+    ) -> list[Any]:
+        if given_up.done():
+            return [Unanswered() for _ in asked]
         added = [await _result_or_error(self._add(answered, *one)) for one in asked]
+        queues = [one for one in added if not isinstance(one, Exception)]
+        when_done(given_up, lambda: [queue.put(Unanswered()) for queue in queues])
         return [
             one if isinstance(one, Exception) else await _result_or_error(self._output(one))
             for one in added
@@ -173,7 +179,7 @@ class Engine:
         self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
     ) -> Any:
         """Send a prompt to the engine, and return the queue that will get the prompt's only output,
-        or its error. Calls `answered` when the queue has got the output or the error."""
+        or its error. The queue calls `answered` then, and ignores what is put later."""
         number = str(next(self._numbers))
         options = {"lora_request": adapter, "tokenization_kwargs": self._tokenization}
         queue = await self._llm.add_request(number, prompt, parameters, **options)
@@ -185,6 +191,9 @@ class Engine:
             )
 
         def put_only(output: Any) -> None:
+            if getattr(queue, "is_answered", False):
+                return
+            queue.is_answered = True
             put(output)
             answered()
             if timer is not None:
@@ -198,13 +207,19 @@ class Engine:
         """Whether the processes of the engine have ended, so that no row can be computed."""
         return bool(self._llm.errored)
 
-    def answer_requests(self, asked: list[tuple[str, bytes]]) -> list[tuple[int, bytes]]:
-        """Send requests (path, body) to vLLM's server, and return responses (status, body)."""
-        return self._run(self._responses(asked, IN_FLIGHT.expect(len(asked))))
+    def answer_requests(
+        self, asked: list[tuple[str, bytes]]
+    ) -> list[tuple[int, bytes] | Unanswered]:
+        """Send requests (path, body) to vLLM's server, and return responses (status, body), or
+        `Unanswered` for requests without a response when the batch is given up."""
+        return self._run(self._responses(asked, IN_FLIGHT.expect(len(asked)), IN_FLIGHT.given_up))
 
     async def _responses(
-        self, asked: list[tuple[str, bytes]], answered: Callable[[], None]
-    ) -> list[tuple[int, bytes]]:
+        self,
+        asked: list[tuple[str, bytes]],
+        answered: Callable[[], None],
+        given_up: Future[None],
+    ) -> list[tuple[int, bytes] | Unanswered]:
         limit = None if self._timeout is None else seconds_of(self._timeout)
 
         async def response(request: tuple[str, bytes]) -> tuple[int, bytes]:
@@ -216,7 +231,7 @@ class Engine:
             finally:
                 answered()
 
-        return list(await asyncio.gather(*map(response, asked)))
+        return await answers_of(response, asked, given_up)
 
     @cached_property
     def labels(self) -> dict[int, str]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
+from batchinference.pipeline.rows_in_flight import Unanswered
 from batchinference.pipeline.runtimes.answers import report_response
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.openai_requests import (
@@ -62,7 +63,7 @@ class RequestRuntime:
         asked = [request for request in requests if isinstance(request, tuple)]
         answers = iter(self._engine.answer_requests(asked))
         return [
-            self._result(row, *next(answers)) if isinstance(request, tuple) else request
+            self._result(row, next(answers)) if isinstance(request, tuple) else request
             for row, request in enumerate(requests)
         ]
 
@@ -85,11 +86,14 @@ class RequestRuntime:
             _check_texts(name, checked[name])
         return {**checked, "model": self._model.source}
 
-    def _result(self, row: int, status: int, content: bytes) -> str | Exception:
+    def _result(self, row: int, response: tuple[int, bytes] | Unanswered) -> str | Exception:
         """Return the JSON of a response, and report the row's tokens and warnings; or return the
         error of the row. Raises EngineDied, or the error of a device."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
+        if isinstance(response, Unanswered):
+            return response
+        status, content = response
         text = content.decode(errors="replace")
         if status == HTTPStatus.OK:
             if not text.startswith("{"):

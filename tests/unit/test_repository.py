@@ -29,7 +29,7 @@ BUDGETS = {
     "jobs/src/batchinference/pipeline": 47_824,
     "jobs/src": 72_157,
     "operator/src": 8_863,
-    "tests": 115_976,
+    "tests": 115_979,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

@@ -140,7 +140,10 @@ UNFIT: dict[str, tuple[pa.Array, pa.Array]] = {
     "a text as bytes": (pa.array([b"a"]), pa.array(["b"])),
     "a text as a number": (pa.array([0.5]), pa.array(["007"])),
     "a number as a text": (pa.array(["3"]), pa.array([3])),
-    "midnight as a day": (pa.array([MOMENT.date()]), pa.array([dt.datetime(2026, 1, 2)])),
+    "midnight as a day": (
+        pa.array([MOMENT.date()]),
+        pa.array([MOMENT.replace(hour=0, minute=0, second=0)]),
+    ),
 }
 
 

@@ -103,11 +103,13 @@ class InputSnapshot:
         paths, limited = self.table.column("path").to_pylist(), "rows" in self.table.column_names
         rows = self.table.column("rows").to_pylist() if limited else [None] * len(self)
         rows = [0 if number in self.removed else known for number, known in enumerate(rows)]
-        read = zip(paths, self._read_bytes(), rows, strict=True)
-        files = [InputFile(number, *values) for number, values in enumerate(read)]
-        if self.version is None and "modified" in self.table.column_names:
-            pairs = zip(files, self.versions, strict=True)
-            files = [replace(file, version=version) for file, version in pairs]
+        listed = self.version is None and "modified" in self.table.column_names
+        versions: Sequence[Version | None] = self.versions if listed else [None] * len(self)
+        read = enumerate(zip(paths, self._read_bytes(), rows, versions, strict=True))
+        files = [
+            InputFile(number, path, size, known, version=version)
+            for number, (path, size, known, version) in read
+        ]
         for name in TABLE_COLUMNS.intersection(self.table.column_names):
             values = self.table.column(name).to_pylist()
             pairs = zip(files, values, strict=True)

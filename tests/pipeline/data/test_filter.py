@@ -210,7 +210,8 @@ def test_invalid_date_is_rejected() -> None:
             with pytest.raises(BadInput) as failure:
                 mask(expression, pa.table({"a": column}))
             assert (
-                f"step 'step': the filter: '{text}' is no {column.type}: " in failure.value.message
+                f"step 'step': the filter: '{text}' is not a {column.type}: "
+                in failure.value.message
             )
 
 

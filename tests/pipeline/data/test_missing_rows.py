@@ -173,7 +173,7 @@ def test_finished_files_are_not_opened(
 
 def test_only_row_groups_with_gaps_are_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"v": range(1000)}), tmp_path / "a.parquet", row_group_size=100)
-    given_ = open_input("parquet", tmp_path).given
+    given_ = open_input("parquet", tmp_path, on_change="recompute").given
     with counted(pq.ParquetFile, "iter_batches") as batches:
         read(given_, {0: [(120, 130), (140, 141), (480, 510), (999, None)]}, tasks=1)
     assert [call.kwargs["row_groups"] for call in batches.call_args_list] == [[1], [4], [5], [9]]

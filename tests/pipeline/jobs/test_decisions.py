@@ -45,7 +45,7 @@ CASES = {
         OutputState(LAYOUT, has_appended_rows=True),
         [Action.START, Action.START, Action.REPLACE],
     ),
-    "foreign": (FOREIGN, ["no output of", Action.START, "no output of"]),
+    "foreign": (FOREIGN, ["no BatchInference has written", Action.START, "no output of"]),
     "other": (OTHER, ["of another job"] * 2 + [Action.START]),
     "other complete": (replace(OTHER, complete=True), ["of another job"] * 2 + [Action.REPLACE]),
     "replaced by this job": (
@@ -292,7 +292,7 @@ RESTARTED = {
         OutputState(LAYOUT, has_appended_rows=True, appended_by="other"),
         "rows that other has appended",
     ),
-    "foreign": (FOREIGN, "no output of"),
+    "foreign": (FOREIGN, "no BatchInference has written"),
     "other": (OTHER, "of another job"),
     "other complete": (replace(OTHER, complete=True), "of another job"),
     "of another spec": (SAME_NAME, Action.START),

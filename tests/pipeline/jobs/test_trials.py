@@ -75,7 +75,7 @@ def test_trial_does_not_replace_other_files(write_job: WriteJob) -> None:
     (Path("out-limit-2") / "mine.csv").write_text("precious")
     done = invoke_without_ray("run", "job.yaml", "--limit", "2")
     assert done.exit_code == 2
-    assert "out-limit-2' holds files that are no output" in done.stderr
+    assert "out-limit-2' holds files that no BatchInference" in done.stderr
     assert (Path("out-limit-2") / "mine.csv").read_text() == "precious"
 
 

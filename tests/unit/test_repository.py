@@ -29,7 +29,7 @@ BUDGETS = {
     "jobs/src/batchinference/pipeline": 47_826,
     "jobs/src": 72_159,
     "operator/src": 8_863,
-    "tests": 115_980,
+    "tests": 115_983,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

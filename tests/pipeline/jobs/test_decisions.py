@@ -45,7 +45,10 @@ CASES = {
         OutputState(LAYOUT, has_appended_rows=True),
         [Action.START, Action.START, Action.REPLACE],
     ),
-    "foreign": (FOREIGN, ["no BatchInference has written", Action.START, "no output of"]),
+    "foreign": (
+        FOREIGN,
+        ["no BatchInference has written", Action.START, "no BatchInference has written"],
+    ),
     "other": (OTHER, ["of another job"] * 2 + [Action.START]),
     "other complete": (replace(OTHER, complete=True), ["of another job"] * 2 + [Action.REPLACE]),
     "replaced by this job": (

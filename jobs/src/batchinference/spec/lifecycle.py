@@ -26,9 +26,10 @@ class Backoff(SpecModel):
     """The maximum backoff."""
 
     def _check(self) -> None:
-        """Raise a validation error if `initial` is set above `max`, and so would not be used."""
+        """Raise a validation error if both are set, and `initial` is above `max` and so would not
+        be used. A value that is not set may come from the platform."""
         is_above = seconds_of(self.initial) > seconds_of(self.max)
-        if is_above and "initial" in self.model_fields_set:
+        if is_above and {"initial", "max"} <= self.model_fields_set:
             raise invalid(above_max(self.initial, self.max, "initial", "max"))
 
 

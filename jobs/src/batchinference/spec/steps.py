@@ -264,7 +264,7 @@ class Step(SpecModel):
 
     @property
     def skips_rows(self) -> bool:
-        """Whether the step may skip rows. Each `cascade` has become `when` before this counts."""
+        """Whether the step may skip rows. A `cascade` counts only after it has become `when`."""
         return bool(self.when or self.dedupe or self.cache)
 
     @property

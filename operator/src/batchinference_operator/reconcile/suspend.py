@@ -46,8 +46,8 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
 
 
 def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) -> Actions:
-    """Return the actions that stop drivers that may still commit, delete other RayJobs (running or
-    stuck in deletion), and release the retained clusters of ended RayJobs."""
+    """Return the actions that stop drivers that may still commit, delete other RayJobs (not ended,
+    or stuck in deletion), and release the retained clusters of ended RayJobs."""
     live = [ray_job for ray_job in ray_jobs if not ray_job.ended]
     stop = tuple(one for one in live if _may_commit(observed.job, one, now))
     delete = (one for one in live if one not in stop)

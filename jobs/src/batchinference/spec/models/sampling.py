@@ -134,10 +134,11 @@ _PAIRS = (
 
 
 def check_bounds(sampling: Mapping[str, Any]) -> None:
-    """Raise a validation error if a minimum is above its maximum. Values of rows are not known."""
+    """Raise a validation error if a minimum is above its maximum. Values of rows are not known, and
+    for some endpoints, a maximum of -1 is no limit."""
     for low, high in _PAIRS:
         bounds: tuple[Any, Any] = (sampling.get(low), sampling.get(high))
-        if all(map(_WHOLE.fits, bounds)) and bounds[0] > bounds[1]:
+        if all(map(_WHOLE.fits, bounds)) and bounds[0] > bounds[1] >= 0:
             raise invalid(f"sampling: {above_max(*bounds, low, high)}")
 
 

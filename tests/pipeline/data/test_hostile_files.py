@@ -71,7 +71,7 @@ CLAIMS: dict[str, tuple[str, str, Callable[[], bytes], str, dict[str, Any]]] = {
                      "68719476735 samples take more bytes than maxRowBytes", {}),
     "1 sample a second": ("audio", "a.wav", lambda: wav(1), "samples take more bytes",
                           {"sampleRate": 1_000_000}),
-    "2^31 samples a second": ("audio", "a.wav", lambda: wav(2**31 - 1), "are not the rate",
+    "2^31 samples a second": ("audio", "a.wav", lambda: wav(2**31 - 1), "not the rate",
                               {"sampleRate": 16_000}),
     "member": ("webdataset", "a.tgz", lambda: tar_of([("a.bin", bytes(2 * MIB))], "w:gz"),
                "read.options.maxRowBytes: the sample 'a' with 'bin' has more bytes",

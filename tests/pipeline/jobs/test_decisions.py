@@ -47,7 +47,7 @@ CASES = {
     ),
     "foreign": (
         FOREIGN,
-        ["no BatchInference has written", Action.START, "no BatchInference has written"],
+        ["no BatchInference", Action.START, "no BatchInference has written"],
     ),
     "other": (OTHER, ["of another job"] * 2 + [Action.START]),
     "other complete": (replace(OTHER, complete=True), ["of another job"] * 2 + [Action.REPLACE]),
@@ -295,7 +295,7 @@ RESTARTED = {
         OutputState(LAYOUT, has_appended_rows=True, appended_by="other"),
         "rows that other has appended",
     ),
-    "foreign": (FOREIGN, "no BatchInference has written"),
+    "foreign": (FOREIGN, "no BatchInference"),
     "other": (OTHER, "of another job"),
     "other complete": (replace(OTHER, complete=True), "of another job"),
     "of another spec": (SAME_NAME, Action.START),

@@ -47,7 +47,7 @@ CASES = {
     ),
     "foreign": (
         FOREIGN,
-        ["no BatchInference", Action.START, "no BatchInference has written"],
+        ["no BatchInference", Action.START, "no BatchInference"],
     ),
     "other": (OTHER, ["of another job"] * 2 + [Action.START]),
     "other complete": (replace(OTHER, complete=True), ["of another job"] * 2 + [Action.REPLACE]),

@@ -215,7 +215,7 @@ async def test_text_that_is_no_name_is_never_part_of_a_path(connect: Connect, na
         await api.release_cluster(NAMESPACE, RayJobView.of(hostile))
     assert {sent.path for sent in server.requests} == {f"{RAY_JOBS}/job-1"}
     assert RayJobView.of(ray_job_body(jobId=name)).job_id == ""
-    with pytest.raises(ValueError, match="is not a name"):
+    with pytest.raises(ValueError, match="not a name"):
         path_of("RayJob", NAMESPACE, name)
 
 

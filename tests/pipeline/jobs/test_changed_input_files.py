@@ -4,6 +4,7 @@ files."""
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from batchinference.pipeline.commit.committer import Committer
+from batchinference.pipeline.input import file_rows
 from batchinference.pipeline.input.file_rows import FileRows
 from batchinference.pipeline.output.output_rows import first_rows
 from batchinference.spec import parse
@@ -258,6 +260,19 @@ def test_file_that_changes_while_the_job_reads_fails_it(
         report = run_without_ray(job)
     assert report.state == JobState.FAILED
     messages.check(report.message)
+
+
+@pytest.mark.parametrize("format_", ["text", "binary"])
+def test_storage_error_when_a_version_is_checked_names_the_file(
+    tmp_path: Path, format_: str
+) -> None:
+    put(tmp_path, a=["a 1"])
+    job = nightly(tmp_path, {"format": format_, "onChange": "fail"}, steps=[])
+    error = OSError(errno.EIO, "Input/output error")
+    with patch.object(file_rows, "_check_unchanged", side_effect=error):
+        report = run_without_ray(job)
+    assert report.state == JobState.FAILED
+    assert f"{tmp_path}/in/a.txt" in (report.message or "")
 
 
 @pytest.mark.parametrize("rows", [["b 3", "b 2", "b 1"], ["b 4", "b 2"]], ids=["moved", "fewer"])

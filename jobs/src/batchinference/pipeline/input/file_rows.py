@@ -94,11 +94,20 @@ class FileRows:
                     yield from self._batches_of(wanted, file, row + skipped)
             row, last = row + size_of(chunk), chunk
         if self.fails_on_change:
-            _check_unchanged(self.root.at(file.path), file)
+            self._check_version(file)
         if file.stop is None:
             known = file.gaps[-1][0] if file.gaps else 0  # earlier reads reached the last gap
             check_end(self.root.at(file.path).uri, row, known, last)
             yield RowBatch(ends=((file.number, row),))
+
+    def _check_version(self, file: InputFile) -> None:
+        """Raise BadInput if a file has changed since it was listed, and JobFailure if the storage
+        does not answer: the rows are already read, so no row can fail instead."""
+        address = self.root.at(file.path)
+        try:
+            _check_unchanged(address, file)
+        except OSError as error:
+            raise JobFailure(f"{address.uri} cannot be read: {error}") from error
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
         """Yield the chunks of a file. If the file is damaged, a BadRow stands for its remaining

@@ -26,10 +26,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 47_826,
-    "jobs/src": 72_161,
+    "jobs/src/batchinference/pipeline": 47_836,
+    "jobs/src": 72_171,
     "operator/src": 8_863,
-    "tests": 115_983,
+    "tests": 115_999,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

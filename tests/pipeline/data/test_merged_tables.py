@@ -361,9 +361,10 @@ def test_null_for_which_the_database_would_generate_a_number_is_refused(
     assert target.rows() == [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 
 
-def test_zero_for_which_mysql_would_generate_a_number_is_refused() -> None:
+@pytest.mark.parametrize("numbers", [[0, 1], [False, True]])
+def test_zero_for_which_mysql_would_generate_a_number_is_refused(numbers: list[int]) -> None:
     existing = sa.Table("rows", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
-    rows = pa.table({"id": [0, 1]})
+    rows = pa.table({"id": numbers})
     sql_types.check_generated(rows, existing, "sqlite")
     with pytest.raises(BadOutput, match="a row has 0 there"):
         sql_types.check_generated(rows, existing, "mysql")

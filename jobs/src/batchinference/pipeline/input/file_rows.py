@@ -270,7 +270,7 @@ def _check_unchanged(address: Location, file: InputFile) -> None:
         return
     (size, modified), now = file.version, info.mtime_ns
     later = 0 if None in (modified, now) else abs(now - modified)
-    if info.size != size or later >= (1 if address.local else STORE_TIME_NS):
+    if info.size not in (None, size) or later >= (1 if address.local else STORE_TIME_NS):
         raise _changed(address, file.version, (info.size, now))
 
 

@@ -79,7 +79,8 @@ def check_generated(rows: pa.Table, existing: sa.Table, dialect: str) -> None:
     if column is None or column.name not in rows.column_names:
         return
     values = rows.column(column.name)
-    has_zero = dialect in ("mysql", "mariadb") and pc.any(pc.equal(values, 0)).as_py()
+    numbers = values.cast(pa.float64(), safe=False)  # also of booleans, which Arrow cannot compare
+    has_zero = dialect in ("mysql", "mariadb") and pc.any(pc.equal(numbers, 0)).as_py()
     if values.null_count or has_zero:
         raise BadOutput(
             f"write.columns: the table '{existing.fullname}' generates a number for a row without "

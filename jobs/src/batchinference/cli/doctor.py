@@ -142,7 +142,7 @@ def check_storage(job: BatchInference) -> Iterator[Finding]:
 
 
 def _access(field: str, path: str, storage: Storage) -> Finding:
-    """Return the finding for a location. If local, only creates and deletes a file there."""
+    """Return the finding for a location. Of a local one, only writing and deleting is tested."""
     import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
     from batchinference.pipeline.preflight import check_writable
     from batchinference.pipeline.storage.location import Location
@@ -157,8 +157,8 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
 
 
 def _check_access(location: Location) -> None:
-    """Write, list, read and delete a small file in a directory of an object store. Some stores keep
-    an object that marks the directory. Raises BadOutput, which names the operation that failed."""
+    """Write, list, read and delete a small file in a directory of an object store. Some stores
+    keep the marker of its directory. Raises BadOutput, which names the operation that failed."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
     file = location / name
     with _as_bad_output(f"'{location.uri}': no file can be written"):

@@ -30,7 +30,7 @@ _DEVICE_ERROR = re.compile(
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
     r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
-"""Matches library messages about a device. After one, later calls in the process may fail too."""
+"""Matches library messages about a device. Later calls in the same process may fail as well."""
 _BEGINS_WITH_DEVICE_ERROR = re.compile(
     rf"(?m)(?:^|[:\])] ) *(?:[\w.]+ )?(?:{_DEVICE_ERROR.pattern})"
 )
@@ -95,7 +95,7 @@ def is_network_error(error: BaseException) -> bool:
 def is_about_the_row(error: BaseException) -> bool:
     """Return whether the row may be the cause of an error.
 
-    The row is not the cause of a JobFailure, nor if storage, network, memory or a device failed:
+    It is not the cause of a JobFailure, or of an error of storage, network, memory or a device:
     after such an error, a retry of the same row may succeed."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
@@ -105,8 +105,8 @@ def is_about_the_row(error: BaseException) -> bool:
 
 
 def _device_errors(error: BaseException) -> list[BaseException]:
-    """Return the device errors, except a lack of memory, among the error, its causes, and any error
-    that was being handled when the error or a cause was raised."""
+    """Return the device errors in the chain of an error: itself, its causes, and the errors during
+    whose handling one of them was raised. A lack of memory does not count."""
     errors = [e for link in _chain(error) for e in (link, link.__context__) if e is not None]
     return [e for e in errors if _is_device_error(e) and not is_out_of_memory(e)]
 
@@ -227,7 +227,7 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:
     """Return the failure if an error reports a dead process or a lost node, else None. Its message
-    is short, because the error of Ray has a page with several possible causes."""
+    is short, because Ray lists possible causes on a whole page."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if kinds & _LOST_NODE_ERRORS:

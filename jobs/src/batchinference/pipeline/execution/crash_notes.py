@@ -50,7 +50,7 @@ def _process() -> str:
 
 
 def _prefix(run: str, owner: str = "") -> str:
-    """Return the prefix of the names of all notes of a pass (`Lease.run`) or of one owner in it."""
+    """Return the prefix of the names of the notes of a pass, or of one task or actor (`owner`)."""
     return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
 
 
@@ -83,13 +83,13 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
     except Exception:
         _remove(name)
         raise
-    _remove(name)  # SystemExit keeps the note, because it ends the process
+    _remove(name)  # not after SystemExit, which ends the process
 
 
 @dataclass(frozen=True)
 class ReadNotes:
     """Keeps a note, and sets AFTER_CRASH, while a process that replaces a dead one reads rows. The
-    note only adds a location to a message: the number of rows is unknown, so none are isolated."""
+    note only tells where it died: how many rows were being read is unknown, so none is isolated."""
 
     run: str
 
@@ -115,7 +115,7 @@ def _remove(name: str) -> None:
 
 def predecessor_deaths(run: str) -> list[Death]:
     """Return the deaths of the processes that this process replaces. The deaths are fetched once
-    per process. The result is empty if the head of Ray does not answer."""
+    per task or actor. The result is empty if the head of Ray does not answer."""
     with suppress(Exception):
         return _known_deaths(_prefix(run, owner_of_this_process()), _process())
     return []
@@ -141,7 +141,8 @@ def nodes_of_group() -> frozenset[str]:
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return the deaths in steps of a pass, and remove their notes. No process may be computing."""
+    """Return the deaths in steps of a pass, and remove their notes. Call it after all processes
+    have ended."""
     deaths = deaths_of(run)
     with suppress(Exception):
         for name, text in notes_below(_prefix(run)).items():

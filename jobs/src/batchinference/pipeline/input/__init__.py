@@ -25,7 +25,7 @@ ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
 ReadNote: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Returns a context manager in which rows are read. The argument is the id of the first row."""
 AFTER_CRASH: ContextVar[bool] = ContextVar("after_crash", default=False)
-"""Whether an earlier process died while it read the same rows, so native code may crash again."""
+"""Whether this process replaces a dead one, so that native code may crash again."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class JobInput(Protocol):
 
     def first_rows(self, count: int, ends: Mapping[int, int]) -> MissingRows:
         """Return the ranges of the first `count` rows. `ends` is as in `self.count`. A part that is
-        not in `ends` is assumed to have enough rows. If it has fewer, call again."""
+        not in `ends` is assumed to have enough rows. If it has fewer, call again with its end."""
 
     def serialized(self) -> bytes:
         """Return the input snapshot: a Parquet file whose column `path` identifies each part."""
 
     def path_inside(self, directory: Location) -> str | None:
-        """Return the path of an input file that is in this directory; None without such a file."""
+        """Return the path of an input file or dataset in this directory; None without one."""
 
     def has_ids_of(self, before: str) -> bool:
         """Return whether rows have the same ids as in the snapshot with the digest `before`."""

@@ -50,7 +50,7 @@ class RunHistory:
     _stored: bytes = field(default=b"", init=False)
 
     def begin(self, run: PreparedPass, report: Report) -> None:
-        """Record that the run begins to write to an output, which has the rows of `run.start`."""
+        """Record that the run begins to write to an output, and how many rows this had before."""
         lease = run.job_pass.lease
         if self._file is None:
             self._directory = run.job_pass.layout.history

@@ -78,8 +78,8 @@ class OpenAiApi:
         return {"model": model.name, field: content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
-        """Return the answer in a response. If the response has no valid answer, raises BadAnswer if
-        a retry may get one, else RequestFailed."""
+        """Return the answer in a response. Without a valid answer, raises BadAnswer if a retry may
+        give one, and otherwise RequestFailed."""
         results = response.get(self._path[0]) if isinstance(response, dict) else None
         if not isinstance(results, list) or not results:
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
@@ -115,8 +115,8 @@ class OpenAiApi:
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
-        """Return whether the endpoint may have cut the text: `tokens`, the number that it read, is
-        the limit or more. Raises RequestFailed if it is unknown, or if `tooLong` forbids a cut."""
+        """Return whether the endpoint may have cut the text, because the tokens that it read
+        reach the limit. Raises RequestFailed if `tokens` is None, or if `tooLong` forbids a cut."""
         limit = self._model.max_input_tokens
         if limit is None:
             return False
@@ -320,7 +320,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 def _excerpt(value: Any) -> str:
     text = _encodable(_exact_json(value))
-    return cut(without_credentials(text[:MAX_MASKED]), 200)  # cut last: a cut secret is not masked
+    return cut(without_credentials(text[:MAX_MASKED]), 200)  # masks need complete secrets
 
 
 def _encodable(text: str) -> str:

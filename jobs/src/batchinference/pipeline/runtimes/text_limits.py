@@ -154,7 +154,7 @@ class TextLimit:
         return long
 
     def warn_of_cuts(self, texts: Sequence[str], prefix: str = "", reserved: int = 0) -> None:
-        """Report a warning for each text that the library is going to cut. `prefix` precedes each
+        """Report a warning for each text that the tokenizer is going to cut. `prefix` precedes each
         text. `reserved` tokens are for another text. Raises TextTooLong like `find_too_long`."""
         if self.tokens is None:
             return
@@ -215,7 +215,7 @@ class TextLimit:
 def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
-    """Set the side on which a tokenizer cuts texts, and return their limit: `tokens` tokens.
+    """Set on which side a tokenizer cuts, if the job says so. Return the limit: `tokens` tokens.
     `policy` applies if the job does not set `tooLong`. Raises ModelLoad like `check_windows`."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):
@@ -235,8 +235,8 @@ _FIXED = "Shorten the model's prompt, system and messages, or give fewer message
 
 
 def room_for_answer(context: int) -> int:
-    """Return the number of tokens of a context that prompts leave for the answer, if prompts are
-    cut and the job does not set the maximum length of answers."""
+    """Return how many tokens of a context are left for the answer when prompts are cut. Used if
+    the job does not set the maximum length of answers."""
     return context // _ANSWER_DIVISOR
 
 
@@ -288,7 +288,7 @@ class PromptLimit:
 
 
 def _texts(row: Row) -> Iterator[tuple[TextPath, str]]:
-    """Yield the path and the text of each value, message and part of a message that is a text."""
+    """Yield each text of a row with its path: values, messages and parts of messages."""
     for name, value in row.items():
         if isinstance(value, str):
             yield (name,), value

@@ -1,4 +1,4 @@
-"""Recognizes the kind of a document, and opens it. A module is imported when it is needed."""
+"""Recognizes the kind of a document, and opens it with the module of this kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OLE_KINDS = {
     "Workbook": "a workbook of an old version of Excel (.xls). Export its sheets as CSV",
     "__properties_version1.0": "an e-mail of Outlook (.msg). Save it as .eml",
 }
-"""What a file in the OLE format of old Office programs is, and the fix, by a name in the file."""
+"""By a name in an OLE file (the format of old Office programs): what the file is, and the fix."""
 _UNKNOWN = "no PDF, DOCX, PPTX, HTML or EML file"
 _MODULES = {"pdf": "pdf", "docx": "office", "pptx": "office", "html": "markup", "eml": "mail"}
 

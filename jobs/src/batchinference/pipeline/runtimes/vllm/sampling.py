@@ -23,7 +23,7 @@ def parameters_of(model: VllmModel) -> Any:
 
 
 def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
-    """Return a row's own parameters. Raises ValueError if a value of its columns is invalid."""
+    """Return all parameters of a row. Raises ValueError if a value of its columns is invalid."""
     values = {name: row[column] for name, column in model.row_parameters.items()}
     given = {name: value for name, value in values.items() if value is not None}
     for name, value in given.items():
@@ -45,7 +45,7 @@ def _parameters(model: VllmModel, row_values: Mapping[str, Any]) -> Any:
         values["structured_outputs"] = StructuredOutputsParams(**constraint)
     # skip_clone: otherwise, the engine copies the parameters of each row deeply
     own = {"output_kind": RequestOutputKind.FINAL_ONLY, "skip_clone": True}
-    # vLLM's default is 16 tokens. Without a limit, a text may fill the context of the model
+    # None lets a text fill the context of the model. vLLM's default is a limit of 16 tokens
     return vllm.SamplingParams(**{"max_tokens": None, **values, **row_values, **own})
 
 
@@ -76,7 +76,7 @@ def check_parameters(model: VllmModel, llm: Any, parameters: Any) -> None:
 
 
 def _culprit(schema: AnswerSchema, accepts: Callable[[Any], bool]) -> str:
-    """Return the path in the step to the keyword for which an engine refuses a schema."""
+    """Return which keyword or part of a schema an engine refuses, as a path in the step."""
     document = schema.document
     named = {name: document[name] for name in _DEFINITIONS if name in document}
 

@@ -107,7 +107,7 @@ class FileRows:
         try:
             _check_unchanged(address, file)
         except OSError as error:
-            raise JobFailure(f"{address.uri} cannot be read: {error}") from error
+            raise _unreadable(address, error) from error
 
     def chunks(self, file: InputFile) -> Iterator[Chunk]:
         """Yield the chunks of a file. If the file is damaged, a BadRow stands for its remaining
@@ -127,8 +127,7 @@ class FileRows:
                 if is_storage_error(error):
                     failures += 1
                     if failures == ATTEMPTS or not is_transient(error):
-                        uri = self.root.at(file.path).uri
-                        raise JobFailure(f"{uri} cannot be read: {error}") from error
+                        raise _unreadable(self.root.at(file.path), error) from error
                     time.sleep(STORAGE.backoff(failures))
                     continue
                 if not (isinstance(error, OSError) or is_about_the_file(error)):
@@ -252,7 +251,7 @@ def _fetched(
         return content
     except (OSError, MemoryError) as error:
         if is_storage_error(error):
-            raise JobFailure(f"{address.uri} cannot be read: {error}") from error
+            raise _unreadable(address, error) from error
         return BadRow(error)
 
 
@@ -272,6 +271,10 @@ def _check_unchanged(address: Location, file: InputFile) -> None:
     later = 0 if None in (modified, now) else abs(now - modified)
     if info.size not in (None, size) or later >= (1 if address.local else STORE_TIME_NS):
         raise _changed(address, file.version, (info.size, now))
+
+
+def _unreadable(address: Location, error: Exception) -> JobFailure:
+    return JobFailure(f"{address.uri} cannot be read: {error}")
 
 
 def _changed(address: Location, listed: Version, now: Version) -> BadInput:

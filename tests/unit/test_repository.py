@@ -37,6 +37,8 @@ MESSAGES_IN_TESTS = 230
 `Messages` of plugins/messages.py compares messages with golden files."""
 PATCHED_CONSTANTS = 22
 """Maximum number of patches of constants in tests, of libraries too. Prefer an argument."""
+WORDS_OF_A_SENTENCE = 25
+"""Maximum number of words in a sentence of a docstring. An item of a list is a sentence."""
 MAY_BE_LONG = 5
 """CONTRIBUTING: a function has about 10 lines, rarely more than 35, never more than 60."""
 HEAVY = ("ray", "pyarrow", "torch", "transformers", "numpy", "pandas", "PIL")
@@ -239,6 +241,29 @@ def test_public_methods_have_a_docstring_or_inherit_one() -> None:
         if not owner.name.startswith("_") and not method.name.startswith("_")
         and is_silent(owner, method.name)
     ] == []  # fmt: skip
+
+
+def sentences_of(docstring: str) -> Iterator[str]:
+    """Yield the sentences and the items of lists of a docstring, without its examples."""
+    for paragraph in re.split(r"\n\s*\n|\n(?=- |\d\. )", docstring):
+        if "->" not in paragraph and ">>>" not in paragraph:
+            yield from re.split(r"(?<=[.!?:;])\s+", paragraph)
+
+
+def test_sentences_of_docstrings_are_short() -> None:
+    documented = (ast.Module, ast.ClassDef, *FUNCTION)
+    docstrings = [
+        (f"{name_of(path)}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or "")
+        for path in SOURCES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, documented)
+    ]
+    assert [
+        (line, sentence)
+        for line, docstring in docstrings
+        for sentence in sentences_of(docstring)
+        if len(sentence.split()) > WORDS_OF_A_SENTENCE
+    ] == []
 
 
 def test_few_constants_are_patched_by_tests() -> None:

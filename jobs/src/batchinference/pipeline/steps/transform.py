@@ -50,8 +50,8 @@ def without_bad_rows(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> pa.Table | TransformResult:
-    """Return a result in which more batch rows have failed: rows from which a row with an
-    unreadable value was made, and rows with a warning whose name is in `failing`."""
+    """Return a result in which more batch rows have failed. They are the parents of rows with an
+    unreadable value, and rows with a warning whose name is in `failing`."""
     table = result if isinstance(result, pa.Table) else result.table
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
@@ -67,13 +67,13 @@ def fail_rows(
     """Return a result without the rows made from the batch rows in `errors`, which have failed."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
-    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # drops types, too
+    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows: no types
     failed = {**errors, **result.failed}
     return replace(result, table=table, parents=result.parents[good], failed=failed)
 
 
 def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:
-    """Return the bytes of a copy of some rows without dictionary columns: copies share these."""
+    """Return the bytes of a copy of rows, without dictionary columns, which all copies share."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
     return sum(int(column.slice(first, rows).nbytes) for column in columns)
 
@@ -121,7 +121,7 @@ class Transform:
 
 
 def is_prepared(name: str) -> bool:
-    """Return whether this is the name of a prepared column."""
+    """Return whether a column is a prepared column. Such columns hold tokens (see tokenization)."""
     return name.startswith(PREPARED_PREFIX)
 
 

@@ -120,8 +120,8 @@ class SentenceTransformersRuntime:
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
         """Return a flat tokenizer for the texts, and the arguments that the library passes to the
-        model with the tokens. The tokenizer is None for windows and for models of images, and if
-        the library tokenizes sample texts differently."""
+        model with the tokens. The tokenizer is None for windows and for models of images. It is
+        also None if the library tokenizes sample texts differently."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
@@ -191,9 +191,9 @@ def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
 
 
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
-    """Return the limit of the texts of a model, and set it in the library; None if the model has no
-    tokenizer of the transformers library. Raises ModelLoad if the library would cut texts without
-    notice, or if `tooLong` cannot be applied."""
+    """Return the limit of the texts of a model, and set it in the library. Return None if the model
+    has no tokenizer of the transformers library. Raises ModelLoad if the library would cut texts
+    without notice, or if `tooLong` cannot be applied."""
     reader = loaded[0]
     if isinstance(reader, Router):
         raise ModelLoad(f"source: '{model.source}' has routes, whose limits are not checked")

@@ -58,8 +58,8 @@ class EncoderRuntime:
         return torch.nn.functional.normalize(vectors, dim=1)
 
     def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or labels like `label_column`. `prepared` may
-        have the tokens of texts."""
+        """Return embeddings (rows x width, float32), or labels as `label_column` does. `prepared`
+        may have the tokens of texts."""
         windows = None
         if isinstance(self._prepare, TextInput):
             inputs, windows = self._prepare.divide(inputs)
@@ -128,8 +128,8 @@ class EncoderRuntime:
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
     """Return one vector per row, in the type of `hidden`. The shape of `hidden` is rows x tokens x
-    width, or rows x channels x height x width for a convolutional network. A mean over tokens
-    excludes padding (mask 0)."""
+    width, or rows x channels x height x width for convolutional networks. A mean excludes padding
+    (mask 0)."""
     if hidden.ndim == 4:
         return hidden.mean(dim=(2, 3))
     if how == "cls":

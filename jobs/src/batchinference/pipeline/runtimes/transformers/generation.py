@@ -43,8 +43,9 @@ from batchinference.spec.problems import did_you_mean
 
 
 class GenerationRuntime:
-    """Generates a text for each row, or a list of texts if several are requested. `continues` is
-    whether it continues a last message of the assistant, or answers in a new turn."""
+    """Generates a text for each row, or a list of texts if several are requested. With `continues`,
+    the model continues a last message of the assistant. Without it, the model answers in a new
+    turn."""
 
     def __init__(self, model: TransformersModel, device: Device, *, continues: bool = True) -> None:
         loader = ModelLoader(model, device)
@@ -109,9 +110,9 @@ class GenerationRuntime:
                 )
             new = self._new_tokens(output, tensors.get("input_ids"))
             decoded = self._decode(new)
-            given = self._full_texts(output, batch) if self._full_text else decoded
+            shown = self._full_texts(output, batch) if self._full_text else decoded
             for at, (text, own, tokens) in enumerate(
-                zip(given, decoded, new.tolist(), strict=True)
+                zip(shown, decoded, new.tolist(), strict=True)
             ):
                 made = Text(text, *self._sampling.end_of(tokens, own))
                 texts[at * len(texts) // len(decoded)].append(made)
@@ -255,7 +256,7 @@ def default_max_new_tokens(network: Any) -> int:
 
 
 def _remove_padded_limits(config: Any, requested: dict[str, Any]) -> None:
-    """Remove from `config` the length limits that count padding, with which the text of a row would
+    """Remove from `config` the length limits that count padding. With them, the text of a row would
     depend on the longest row of its batch. Raises ModelLoad if the user sets one of them."""
     for name, instead in _WITH_PADDING.items():
         if name in requested:
@@ -296,9 +297,8 @@ def _seed(seed: int, key: str, number: int) -> int:
 class _RowNoise(LogitsProcessor):
     """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
 
-    By default, `generate` samples all rows from one random stream. The text of a row would depend
-    on the other rows of its batch, which change after a retry or with another number of replicas.
-    Here each row has its own stream."""
+    By default, `generate` samples all rows from one random stream. The text of a row would then
+    depend on the other rows of its batch, which may change. Here each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

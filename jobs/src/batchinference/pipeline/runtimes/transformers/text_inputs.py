@@ -1,6 +1,6 @@
 """Converts texts to tensors. With `maxTokensPerBatch`, similarly long texts are computed together.
-No result depends on the other texts of a batch, because padding is masked, or only texts of equal
-length are computed together."""
+A result does not depend on the other texts of its batch. Either padding is masked, or only texts of
+equal length are computed together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -95,8 +95,7 @@ def set_padding_side(tokenizer: Any, network: Any) -> None:
 class BatchTokenizer:
     """Tokenizes the texts of a batch, and pads those that are computed together. If the job does
     not set `tooLong`, `policy` applies to texts that are too long. If `unpadded`, only texts of the
-    same length are computed together. `options` are what a model or task requires. The options of
-    the job override these options."""
+    same length are computed together. The options of the job override those in `options`."""
 
     def __init__(
         self,

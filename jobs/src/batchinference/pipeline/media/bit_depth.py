@@ -1,8 +1,8 @@
 """Converts pixel values with more than 8 bits to 8 bits, or returns them as 16-bit numbers.
 
 Files rarely state which value is white: cameras, scanners and microscopes store 10, 12 or 14 bits
-in 16-bit numbers. If neither the file nor the job states white, it depends on the values of the
-image. Their bit depth is the smallest of 8, 10, 12, 14 and 16 bits, and white its maximum."""
+in 16-bit numbers. If neither the file nor the job states white, the bit depth is derived from the
+image. It is the smallest of 8, 10, 12, 14 and 16 that fits all values. White is its maximum."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class DeepImage:
 
     def _channels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Return the values of the colours, and the opacity (uint8; None if no pixel can be
-        transparent). Return only None if Pillow can only read 8 bits of each value."""
+        transparent). Return None instead if Pillow can only read 8 bits of each value."""
         values = stored_values(self._image, self._raw, self._again)
         if values is None:
             return None

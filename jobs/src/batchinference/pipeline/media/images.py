@@ -166,7 +166,7 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 
 def decode(content: bytes, options: ImageFields) -> np.ndarray:
     """Return the pixels of the first page of an image file, in the shape and type of `pixels_of`.
-    Raises ValueError for a page that is too large or of unknown black and white; other errors for
+    Raises ValueError if the page is too large or its white is unknown. Raises other errors for
     damage."""
     file = ImagePages(content, options)
     pixels = file.pixels(file.first, reduced=True)

@@ -78,7 +78,7 @@ def read_sound(
 ) -> tuple[np.ndarray, int, bool] | None:
     """Return the samples (channels x samples, float32), the sample rate in Hz, and whether these
     are certainly all samples. Return None if only FFmpeg may be able to read the file. Raises
-    LibsndfileError if libsndfile does not know the format, and ValueError if the recording is
+    LibsndfileError if libsndfile does not know the format. Raises ValueError if the recording is
     damaged or takes more than `max_bytes`."""
     content, wrong_size = _with_corrected_size(content)
     with SoundFile(io.BytesIO(content)) as recording:
@@ -99,7 +99,7 @@ def read_sound(
 
 
 def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -> bool:
-    """Return whether the file certainly has no more than this number of samples. In an MP3 file,
+    """Return whether the file certainly has no more than `samples` samples. In an MP3 file,
     libsndfile stops at the number of samples that the index states, or at its own estimate."""
     if recording.format != "MP3":
         return samples > 0

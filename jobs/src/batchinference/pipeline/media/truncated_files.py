@@ -174,7 +174,7 @@ def _stretched_webp(content: bytes, added: int) -> bytes:
 
 
 def _last_chunk(content: bytes, at: int) -> int:
-    """Return the offset of the last chunk that begins in a WebP file. A first chunk is at `at`."""
+    """Return the offset of the last chunk that begins in a WebP file. Start at the chunk `at`."""
     while True:
         size: int = struct.unpack_from("<I", content, at + 4)[0]
         after = at + 8 + size + size % 2

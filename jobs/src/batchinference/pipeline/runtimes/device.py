@@ -46,8 +46,8 @@ class Device:
 
     @property
     def used_name(self) -> str:
-        """The torch name of the device that code computes on: `cpu` if GPUs are simulated and
-        PyTorch finds none, else `name`. For code that does not call `torch_device`."""
+        """The torch name of the device that code computes on, if it does not call `torch_device`.
+        This is `cpu` if GPUs are simulated and PyTorch finds none, else `name`."""
         simulated = self.kind == "cuda" and os.environ.get(SIMULATED) and not _finds_gpu()
         return "cpu" if simulated else self.name
 

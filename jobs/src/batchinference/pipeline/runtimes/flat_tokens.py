@@ -87,7 +87,7 @@ class FlatTokens:
         return FlatTokens(features, _offsets_of(np.minimum(self.lengths, limit)))
 
     def with_rows(self, rows: np.ndarray, others: FlatTokens) -> FlatTokens:
-        """Return a copy in which the tokens of the texts `rows` are replaced by `others`."""
+        """Return a copy in which the tokens of `others` replace those of the texts `rows`."""
         begin = self.offsets[:-1].copy()
         begin[rows] = others.offsets[:-1] + len(self.features[IDS])
         lengths = self.lengths.copy()
@@ -102,9 +102,9 @@ class FlatTokens:
     def padded(
         self, rows: np.ndarray, width: int, fill: Mapping[str, int], *, left: bool
     ) -> dict[str, np.ndarray]:
-        """Return the features of the texts `rows`, and a mask, as arrays of rows x `width` (int64).
-        Padding follows a text, or precedes it if `left`. `fill` has the padding of features: 0 by
-        default."""
+        """Return the features of the texts `rows`, and a mask: arrays of rows x `width` (int64).
+        Padding follows a text, or precedes it if `left`. `fill` has the padding values that are not
+        0."""
         lengths = self.lengths[rows]
         columns = np.arange(width)
         begin = (width - lengths)[:, None]

@@ -78,8 +78,8 @@ class OpenAiApi:
         return {"model": model.name, field: content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
-        """Return the answer in a response. If there is no valid answer, raises BadAnswer if a retry
-        may give one, and else RequestFailed."""
+        """Return the answer in a response. For an invalid answer, raises BadAnswer if a retry may
+        give a valid one, and RequestFailed if not."""
         results = response.get(self._path[0]) if isinstance(response, dict) else None
         if not isinstance(results, list) or not results:
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
@@ -152,8 +152,8 @@ class JsonApi:
         return {name: _filled(part, values) for name, part in self._body.items()}
 
     def answer(self, response: Any) -> Any:
-        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails, or
-        for an array with more or fewer dimensions than the first one."""
+        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if there is no
+        such value, or if an array has more or fewer dimensions than the first one."""
         value = self._convert(_value_at(response, self._path))
         if isinstance(value, np.ndarray) and (value.size or value.ndim > self._dimensions > 0):
             self._dimensions = self._dimensions or value.ndim

@@ -11,7 +11,7 @@ from batchinference.pipeline.storage.retry import TransientError
 DOWN_AFTER = 10
 """Number of consecutive failed rows at which BadAnswer means that the endpoint is down."""
 CHANCE = 1e-6
-"""A row fails if the probability that all its rejections happen by chance is lower than this."""
+"""A row fails if all its rejections happen by chance with a lower probability than this."""
 Answer = TypeVar("Answer")
 _NO_LIMIT: Any = nullcontext()
 
@@ -95,10 +95,10 @@ class Retries:
         """The numbers of answered rows and of rate-limited requests."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Make a request when it is its turn, and return its result. Retries while the request
-        raises TransientError and attempts are left. Rate-limited requests count as attempts only
-        while the endpoint answers no row. Raises RequestFailed if only this row fails, EndpointDown
-        if the endpoint is down, and other errors of the request."""
+        """Make a request when it is its turn, and return its result. Retries after a TransientError
+        while attempts are left. Rate-limited requests count as attempts only while the endpoint
+        answers no row. Raises RequestFailed if only this row fails, EndpointDown if the endpoint is
+        down, and other errors of the request."""
         attempts, sent, rejections, rejected_attempts = 0, float("inf"), 0, 0
         before = self.answers, self._rejections
         while True:

@@ -102,8 +102,8 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
     """Return those inputs of a row that are not images and that no template uses."""
     texts = [model.system, model.prompt, *(message.content for message in model.messages)]
-    used = {name for text in texts for name in placeholders(text or "")}
-    return set(row) - used - {*model.images, REPAIR}
+    in_templates = {name for text in texts for name in placeholders(text or "")}
+    return set(row) - in_templates - {*model.images, REPAIR}
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
@@ -166,10 +166,10 @@ def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part
     the prompt template names is inserted there. Other images precede the text of the first message
     with the role `user`. Raises TypeError if the content is neither text nor a list of messages.
     Raises ValueError if the list is empty, or has no message for the images."""
-    placed = set(placeholders(model.prompt or ""))
-    unplaced = [part for name, part in images.items() if name not in placed]
+    in_prompt = set(placeholders(model.prompt or ""))
+    others = [part for name, part in images.items() if name not in in_prompt]
     turns = _row_messages(model, row, images)
-    turns = _with_images(turns, unplaced) if unplaced else turns
+    turns = _with_images(turns, others) if others else turns
     return [*opening_messages(model, row), *turns, *row.get(REPAIR, ())]
 
 
@@ -246,9 +246,9 @@ def without_empty_answer(messages: list[Message]) -> list[Message]:
 
 
 def template_options(messages: Sequence[Message]) -> dict[str, bool]:
-    """Return the options of a chat template for the end of the prompt. If the last message is from
-    the assistant, the model continues that message. If not, the model begins a new answer. Raises
-    ValueError if the last message is from the assistant and has no text."""
+    """Return the options of a chat template that decide how the prompt ends. The model continues a
+    last message of the assistant, and otherwise begins a new answer. Raises ValueError if the last
+    message is from the assistant and has no text."""
     continues = messages[-1]["role"] == "assistant"
     parts = content_parts(messages[-1].get("content"))
     if continues and not any("text" in part for part in parts):

@@ -82,8 +82,8 @@ class AnswerCheck:
 
     def _may_go_on(self, document: str, value: Any) -> bool:
         """Return whether a longer number with the beginning `document` is valid: 123 for 12."""
-        listed = re.findall(rf"{re.escape(document)}[\d.e+-]+", self.document)
-        for text in (*listed, *(document + end for end in _ENDS)):
+        numbers = re.findall(rf"{re.escape(document)}[\d.e+-]+", self.document)
+        for text in (*numbers, *(document + end for end in _ENDS)):
             with suppress(ValueError, ArithmeticError, RecursionError):  # for texts such as 01
                 if (longer := load_exact(text)) != value and self._validator.is_valid(longer):
                     return True

@@ -215,8 +215,8 @@ class TextLimit:
 def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
-    """Return the limit of a model's texts: `tokens` tokens. `policy` is the default of `tooLong`.
-    Set the tokenizer's `truncation_side` if `tooLong` says so. Raises ModelLoad like
+    """Return the limit of a model's texts: `tokens` tokens. `policy` applies if the job sets no
+    `tooLong`. Also set the side on which the tokenizer cuts. Raises ModelLoad like
     `check_windows`."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):

@@ -1,8 +1,8 @@
 """Hashes the code and the model files of a job, to detect changes.
 
-The spec contains only the names of modules and models. So each pass stores their hashes with the
-output. Models of the Hugging Face Hub are identified by the name and revision in the spec, and
-installed packages by their version."""
+The spec contains only the names of modules and models. So each pass also stores hashes of their
+files with the output. Models of the Hugging Face Hub are identified by the name and revision in the
+spec, and installed packages by their version."""
 
 import ast
 import hashlib

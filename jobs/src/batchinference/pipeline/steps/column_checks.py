@@ -82,7 +82,7 @@ def _module_of(step: Step) -> ast.Module | None:
 
 
 def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
-    """Return a second fix for a message whose fix is to convert a column; an empty text if there is
+    """Return a second fix for a message that says to convert a column; an empty text if there is
     none. `types` are the types of the input columns."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]

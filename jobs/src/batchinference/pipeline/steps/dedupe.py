@@ -128,8 +128,8 @@ class Dedupe(Transform):
         row. The results are kept for later batches."""
         if not rows:
             return {}, {}
-        read = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
-        part = batch.select(sorted(read))
+        names = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
+        part = batch.select(sorted(names))
         part = part if len(rows) == batch.num_rows else part.take(pa.array(rows))
         with collect_warnings() as warnings:
             result = as_result(self._transform(part))

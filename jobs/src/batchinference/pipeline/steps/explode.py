@@ -44,8 +44,8 @@ class ExplodeList(Transform):
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        done = rows if rows < batch.num_rows else None
-        return TransformResult(pa.table(columns), parents, rows=done)
+        covered = rows if rows < batch.num_rows else None
+        return TransformResult(pa.table(columns), parents, rows=covered)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index (int64) of each. Raises UnsuitableTypes."""

@@ -198,8 +198,8 @@ class ResultCache:
             keys, results = content[:at], content[at:]
             if self._name_of(keys, results) != name:
                 raise ValueError("it is damaged")
-            read = _results_of(keys, results, self._names)
-            return read if wanted is None else read.of_keys(wanted)
+            known = _results_of(keys, results, self._names)
+            return known if wanted is None else known.of_keys(wanted)
         except OSError:
             self._disable()
         except (ValueError, LookupError):

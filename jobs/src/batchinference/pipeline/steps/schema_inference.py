@@ -24,7 +24,7 @@ def columns_after_all(
 ) -> pa.Schema:
     """Return the columns after all steps, inferred from the columns of the input. An empty schema
     means unknown columns, and the type null means an unknown type. Columns after user code are
-    unknown. With `code_keeps_columns`, user code counts as code that changes no columns."""
+    unknown. With `code_keeps_columns`, steps with user code are skipped instead."""
     table = empty_table(columns)
     for step in steps:
         if step.facts.user_code and code_keeps_columns:
@@ -39,8 +39,8 @@ def result_without_rows(
     """Return the columns after a step, as a table without rows. `table` has the columns before the
     step. The result has no columns if they are unknown, and the type null for an unknown type.
 
-    If types do not depend on values, `transform` is called without rows, or by default a new step
-    that loads nothing. Otherwise, the types come from the spec."""
+    `transform` is called without rows if types do not depend on values. If `transform` is None, a
+    step that loads nothing is called. Otherwise, the types come from the spec."""
     (empty, _), facts = split_prepared(without_rows([table])), step.facts
     if transform is None and class_of(step).LOADS_NOTHING:
         transform = load_step(step, Device())

@@ -25,9 +25,9 @@ more, the step returns a partial result."""
 class TransformResult:
     """The result of a step for a batch.
 
-    `parents` holds, for each row of `table`, the index of the batch row that it was made from, in
-    ascending order (int64). `failed` maps the index of each failed batch row to its error. A batch
-    row that is neither in `parents` nor in `failed` is a filtered row.
+    A row of `table` was made from a batch row, its parent. `parents` has the index of each row's
+    parent, in ascending order (int64). `failed` maps the index of each failed batch row to its
+    error. A batch row that is neither in `parents` nor in `failed` is a filtered row.
 
     `rows` is None if the result covers the whole batch. A partial result covers only the first
     `rows` rows of the batch. The caller passes the other rows in another call."""
@@ -64,7 +64,7 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
+    """Return a result in which the batch rows in `errors` have failed, too, and have no rows."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
     table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows: no types

@@ -52,23 +52,24 @@ class InputColumn:
         if not len(rows):
             return self._column
         column = decoded(self._column)
-        changed = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        new = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
         nan_is_null = _is_plain(values) and not pa.types.is_floating(column.type)
         try:
-            made = pa.array(changed, column.type, from_pandas=nan_is_null)
+            array = pa.array(new, column.type, from_pandas=nan_is_null)
         except NO_VALUES:
             return None
         order = np.arange(len(column))
         order[rows] = len(column) + np.arange(len(rows))
-        both = pa.chunked_array([*column.chunks, *chunks_of(made)], column.type)
+        both = pa.chunked_array([*column.chunks, *chunks_of(array)], column.type)
         result = both.take(pa.array(order))
         return result if self._holds(result, values) else None
 
     def _holds(self, column: pa.ChunkedArray, values: Values) -> bool:
-        read = self._read(column)
-        if _is_plain(values) and _is_plain(read):
-            read = read.astype(values.dtype)  # integers are read as floats only if some are null
-        return bool(_equal(values, read).all())
+        result = self._read(column)
+        if _is_plain(values) and _is_plain(result):
+            # integers are read as floats only if some are null
+            result = result.astype(values.dtype)
+        return bool(_equal(values, result).all())
 
 
 def input_columns(
@@ -125,7 +126,7 @@ def copied(values: Any) -> Any:
         return _copied_array(values)
     if isinstance(values, list):
         return _copied_items(values)
-    if isinstance(values, pa.MonthDayNano):  # a tuple, of which Arrow would make a list
+    if isinstance(values, pa.MonthDayNano):  # a tuple that Arrow would turn into a list
         return values
     if isinstance(values, tuple):  # stays a tuple, because the keys of a map are in tuples
         return tuple(_copied_items(values))

@@ -80,7 +80,7 @@ class UserCode(Transform):
         for path in settings.constructor_refs.values():
             check_callable(step, path)
         module = check_callable(step, settings.callable)
-        if module is None or batch_size == 1:  # an array with one value may be used as this value
+        if module is None or batch_size == 1:  # an array of one row can be used as a value
             return
         if problem := signature_problem(settings, module):
             raise ModelLoad(f"step '{step}': {problem}")
@@ -104,7 +104,7 @@ class MapBatches(UserCode):
         return self._result(batch, inputs, returned)
 
     def _call_code(self, batch: Batch) -> Any:
-        """Call the code, and return its result. Errors for using an array as a value get a fix."""
+        """Call the code, and return its result. Add a fix to errors of arrays used as one value."""
         try:
             return self._function(batch, **self._arguments)
         except Exception as error:
@@ -342,7 +342,7 @@ def _with_nulls_of_pandas(values: Any) -> Any:
 def _series(series: pd.Series, decode: bool = False) -> Any:
     """Return the values of a column of a DataFrame, with None for missing values. With `decode`,
     they are not dictionary-encoded. Objects, texts, periods and intervals become a list. So arrays
-    in it become tensors, and periods do not change."""
+    become tensors later, and periods do not change."""
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)
@@ -350,8 +350,8 @@ def _series(series: pd.Series, decode: bool = False) -> Any:
         return pa.Array.from_pandas(series).dictionary_decode()  # objects would become int64
     if categories is not None and (decode or categories.inferred_type in _UNENCODED):
         series = series.astype(object if series.hasnans else categories.dtype)
-    listed = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype
-    if series.dtype != object and not isinstance(series.dtype, listed):
+    list_types = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype
+    if series.dtype != object and not isinstance(series.dtype, list_types):
         return pa.Array.from_pandas(series)
     values = series.to_numpy(dtype=object, copy=True)
     values[series.isna().to_numpy()] = None

@@ -44,8 +44,7 @@ from batchinference.spec.problems import did_you_mean
 
 class GenerationRuntime:
     """Generates a text for each row, or a list of texts if several are requested. With `continues`,
-    the model continues a last message of the assistant. Without it, the model answers in a new
-    turn."""
+    a last message of the assistant is continued. Without it, the answer is a new message."""
 
     def __init__(self, model: TransformersModel, device: Device, *, continues: bool = True) -> None:
         loader = ModelLoader(model, device)
@@ -110,12 +109,12 @@ class GenerationRuntime:
                 )
             new = self._new_tokens(output, tensors.get("input_ids"))
             decoded = self._decode(new)
-            shown = self._full_texts(output, batch) if self._full_text else decoded
+            result_texts = self._full_texts(output, batch) if self._full_text else decoded
             for at, (text, own, tokens) in enumerate(
-                zip(shown, decoded, new.tolist(), strict=True)
+                zip(result_texts, decoded, new.tolist(), strict=True)
             ):
-                made = Text(text, *self._sampling.end_of(tokens, own))
-                texts[at * len(texts) // len(decoded)].append(made)
+                result = Text(text, *self._sampling.end_of(tokens, own))
+                texts[at * len(texts) // len(decoded)].append(result)
         return texts
 
     def _decode(self, tokens: torch.Tensor) -> list[str]:
@@ -226,9 +225,9 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
     if not model.config.is_encoder_decoder:
         _remove_padded_limits(config, requested)
     config.num_return_sequences = None  # only the job says whether a row has several texts
-    wanted = {name: value for name, value in requested.items() if name != "seed"}
+    parameters = {name: value for name, value in requested.items() if name != "seed"}
     try:
-        unknown = config.update(**wanted)
+        unknown = config.update(**parameters)
     except ValueError as error:
         raise ModelLoad(f"sampling: {error}") from error
     if unknown:

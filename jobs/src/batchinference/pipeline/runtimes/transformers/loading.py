@@ -56,8 +56,8 @@ class ModelLoader:
         adapter = find_adapter_config_file(self.path, revision=revision)
         if adapter is None:
             return
-        missing = {"_raise_exceptions_for_missing_entries": False}
-        config = cached_file(self.path, "config.json", revision=revision, **missing)
+        options = {"_raise_exceptions_for_missing_entries": False}
+        config = cached_file(self.path, "config.json", revision=revision, **options)
         if config and is_peft_available():
             return
         base = json.loads(Path(adapter).read_text()).get("base_model_name_or_path")

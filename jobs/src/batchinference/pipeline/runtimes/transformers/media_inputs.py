@@ -152,13 +152,13 @@ def warn_of_cut_audio(
 
 def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
     """Return the number of samples to which an extractor cuts recordings; None if it cuts none."""
-    chosen = options.get("max_length")
+    max_length = options.get("max_length")
     for name in ("nb_max_samples", "n_samples"):
         if (samples := getattr(extractor, name, None)) is not None:
-            return int(chosen or samples)
+            return int(max_length or samples)
     counts_frames = hasattr(extractor, "num_mel_bins")
     own = getattr(extractor, "max_length", None) if counts_frames else None
-    length = chosen if options.get("truncation") else own
+    length = max_length if options.get("truncation") else own
     if not length:
         return None
     multiple = options.get("pad_to_multiple_of") or 1
@@ -217,8 +217,8 @@ def _decoded(content: bytes) -> Iterator[Any]:
 
 class ImageInput:
     """Converts images (height x width x channels). If `preparing_device` returns a GPU, the GPU
-    converts them, because it is much faster than the CPU. The CPU converts a batch if the GPU
-    fails, for example for a bad row, or if the images have more than `max_gpu_bytes`."""
+    converts them, because it is much faster than the CPU. The CPU converts a batch if its images
+    have more than `max_gpu_bytes`. It also does so if the GPU fails, for example for a bad row."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, max_gpu_bytes: int = MAX_GPU_BYTES
@@ -253,12 +253,12 @@ def preparing_device(
 ) -> torch.device | None:
     """Return the device that prepares images for a model, or None for the CPU. Removes the option
     `device`, which takes precedence over the device of the model."""
-    chosen = options.pop("device", None)
+    option = options.pop("device", None)
     resample = options.get("resample", getattr(processor, "resample", None))
     # the library replaces LANCZOS on GPUs with another method
     if getattr(processor, "backend", None) != "torchvision" or resample == Resampling.LANCZOS:
         return None
-    device = model if chosen is None else torch.device(chosen)
+    device = model if option is None else torch.device(option)
     return device if device.type == "cuda" else None
 
 

@@ -123,9 +123,8 @@ def timed_transcript(result: Any) -> Any:
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows, with their positions in the text. In an overlap of two
-    windows, the first window's entities count in the first half, and the next window's in the
-    second half."""
+    """Return the entities of all windows, with their positions in the text. The first half of an
+    overlap has entities of the first window, and the second half has entities of the next one."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
@@ -160,15 +159,15 @@ _HYPOTHESIS = "This example is {}."
 
 class PipelineTexts:
     """Applies the policy for texts that are too long, because pipelines cut them without notice.
-    Changes `options`, so that the pipeline for fill-mask cuts texts instead of failing."""
+    Changes `options`: the pipeline for fill-mask then cuts texts instead of failing."""
 
     def __init__(self, model: TransformersModel, tokenizer: Any, options: dict[str, Any]) -> None:
-        chosen = None
+        max_length = None
         if model.task == "fill-mask":
             arguments = options.get("tokenizer_kwargs", {})
             options["tokenizer_kwargs"] = {"truncation": True, **arguments}
-            chosen = arguments.get("max_length")
-        self._limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer))
+            max_length = arguments.get("max_length")
+        self._limit = set_text_limit(tokenizer, model, max_length or max_tokens(tokenizer))
         special, pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
         self._others = 0
         if model.task == "zero-shot-classification":

@@ -68,8 +68,8 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 def order_of_images(model: TransformersModel) -> list[str]:
     """Return the names of images in their order in the prompt. A name may occur twice."""
-    placed = [name for name in placeholders(model.prompt or "") if name in model.images]
-    return [*(name for name in model.images if name not in placed), *placed]
+    in_prompt = [name for name in placeholders(model.prompt or "") if name in model.images]
+    return [*(name for name in model.images if name not in in_prompt), *in_prompt]
 
 
 def split_content(messages: list[Message]) -> list[Message]:
@@ -104,7 +104,7 @@ def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
 
 
 class TextPrompts:
-    """Converts prompts without images to tensors. `continues`: see ChatTemplate."""
+    """Converts prompts without images to tensors. ChatTemplate explains `continues`."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, network: Any, *, continues: bool
@@ -123,9 +123,8 @@ class TextPrompts:
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """Limit prompts if the job sets `tooLong`. The limit is `options.max_length` or, if that is
-        not set, leaves room for `new_tokens` generated tokens. Raises ModelLoad if no room is
-        left."""
+        """Limit prompts if the job sets `tooLong`. The limit is `options.max_length`, or else
+        leaves room for `new_tokens` generated tokens. Raises ModelLoad if no room is left."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:
@@ -172,8 +171,7 @@ class TextPrompts:
 
 
 class ImagePrompts:
-    """Converts prompts of images, or of text and images, to tensors. `continues`: see
-    ChatTemplate."""
+    """Converts prompts with images to tensors. ChatTemplate explains `continues`."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, network: Any, *, continues: bool
@@ -285,8 +283,8 @@ def check_positions(tensors: Any, config: Any, sampling: Any) -> None:
     positions instead of looking them up may exceed the limit."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
-    computed = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))
-    if config.is_encoder_decoder or computed or not positions or "attention_mask" not in tensors:
+    has_rope = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))
+    if config.is_encoder_decoder or has_rope or not positions or "attention_mask" not in tensors:
         return
     longest = int(tensors["attention_mask"].sum(dim=1).max())
     new = sampling.max_new_tokens or 0

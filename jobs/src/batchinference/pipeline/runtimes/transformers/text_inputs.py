@@ -115,10 +115,10 @@ class BatchTokenizer:
             raise ModelLoad("options.truncation: not an option. Use the model's field tooLong")
         padding = self._options.pop("padding", True)
         self._pad_to_max = padding == "max_length" and not unpadded
-        chosen = self._options.pop("max_length", None)
-        if chosen is not None:
-            check_length(chosen, network, model.source)
-        self.limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer), policy)
+        max_length = self._options.pop("max_length", None)
+        if max_length is not None:
+            check_length(max_length, network, model.source)
+        self.limit = set_text_limit(tokenizer, model, max_length or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._unpadded = unpadded
         self._token_budget = model.max_tokens_per_batch

@@ -259,8 +259,8 @@ class Engine:
         )
 
     def adapter(self, name: Any) -> Any:
-        """Return vLLM's request for an adapter; None, for the base model, if `name` is None. Raises
-        errors of `request_for`, and NoAdapter if `name` is None in a build for CPUs."""
+        """Return vLLM's request for an adapter. If `name` is None, return None, for the base model.
+        Raises errors of `request_for`, and NoAdapter if `name` is None in a build for CPUs."""
         if name is not None:
             return self._adapters.request_for(name)
         if _is_built_for_cpus():

@@ -77,7 +77,7 @@ def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
 
 @lru_cache(maxsize=8)
 def _limit(document: str) -> PromptLimit:
-    """Return the limit of the model in `document` (JSON). Cached: it loads the tokenizer."""
+    """Return the limit of the model in `document` (JSON). Cached, as it loads the tokenizer."""
     from transformers import AutoConfig
 
     model = VllmModel.model_validate_json(document)

@@ -231,8 +231,7 @@ def _call_problem(
 def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
-    """Return the problem with the first name that the code always reads, but its module cannot
-    define. Return None if there is no such name."""
+    """Return the problem of the first undefined name in code that always runs; None if none."""
     known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     known |= {"__class__", "__module__", "__qualname__"}
     for node in ast.walk(module):
@@ -314,7 +313,7 @@ def _may_change_definitions(node: ast.AST) -> bool:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node may set a name, or set or delete an attribute of what has this name."""
+    """Return whether a node may set a name, or change an attribute of the object with the name."""
     match node:
         case ast.Attribute(value=ast.Name(id=changed), ctx=ast.Store() | ast.Del()):
             return changed == name

@@ -45,9 +45,9 @@ def check_callable(step: str, path: str) -> ast.Module | None:
 def _check_imports(
     step: str, file: Path, tree: ast.Module, begun: set[tuple[Path, bool]], *, certain: bool
 ) -> None:
-    """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
-    that is not valid. `begun` has `file` and `certain` of each check that has begun. `certain` is
-    False if another module of the user may have changed the Python path before these imports."""
+    """Raise ModelLoad if a module imports a missing package, or an invalid module of the user.
+    `begun` has `file` and `certain` of each check that has begun. `certain` is False if another
+    module of the user may have changed the Python path before these imports."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _top_level_imports(tree):

@@ -75,8 +75,8 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
 
 
 def _use_of(function: Function, method: str, batch: str) -> BatchUse:
-    read = (ast.unparse(each) for each in own_nodes(function) if isinstance(each, ast.Subscript))
-    columns = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
+    parts = (ast.unparse(each) for each in own_nodes(function) if isinstance(each, ast.Subscript))
+    columns = (each for each in parts if each.startswith(f"{batch}['") and each.endswith("']"))
     some_column = next(columns, f"next(iter({batch}.values()))")
     keys, once = _keys_set(function, batch), _set_once(function)
     return BatchUse(batch, method, keys, once, some_column)

@@ -52,8 +52,8 @@ def truncation_error(source: BinaryIO, size: int) -> EOFError | None:
 
 def stated_size(source: BinaryIO, size: int) -> int | None:
     """Return the number of bytes that the container of a file states; None if it states no size.
-    For Ogg, CAF and ISO files, this is the end of the last page, chunk or box that begins in the
-    file. `size` is the actual size."""
+    For Ogg, CAF and ISO files, the number is the end of the last page, chunk or box that begins in
+    the file. `size` is the actual size."""
     head = _read_at(source, 0, _HEAD_BYTES)
     if head.startswith(b"RIFF"):
         stated = int.from_bytes(head[4:8], "little")

@@ -32,7 +32,7 @@ _UPRIGHT = FrameTurn()
 
 
 class FrameConverter:
-    """Converts frames to pixels. Use one instance per video: each instance prepares scaling."""
+    """Converts frames to pixels. Use one instance per video: it reuses the prepared scaling."""
 
     def __init__(self, options: FrameFields) -> None:
         self._options = options

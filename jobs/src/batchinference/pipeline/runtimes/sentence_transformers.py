@@ -39,7 +39,7 @@ from batchinference.spec.warnings import WarningName
 _SAMPLE_WORDS = 1000
 """Number of words of a long sample text, if the model has no limit."""
 _MAX_WORDS = 1_000_000
-"""The library's default limit for models of words. Texts do not reach this limit."""
+"""The library's default limit for models that divide texts into words. No text is so long."""
 
 
 class SentenceTransformersRuntime:
@@ -119,7 +119,7 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return a flat tokenizer for the texts, and the arguments that the library passes to the
+        """Return a FlatTokenizer for the texts, and the arguments that the library passes to the
         model with the tokens. The tokenizer is None for windows and for models of images. It is
         also None if the library tokenizes sample texts differently."""
         limit, prompt = self._limit, self._prompt

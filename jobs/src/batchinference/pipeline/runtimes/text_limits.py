@@ -216,7 +216,7 @@ def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
     """Return the limit of a model's texts: `tokens` tokens. `policy` applies if the job sets no
-    `tooLong`. Also set the side on which the tokenizer cuts. Raises ModelLoad like
+    `tooLong`. If `tooLong` names a side, the tokenizer cuts on it. Raises ModelLoad like
     `check_windows`."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):

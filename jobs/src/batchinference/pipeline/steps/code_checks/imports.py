@@ -99,8 +99,9 @@ def _may_change_imports(node: ast.AST) -> bool:
 def _checked_module(
     step: str, file: Path, begun: set[tuple[Path, bool]], *, alone: bool, certain: bool
 ) -> ast.Module:
-    """Return the syntax tree of a module of the user. Check the module if the check is not in
-    `begun`. `alone` says that the module is in no package. Raises ModelLoad if the check fails."""
+    """Return the syntax tree of a module of the user. First check the module and its imports, if
+    `begun` does not have this check. `alone` says that the module is in no package. Raises
+    ModelLoad."""
     tree = _parsed(step, file)
     if (file, certain) not in begun:
         begun.add((file, certain))

@@ -54,8 +54,8 @@ def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
 
 
 def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
-    """Return the numbers of tokens that a response of the OpenAI API states. They are those of the
-    prompt, of its cached part, and of the generated texts. Implausible numbers are None."""
+    """Return the numbers of tokens that a response of the OpenAI API states: prompt, cached part of
+    the prompt, and generated texts. Missing or implausible numbers are None."""
     usage = response.get("usage")
     paths = ("prompt_tokens",), ("prompt_tokens_details", "cached_tokens"), ("completion_tokens",)
     prompt, cached, made = (_token_count(usage, *path) for path in paths)

@@ -1,8 +1,8 @@
 """Decodes and resamples audio, and opens untrusted audio and video files with FFmpeg.
 
 libsndfile decodes the audio formats that it knows, and FFmpeg decodes all others. FFmpeg detects
-formats by content, not by file name. It would open sockets or other files for formats that only
-refer to streams, so `open_media` allows only formats that contain their samples or frames. A test
+formats by content, not by file name. For formats that only refer to streams, FFmpeg opens sockets
+or other files. So `open_media` allows only formats that contain their samples or frames. A test
 fails if other code calls `av.open`."""
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _read_track(content: bytes, options: SoundFields, max_bytes: int) -> tuple[n
 def _missing_samples(
     container: InputContainer, track: AudioStream, samples: int
 ) -> Exception | None:
-    """Return an error if there are fewer samples than a format of _STATING_FORMATS states."""
+    """Return an error if a file of _STATING_FORMATS states more samples than were decoded."""
     if container.format.name in _STATING_FORMATS and track.duration and track.time_base:
         stated = round(track.duration * track.time_base * track.rate)
         if samples < stated:

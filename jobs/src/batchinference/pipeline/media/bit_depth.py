@@ -1,8 +1,8 @@
 """Converts pixel values with more than 8 bits to 8 bits, or returns them as 16-bit numbers.
 
 Files rarely state which value is white: cameras, scanners and microscopes store 10, 12 or 14 bits
-in 16-bit numbers. If neither the file nor the job states the value, the bit depth is the smallest
-of 8, 10, 12, 14 and 16 bits that fits all values of the image. White is this depth's maximum."""
+in 16-bit numbers. If neither the file nor the job states white, the bit depth is derived from the
+image. It is the smallest of 8, 10, 12, 14 and 16 that fits all values. White is its maximum."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class RawMode(NamedTuple):
 
 
 def _stated_bits(image: ImageFile, content: bytes) -> int:
-    """Return the bits per channel that a HEIC, AVIF or JPEG 2000 file states, although Pillow may
-    decode only 8 of them. Return 8 for other files."""
+    """Return the bits per channel that a HEIC, AVIF or JPEG 2000 file states; 8 for other files.
+    Pillow may decode only 8 of them."""
     if image.format == "AVIF":
         at = content.find(_AVIF_HEAD) + _AVIF_FLAGS
         return 10 if content[at] & _AVIF_DEEP else 8  # the flag stands for 10 or 12 bits
@@ -114,8 +114,8 @@ def with_16_bit_planes(image: ImageFile) -> ImageFile:
 def stored_values(
     image: Image.Image, raw: RawMode, again: Callable[[], ImageFile]
 ) -> np.ndarray | None:
-    """Return the values of a decoded image in the type of its file (height x width, or height x
-    width x 3 or 4 channels), or None if Pillow can only read 8 bits of each value. `again` opens
+    """Return the values of a decoded image in the type of its file; None if Pillow reads only 8
+    bits of a value. The shape is height x width, or height x width x 3 or 4 channels. `again` opens
     the image again without decoding it. Raises ValueError if the values cannot be read."""
     if image.mode not in ("RGB", "RGBA"):
         return _other_values(np.asarray(image), raw)
@@ -160,7 +160,7 @@ def _in_other_order(args: Any) -> Any:
 
 def _gray_and_opacity(image: ImageFile) -> np.ndarray:
     """Return the values of a PNG image of gray and opacity with 16 bits each, as 4 channels."""
-    # 8-bit RGBA has as many bytes per pixel: its channels are the high and low bytes of both values
+    # decoded as 8-bit RGBA, the channels are the high and low bytes of gray, and of opacity
     image.tile = [tile._replace(args="RGBA") for tile in image.tile]
     pairs = np.asarray(image).astype(np.uint16)
     gray, opacity = ((pairs[:, :, at] << 8) | pairs[:, :, at + 1] for at in (0, 2))
@@ -228,7 +228,7 @@ class DeepImage:
 
     def _are_high_bytes_enough(self) -> bool:
         """Return whether the high bytes, which Pillow has decoded, are already the 8-bit result.
-        They are if the bit depth is 16, because a value needs more than 14 bits."""
+        They are if a value needs more than 14 bits, because the bit depth is then 16."""
         if self._image.mode not in ("RGB", "RGBA") or self._options.range is not None:
             return False
         if self._transparent is not None or self._raw.white is not None:
@@ -237,7 +237,7 @@ class DeepImage:
 
     def _channels(self) -> tuple[np.ndarray, np.ndarray | None] | None:
         """Return the values of the colours, and the opacity (uint8; None if no pixel can be
-        transparent). Return only None if no more than 8 bits of the values can be read."""
+        transparent). Return None instead if Pillow can only read 8 bits of each value."""
         values = stored_values(self._image, self._raw, self._again)
         if values is None:
             return None
@@ -274,8 +274,8 @@ class DeepImage:
 
 
 def _scaled(values: np.ndarray, ends: Sequence[float], white: int) -> np.ndarray:
-    """Return values, scaled so that the first of `ends` becomes 0, and the second becomes `white`.
-    Values outside of `ends` are clipped, and NaN becomes 0."""
+    """Return values, after scaling the first of `ends` to 0, and the second to `white`. Values
+    outside of `ends` are clipped, and NaN becomes 0."""
     first, last = ends
     if not ((values >= first) & (values <= last)).all():
         warn(WarningName.OUT_OF_RANGE)

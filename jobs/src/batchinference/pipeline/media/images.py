@@ -46,9 +46,9 @@ _NETPBM = re.compile(rb"P(?:4|([56]))%b(\d{1,9})%b(\d{1,9})(?(1)%b(\d{1,9}))\s" 
 
 
 def pages_of(image: Image.Image) -> list[int]:
-    """Return the numbers of the pages of an image file that is not decoded yet, including pages
-    that cannot be decoded. Previews and masks are not pages. Raises ValueError for a raw file of a
-    camera, of which only a preview can be read."""
+    """Return the numbers of the pages of an image file that is not decoded yet. Pages that cannot
+    be decoded are included, but previews and masks are not. Raises ValueError for a raw file of a
+    camera, because only its preview can be read."""
     if image.format == "TIFF":
         pages = _tiff_pages(image)
         if not pages and Base.SubIFDs in getattr(image, "tag_v2", ()):
@@ -122,8 +122,8 @@ _DAMAGE = (
 """The errors of Pillow's decoders for files that are damaged."""
 _REDUCING_DECODERS = ("JPEG", "MPO")
 _MIN_BYTES = 128
-"""If a damaged file has more bytes of pixel data, black pixels count as decoded. With fewer bytes,
-black may be the content of an array that the decoder has not written to."""
+"""Black pixels of a damaged file count as decoded if the file has more bytes of pixel data. In a
+shorter file, pixels may be black because the decoder has not written them."""
 
 # an image above the limit raises an error, so Pillow's warning is redundant
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
@@ -133,7 +133,7 @@ def open_image(
     content: bytes, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] = FORMATS
 ) -> ImageFile.ImageFile:
     """Return an image that is not decoded yet. Raises ValueError if it has more than `max_pixels`
-    pixels or needs a missing library, and OSError if the content is not an image."""
+    pixels or needs a missing library. Raises OSError if the content is not an image."""
     if Image.MAX_IMAGE_PIXELS is not None and max_pixels > Image.MAX_IMAGE_PIXELS:
         Image.MAX_IMAGE_PIXELS = max_pixels  # Pillow has its own limit per process
     try:
@@ -165,9 +165,9 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
 
 
 def decode(content: bytes, options: ImageFields) -> np.ndarray:
-    """Return the pixels of the first page of an image file: height x width x channels (uint8), but
-    height x width in the modes L (uint8) and I;16 (uint16). Raises ValueError if the page has too
-    many pixels or black and white are unknown, and other errors if it cannot be decoded."""
+    """Return the pixels of the first page of an image file, in the shape and type of `pixels_of`.
+    Raises ValueError if the page is too large or its white is unknown. Raises other errors for
+    damage."""
     file = ImagePages(content, options)
     pixels = file.pixels(file.first, reduced=True)
     if len(file.numbers) > 1:
@@ -255,15 +255,15 @@ class ImagePages:
 
 
 def to_arrow(pictures: list[np.ndarray], size: list[int] | None) -> pa.Array:
-    """Return images as a column of tensors, which have a fixed shape if `size` is given."""
+    """Return images as a column of tensors. They have a fixed shape if `size` is not None."""
     if size is not None:
         return ray_data_compat().ArrowTensorArray.from_numpy(np.stack(pictures))
     return ray_data_compat().ArrowVariableShapedTensorArray.from_numpy(pictures)
 
 
 def is_pixels(value: Any) -> bool:
-    """Return whether a value is an array that can be encoded as an image: uint8 of the shape height
-    x width, or height x width x 1, 3 or 4 channels."""
+    """Return whether a value can be encoded as an image. An image is a uint8 array: height x width,
+    or height x width x 1, 3 or 4 channels."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not value.size:
         return False
     return value.ndim == 2 or (value.ndim == 3 and value.shape[2] in CHANNELS)
@@ -342,8 +342,8 @@ def page_frames(content: bytes, options: ImageFields) -> Iterator[Frame | Except
 
 
 def without_damaged_end(frames: Iterator[Frame | Exception]) -> Iterator[Frame | Exception]:
-    """Yield frames without the damage errors that follow the last good frame. If there are such
-    errors, this frame gets the warning Truncated. If no frame is good, yield all errors."""
+    """Yield frames, but no errors about damage after the last good frame. If there are such errors,
+    this frame gets the warning Truncated. Yield all errors if no frame is good."""
     pending: list[Frame | Exception] = []
     for frame in frames:
         # a ValueError is about a limit or an option, and other errors are about damage

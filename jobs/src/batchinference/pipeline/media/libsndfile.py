@@ -50,8 +50,8 @@ SAMPLE_BYTES = 4
 
 
 def check_size(samples: int, rate: int, options: SoundFields, max_bytes: int) -> None:
-    """Raise ValueError if `samples` values, counted over all channels, take more than `max_bytes`
-    as float32 after resampling, or if the rate is invalid."""
+    """Raise ValueError if the rate is invalid, or if a recording takes more than `max_bytes` as
+    float32 after resampling. `samples` is the number of samples of all channels together."""
     if not 1 <= rate <= MAX_RATE:
         raise ValueError(f"{rate} samples a second are not the rate of a recording")
     ratio = max(1.0, (options.sample_rate or rate) / rate)
@@ -78,7 +78,7 @@ def read_sound(
 ) -> tuple[np.ndarray, int, bool] | None:
     """Return the samples (channels x samples, float32), the sample rate in Hz, and whether these
     are certainly all samples. Return None if only FFmpeg may be able to read the file. Raises
-    LibsndfileError if libsndfile does not know the format, and ValueError if the recording is
+    LibsndfileError if libsndfile does not know the format. Raises ValueError if the recording is
     damaged or takes more than `max_bytes`."""
     content, wrong_size = _with_corrected_size(content)
     with SoundFile(io.BytesIO(content)) as recording:
@@ -99,7 +99,7 @@ def read_sound(
 
 
 def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -> bool:
-    """Return whether the file certainly has no more than this number of samples. In an MP3 file,
+    """Return whether the file certainly has no more than `samples` samples. In an MP3 file,
     libsndfile stops at the number of samples that the index states, or at its own estimate."""
     if recording.format != "MP3":
         return samples > 0
@@ -110,8 +110,8 @@ def _is_certainly_complete(samples: int, recording: SoundFile, content: bytes) -
 
 def _with_corrected_size(content: bytes) -> tuple[bytes, str]:
     """Return the content of a file, and a text about damage or "". If a WAV file has more samples
-    than it states, the size STREAMED (unknown) replaces the stated one, so that all samples are
-    read. Raises ValueError if the file consists of several recordings."""
+    than it states, the size STREAMED (unknown) replaces the stated size. Then all samples are read.
+    Raises ValueError if the file consists of several recordings."""
     at = _RIFF_HEADER
     while content.startswith(b"RIFF") and at + _CHUNK_HEADER <= len(content):
         head = content[at : at + _CHUNK_HEADER]
@@ -185,8 +185,8 @@ def is_chained_mp3(content: bytes) -> bool:
 
 
 def _after_index(content: bytes) -> bytes:
-    """Return the rest of an MP3 file after as many bytes as its index states, without the tags at
-    the end of the file; empty if the index states no number of bytes."""
+    """Return the bytes of an MP3 file after those that its index counts. The tags at the end of the
+    file are left out. Return no bytes if the index does not count bytes."""
     index, begin = _index_of(content)
     at = max(index.find(b"Xing"), index.find(b"Info"))
     flags = int.from_bytes(index[at + 4 : at + 8])
@@ -203,7 +203,7 @@ def _after_index(content: bytes) -> bytes:
 
 def _index_of(content: bytes) -> tuple[bytes, int]:
     """Return the beginning of an MP3 file after any ID3 tag, and the offset of this beginning. If
-    it contains no index (a `Xing` or `Info` frame), return empty bytes and the offset."""
+    there is no index (a `Xing` or `Info` frame), return empty bytes and the offset."""
     begin = 0
     if content.startswith(b"ID3"):
         sizes = content[6:_TAG_HEADER]

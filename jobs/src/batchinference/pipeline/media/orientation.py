@@ -31,15 +31,15 @@ TURNED_BY_DECODER = ("TIFF", "HEIF")
 
 
 class Orientation(NamedTuple):
-    """The operations that turn an image upright. `done` is whether the decoder has applied them."""
+    """The operations that turn an image upright. `done`: the decoder has already applied them."""
 
     turns: tuple[Transpose, ...] = ()
     done: bool = False
 
 
 def orientation_of(image: Any) -> Orientation:
-    """Return the operations that turn an image upright; none if its orientation is invalid.
-    Decoders of TURNED_BY_DECODER remove the orientation, so call this before they run."""
+    """Return the operations that turn an image upright; none if its orientation is invalid. Call
+    this before decoding, because the decoders of TURNED_BY_DECODER remove the orientation."""
     if image.format == "HEIF":
         file = getattr(image, "_heif_file", None)
         stored = getattr(file[image.tell()], "_c_image", None) if file else None
@@ -78,8 +78,8 @@ def _turned(picture: Image.Image, turns: tuple[Transpose, ...]) -> Image.Image:
 
 
 class FrameTurn(NamedTuple):
-    """The operations that turn a frame of a video upright: rows and columns are swapped if
-    `transposed`, and after that the order of rows and the order of columns may be reversed."""
+    """The operations that turn a frame of a video upright. First, rows and columns are swapped if
+    `transposed`. Then the order of rows and the order of columns may be reversed."""
 
     transposed: bool = False
     reversed_rows: bool = False

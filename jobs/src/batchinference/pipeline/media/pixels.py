@@ -37,8 +37,8 @@ class Page(NamedTuple):
 
 
 def pixels_of(page: Page, options: ImageFields) -> np.ndarray:
-    """Return the pixels of a page: height x width x channels (uint8), but height x width in the
-    modes L (uint8) and I;16 (uint16). Raises ValueError if black and white are unknown."""
+    """Return the pixels of a page: height x width x channels (uint8). In the modes L (uint8) and
+    I;16 (uint16), the shape is height x width. Raises ValueError if black and white are unknown."""
     if options.mode == "I;16":
         picture = Image.fromarray(_in_16_bits(page, options))
         picture = oriented(picture, page.orientation, options.orientation)
@@ -68,7 +68,7 @@ def _in_16_bits(page: Page, options: ImageFields) -> np.ndarray:
 
 
 def in_mode(picture: Image.Image, mode: str, background: str) -> Image.Image:
-    """Return a picture in a mode of Pillow, drawn over the background unless the mode is RGBA."""
+    """Return a picture in a mode of Pillow. Draw it over the background if the mode is not RGBA."""
     if picture.mode == "LAB":
         picture = _from_lab(picture)
     if picture.mode == "La":

@@ -1,8 +1,8 @@
 """Recognizes truncated files, and adds an end to truncated images so that decoders can read them.
 
-A file is truncated if it is shorter than its container states. These containers state their size:
-RIFF (WebP, AVI), Matroska (WebM), ASF (WMA, WMV), CAF, the pages of Ogg, and the boxes of ISO files
-(MP4, AVIF, HEIC, JPEG 2000)."""
+A file is truncated if it is shorter than its container states. RIFF (WebP, AVI), Matroska (WebM)
+and ASF (WMA, WMV) state the size of the file. CAF, Ogg and ISO files (MP4, AVIF, HEIC, JPEG 2000)
+state the size of each chunk, page or box."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _END_OF_JPEG, _SCAN_OF_JPEG = b"\xff\xd9", b"\xff\xda"
 _FRAME_HEADER = 24
 """The bytes of a frame of an animated WebP file before its first chunk."""
 _MAX_ADDED, _MARGIN = 64 << 20, 1 << 14
-"""The maximum number of missing bytes that zeros replace, and the number of further zeros in WebP
-files, because zeros may decode to fewer pixels than the missing bytes."""
+"""The maximum number of missing bytes that zeros replace. WebP files get _MARGIN more zeros,
+because zeros may decode to fewer pixels than the missing bytes."""
 ACCEPT = "Restore the file, or set truncated: accept to read what is left of it"
 
 
@@ -52,8 +52,8 @@ def truncation_error(source: BinaryIO, size: int) -> EOFError | None:
 
 def stated_size(source: BinaryIO, size: int) -> int | None:
     """Return the number of bytes that the container of a file states; None if it states no size.
-    For Ogg, CAF and ISO files, this is the end of the last page, chunk or box that begins in the
-    file. `size` is the actual size."""
+    For Ogg, CAF and ISO files, the number is the end of the last page, chunk or box that begins in
+    the file. `size` is the actual size."""
     head = _read_at(source, 0, _HEAD_BYTES)
     if head.startswith(b"RIFF"):
         stated = int.from_bytes(head[4:8], "little")
@@ -146,7 +146,7 @@ def is_truncated_animation(content: bytes) -> bool:
 
 def with_added_end(content: bytes) -> bytes:
     """Return the content of a truncated image with an added end, because some decoders need an end
-    to read anything. Return the content unchanged if it needs no end, or one of too many bytes."""
+    to read anything. Return the content unchanged if it needs no end, or lacks too many bytes."""
     if content.startswith(b"\xff\xd8"):
         scan = content.rfind(_SCAN_OF_JPEG)
         begin = scan + 2 + int.from_bytes(content[scan + 2 : scan + 4])
@@ -161,8 +161,8 @@ def with_added_end(content: bytes) -> bytes:
 
 
 def _stretched_webp(content: bytes, added: int) -> bytes:
-    """Return a WebP file with `added` zeros in its last chunk, because the decoder accepts zeros in
-    place of pixels, but not a missing end of a chunk."""
+    """Return a WebP file with `added` zeros in its last chunk. The decoder accepts zeros in place
+    of pixels, but no chunk without its end."""
     last = _last_chunk(content, 12)
     chunks = [0, last]
     if content[last : last + 4] == b"ANMF" and last + _FRAME_HEADER + 8 <= len(content):
@@ -174,7 +174,7 @@ def _stretched_webp(content: bytes, added: int) -> bytes:
 
 
 def _last_chunk(content: bytes, at: int) -> int:
-    """Return the offset of the last chunk that begins in a WebP file. A chunk begins at `at`."""
+    """Return the offset of the last chunk that begins in a WebP file. Start at the chunk `at`."""
     while True:
         size: int = struct.unpack_from("<I", content, at + 4)[0]
         after = at + 8 + size + size % 2

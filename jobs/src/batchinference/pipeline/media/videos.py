@@ -32,7 +32,7 @@ _UPRIGHT = FrameTurn()
 
 
 class FrameConverter:
-    """Converts frames to pixels. Use one instance per video: each instance prepares scaling."""
+    """Converts frames to pixels. Use one instance per video: it reuses the prepared scaling."""
 
     def __init__(self, options: FrameFields) -> None:
         self._options = options
@@ -149,8 +149,8 @@ def _all_frames(source: pa.NativeFile, max_pixels: int) -> Iterator[FrameOrError
 
 
 def estimated_frames(source: pa.NativeFile, max_pixels: int, fps: float | None) -> int | None:
-    """Return the number of frames of a video, at most `fps` per second, as estimated from its
-    header; None if it is unknown. Raises FFmpegError or EOFError if the file is not a video."""
+    """Return an estimate of the frames in a video, at most `fps` per second. The estimate is from
+    the header; it is None if unknown. Raises FFmpegError or EOFError if the file is not a video."""
     with _opened(source, max_pixels) as (container, stream):
         seconds = container.duration / av.time_base if container.duration else None
         frames = stream.frames

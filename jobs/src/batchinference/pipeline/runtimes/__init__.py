@@ -19,10 +19,10 @@ class Runtime(Protocol):
         """Return the results for a batch: an array (or Arrow array) whose first axis is the row.
         `inputs` maps the model's input names to arrays of shape rows x the column's own shape, or
         to lists if `model.uses_texts`. A runtime that detects errors per row returns a list. In
-        this list, an exception replaces the result of a failed row. If the call itself raises an
-        error that may be about a row, the caller splits the batch in halves and calls again. The
-        runtime of a model with `tokenized_inputs` has a second parameter `prepared`: the token
-        columns of `steps.tokenization`. The runtime ignores columns of other tokenizers."""
+        this list, a failed row has an exception instead of a result. If the call raises an error
+        that may be about a row, the caller splits the batch in halves and calls again. The runtime
+        of a model with `tokenized_inputs` has a second parameter `prepared`: the token columns of
+        `steps.tokenization`. The runtime ignores columns of other tokenizers."""
 
 
 def load_callable(path: str) -> Any:

@@ -34,9 +34,9 @@ class Answer:
 
 
 def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
-    """Return the result of a row of the batch: its text, or a list if the model makes several texts
-    for a row. If the model has `details`, return a tuple of this result and the details. Also
-    report the tokens of the row, and a warning if a text was cut."""
+    """Return the result of a row: its text, or a list if the model makes several texts for a row.
+    If the model has `details`, return a tuple of this result and the details. Also report the
+    tokens of the row, and a warning if a text was cut."""
     made = [text.completion_tokens for text in answer.texts if text.completion_tokens is not None]
     prompt = {"read": answer.prompt_tokens, "cached": answer.cached_tokens}
     count_tokens(row, **prompt, made=sum(made) if made else None)
@@ -54,8 +54,8 @@ def result_of(model: GeneratingModel, row: int, answer: Answer) -> Any:
 
 
 def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
-    """Return the numbers of tokens that a response of the OpenAI API states: of the prompt, of the
-    cached part of the prompt, and of the generated texts. Missing or implausible ones are None."""
+    """Return the numbers of tokens that a response of the OpenAI API states: prompt, cached part of
+    the prompt, and generated texts. Missing or implausible numbers are None."""
     usage = response.get("usage")
     paths = ("prompt_tokens",), ("prompt_tokens_details", "cached_tokens"), ("completion_tokens",)
     prompt, cached, made = (_token_count(usage, *path) for path in paths)
@@ -63,8 +63,7 @@ def usage_of(response: Any) -> tuple[int | None, int | None, int | None]:
 
 
 def report_response(row: int, response: Any) -> None:
-    """Report the tokens in a response of the OpenAI API for a row of the batch, and a warning if
-    one of its texts was cut."""
+    """Report the tokens of a row in a response of the OpenAI API, and warn if a text was cut."""
     read, cached, made = usage_of(response)
     count_tokens(row, read=read, cached=cached, made=made)
     choices = response.get("choices")

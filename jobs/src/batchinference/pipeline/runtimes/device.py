@@ -46,8 +46,8 @@ class Device:
 
     @property
     def used_name(self) -> str:
-        """The torch name of the device that code computes on: `cpu` if GPUs are simulated and
-        PyTorch finds none, else `name`. For code that does not call `torch_device`."""
+        """The torch name of the device that code computes on, if it does not call `torch_device`.
+        This is `cpu` if GPUs are simulated and PyTorch finds none, else `name`."""
         simulated = self.kind == "cuda" and os.environ.get(SIMULATED) and not _finds_gpu()
         return "cpu" if simulated else self.name
 
@@ -59,10 +59,9 @@ def device_of(
     custom: Mapping[str, int] | None = None,
     kinds: Mapping[str, str] | None = None,
 ) -> Device:
-    """Return the device of a replica: its GPUs if it has any, else the devices of a custom resource
-    of Ray, else the CPU with one thread per CPU. `custom` has the amounts of custom resources by
-    name, and `kinds` the kinds of device of these resources. GPUs are of the kind cuda unless
-    `kinds` has another kind for them."""
+    """Return the device of a replica: its GPUs, else devices of a custom resource of Ray, else the
+    CPU. `custom` has the amounts of custom resources by name, and `kinds` the kinds of their
+    devices. The kind of GPUs is cuda if `kinds` has no other kind for them."""
     threads = max(1, math.floor(cpus))
     granted: dict[str, float] = {GPU: gpus, **(custom or {})}
     for name, kind in {GPU: "cuda", **(kinds or {})}.items():
@@ -108,9 +107,9 @@ def limit_this_thread() -> None:
 
 
 def torch_device(device: Device) -> torch.device:
-    """Return the torch device of a replica. Also limits the number of threads that torch uses on
-    the CPU, or the fraction of memory that it uses on a shared GPU. Raises ModelLoad if PyTorch
-    cannot use the device, or if a GPU is missing and not simulated."""
+    """Return the torch device of a replica. Also limit the threads that torch uses on the CPU, or
+    its fraction of the memory of a shared GPU. Raises ModelLoad if PyTorch cannot use the device,
+    or if a GPU is missing and not simulated."""
     import torch
 
     if device.kind == "cuda" and not _finds_gpu():
@@ -168,8 +167,8 @@ def _copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _check_simulated() -> None:
-    """Raise ModelLoad unless GPUs are simulated. Without the error, a replica with a GPU would
-    compute on the CPU, without notice, while its GPU costs money."""
+    """Raise ModelLoad if GPUs are not simulated. Without this error, a replica would compute on the
+    CPU, without notice, while its GPU costs money."""
     import torch
 
     if not os.environ.get(SIMULATED):

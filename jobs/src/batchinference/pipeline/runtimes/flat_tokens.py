@@ -1,7 +1,7 @@
-"""Tokenizes texts into flat arrays: one array has the tokens of all texts, and another one the
-offsets at which the texts begin. Only fast tokenizers can do so.
+"""Tokenizes texts into flat arrays. One array has the tokens of all texts, and another array has
+the offsets at which the texts begin. Only the library's fast tokenizers can do so.
 
-Such arrays pass between processes without a conversion, because no row is a Python object."""
+Flat arrays pass between processes without a conversion, because they hold no Python objects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FINGERPRINT_LENGTH = 16
 _REFUSED = "tokens that replicas cannot use: "
 _PROMPTS = "config_sentence_transformers.json"
 _NOT_FOR_TOKENS = ("backend", "max_length", "padding", "use_fast")
-"""The options of a model that do not change a text's tokens, apart from cutting and padding."""
+"""Options of a model that do not change the tokens of a text, except by cutting and padding."""
 Prepared = Mapping[str, pa.ChunkedArray]
 """The tokens of a batch that another process has prepared. Each feature is a column of lists. The
 name of the column is the tokenizer's fingerprint, followed by the name of the feature."""
@@ -81,13 +81,13 @@ class FlatTokens:
         position -= np.repeat(self.offsets[:-1] - self.offsets[0], self.lengths)
         excess = np.repeat(self.lengths - limit, self.lengths)
         first = before if left else limit - behind
-        kept = (excess <= 0) | (position < first) | (position >= first + excess)
+        mask = (excess <= 0) | (position < first) | (position >= first + excess)
         part = slice(self.offsets[0], self.offsets[-1])
-        features = {name: values[part][kept] for name, values in self.features.items()}
+        features = {name: values[part][mask] for name, values in self.features.items()}
         return FlatTokens(features, _offsets_of(np.minimum(self.lengths, limit)))
 
     def with_rows(self, rows: np.ndarray, others: FlatTokens) -> FlatTokens:
-        """Return a copy in which the tokens of the texts `rows` are replaced by `others`."""
+        """Return a copy in which the tokens of `others` replace those of the texts `rows`."""
         begin = self.offsets[:-1].copy()
         begin[rows] = others.offsets[:-1] + len(self.features[IDS])
         lengths = self.lengths.copy()
@@ -102,8 +102,9 @@ class FlatTokens:
     def padded(
         self, rows: np.ndarray, width: int, fill: Mapping[str, int], *, left: bool
     ) -> dict[str, np.ndarray]:
-        """Return the features of the texts `rows`, and a mask, as arrays of rows x `width` (int64).
-        Padding follows a text, or precedes it if `left`. A feature is padded with `fill`, or 0."""
+        """Return the features of the texts `rows`, and a mask: arrays of rows x `width` (int64).
+        Padding follows a text, or precedes it if `left`. `fill` has the padding values that are not
+        0."""
         lengths = self.lengths[rows]
         columns = np.arange(width)
         begin = (width - lengths)[:, None]
@@ -124,9 +125,9 @@ def tokens_in(tensors: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """A fast tokenizer that is loaded from its file without the transformers library, because the
-    import of the library takes longer than to tokenize many texts. If the library would load
-    another tokenizer for the model, replicas `refuse` the tokens of this tokenizer."""
+    """A fast tokenizer, loaded from its file without the transformers library. The import of the
+    library takes longer than tokenizing many texts. If the library would load another tokenizer for
+    the model, replicas `refuse` the tokens of this tokenizer."""
 
     backend_tokenizer: Tokenizer
     split_special_tokens: bool
@@ -167,8 +168,8 @@ class FlatTokenizer:
         return self._wants(MASK)
 
     def __call__(self, *texts: Sequence[str]) -> FlatTokens:
-        """Return the tokens of texts. A second list holds the second text of each pair. Without
-        it, token types are left out if all token types of a sample text are 0."""
+        """Return the tokens of texts. A second list holds the second text of each pair. Token types
+        of single texts are left out if they are all 0 for a sample text."""
         self._reset()
         singles = [self._prefix + text for text in texts[0]] if self._prefix else texts[0]
         rows = singles if len(texts) == 1 else list(zip(*texts, strict=True))
@@ -204,9 +205,9 @@ class FlatTokenizer:
         return {self.fingerprint + name: column for name, column in columns.items()}
 
     def cut(self, tokens: FlatTokens, limit: int) -> FlatTokens | None:
-        """Return the tokens of single texts, cut to `limit` on the side on which the library would
-        cut them. Return None if a sample text does not show where special tokens are, if they are
-        within the sample, or if they leave no room for a text."""
+        """Return the tokens of single texts, cut to `limit` on the side on which the library cuts.
+        Return None if the special tokens leave no room for a text. Also return None if a sample
+        text does not show how many special tokens are before and after a text."""
         self._reset()
         plain, full = (self._sample(special=added) for added in (False, self._adds_special))
         size, added = len(plain.ids), len(full.ids) - len(plain.ids)
@@ -239,8 +240,8 @@ class FlatTokenizer:
         return bool(self._options.get("add_special_tokens", True))
 
     def _wants(self, name: str) -> bool:
-        given = self._options.get(f"return_{name}")
-        return name in self.tokenizer.model_input_names if given is None else bool(given)
+        option = self._options.get(f"return_{name}")
+        return name in self.tokenizer.model_input_names if option is None else bool(option)
 
     def _sample(self, *, special: bool) -> Any:
         return self._backend.encode(_SAMPLE, add_special_tokens=special)
@@ -255,8 +256,8 @@ class FlatTokenizer:
 def pad(
     tokenizer: Any, tokens: FlatTokens, rows: np.ndarray, width: int, *, has_mask: bool
 ) -> dict[str, np.ndarray]:
-    """Return `FlatTokens.padded` (rows x `width`, int64), padded with the padding tokens of
-    `tokenizer` and on its side; without the mask if not `has_mask`."""
+    """Return `FlatTokens.padded` (rows x `width`, int64) with the padding tokens of `tokenizer`, on
+    its padding side. The mask is left out if `has_mask` is False."""
     fill = {
         IDS: tokenizer.pad_token_id,
         TYPES: tokenizer.pad_token_type_id,

@@ -78,8 +78,8 @@ class OpenAiApi:
         return {"model": model.name, field: content, **self._constraint, **model.sampling}
 
     def answer(self, response: Any) -> Answer | Embedding:
-        """Return the answer in a response. Without a valid answer, raises BadAnswer if a retry may
-        give one, and otherwise RequestFailed."""
+        """Return the answer in a response. For an invalid answer, raises BadAnswer if a retry may
+        give a valid one, and RequestFailed if not."""
         results = response.get(self._path[0]) if isinstance(response, dict) else None
         if not isinstance(results, list) or not results:
             raise BadAnswer(f"the answer has no '{self._path[0]}': {_excerpt(response)}")
@@ -87,12 +87,12 @@ class OpenAiApi:
         value, (tokens, cached, made) = _value_at(response, self._path), usage_of(response)
         if self._model.api == "embeddings":
             return Embedding(self._embedding(value), tokens, self._may_be_cut(tokens))
-        given = results[0].get("finish_reason")
-        if given in NO_ANSWER:
+        ending = results[0].get("finish_reason")
+        if ending in NO_ANSWER:
             raise IncompleteAnswer(f"the endpoint did not complete the answer: {_excerpt(results)}")
         if value is None:
             raise RequestFailed(f"the answer has no text: {_excerpt(results)}")
-        reason = cut(_encodable(given), 64) if isinstance(given, str) else None
+        reason = cut(_encodable(ending), 64) if isinstance(ending, str) else None
         return Answer([Text(_text(value), made, reason)], tokens, cached)
 
     def result(self, row: int, answer: Answer | Embedding) -> Any:
@@ -106,7 +106,7 @@ class OpenAiApi:
 
     def _embedding(self, value: Any) -> np.ndarray:
         """Return an embedding. Raises RequestFailed if it is no vector, and BadAnswer if its length
-        differs from the first one's."""
+        differs from the length of the first embedding."""
         numbers = _numbers(value)
         _require(numbers.ndim == 1 and numbers.size > 0, "is not a vector", value)
         self._width = self._width or len(numbers)
@@ -115,8 +115,8 @@ class OpenAiApi:
         return numbers
 
     def _may_be_cut(self, tokens: int | None) -> bool:
-        """Return whether the endpoint may have cut the text, because the tokens that it read
-        reach the limit. Raises RequestFailed if `tokens` is None, or if `tooLong` forbids a cut."""
+        """Return whether the endpoint may have cut the text: it has read as many tokens as the
+        limit. Raises RequestFailed if `tokens` is None, or if `tooLong` forbids a cut."""
         limit = self._model.max_input_tokens
         if limit is None:
             return False
@@ -152,8 +152,8 @@ class JsonApi:
         return {name: _filled(part, values) for name, part in self._body.items()}
 
     def answer(self, response: Any) -> Any:
-        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if that fails, or
-        for an array with more or fewer dimensions than the first one."""
+        """Return the value at `resultPath` as `resultType`. Raises RequestFailed if there is no
+        such value, or if an array has more or fewer dimensions than the first one."""
         value = self._convert(_value_at(response, self._path))
         if isinstance(value, np.ndarray) and (value.size or value.ndim > self._dimensions > 0):
             self._dimensions = self._dimensions or value.ndim
@@ -234,7 +234,7 @@ def _value_at(response: Any, path: tuple[str, ...]) -> Any:
 
 
 def _require(valid: bool, problem: str, value: Any) -> None:
-    """Raise RequestFailed unless the value is valid."""
+    """Raise RequestFailed if a value is not `valid`."""
     if not valid:
         raise RequestFailed(f"the answer {problem}: {_excerpt(value)}")
 
@@ -282,21 +282,21 @@ def _boolean(value: Any) -> bool:
 
 def _numbers(value: Any) -> np.ndarray:
     """Return a list of numbers, or nested lists of equal lengths, as a float32 array. Raises
-    RequestFailed for others, for integers that would be rounded, and for overflows."""
+    RequestFailed for other values, for integers that would be rounded, and for overflows."""
     items = np.array(value, object)
-    given = items.ravel().tolist()
-    is_valid = isinstance(value, list) and {*map(type, given)} <= _NUMBERS
+    flat = items.ravel().tolist()
+    is_valid = isinstance(value, list) and {*map(type, flat)} <= _NUMBERS
     _require(is_valid, "is not a list of numbers of one shape", value)
     with np.errstate(over="ignore"):
         numbers = items.astype(np.float32)
-    changed = _have_changed(given, numbers.ravel().tolist())
+    changed = _have_changed(flat, numbers.ravel().tolist())
     _require(not changed, "would be rounded as float32", value)
     return numbers
 
 
-def _have_changed(given: list[Any], numbers: list[float]) -> bool:
-    """Return whether numbers of an answer have changed as float32, except for rounded fractions."""
-    for before, after in zip(given, numbers, strict=True):
+def _have_changed(exact: list[Any], numbers: list[float]) -> bool:
+    """Return whether float32 `numbers` differ from the `exact` ones. Fractions may be rounded."""
+    for before, after in zip(exact, numbers, strict=True):
         if type(before) is int:
             is_changed = before != after
         elif type(before) is float:  # 1e400 is a float too, read as infinity

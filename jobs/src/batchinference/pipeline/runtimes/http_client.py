@@ -86,9 +86,9 @@ class Endpoint:
         return self._retries.answers > 0
 
     async def ask(self, body: bytes, url: str = "") -> Any:
-        """Send JSON to the endpoint, or to `url` if given, and return the answer for the method
-        `result` of the adapter. Retries failed requests. Raises RequestFailed if only a row fails,
-        ConnectionError if the endpoint is down, and JobFailure if it would reject every row."""
+        """Send JSON to `url`, by default to the model's endpoint. Return the answer for the method
+        `result` of the adapter. Retries failed requests. Raises RequestFailed if only the row
+        fails, ConnectionError if the endpoint is down, and JobFailure if every row would fail."""
         return await self._retries.ask(partial(self._request, body, url))
 
     async def _request(self, body: bytes, url: str) -> Any:
@@ -233,9 +233,8 @@ class HttpRuntime:
         IN_FLIGHT.wanted = model.concurrency
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
-        """Return one result per row, with an exception in place of the result of a failed or
-        unanswered row. Raises ConnectionError if the endpoint is down, JobFailure if it would
-        reject every row."""
+        """Return the result of each row, or the exception of a failed or unanswered row. Raises
+        ConnectionError if the endpoint is down, and JobFailure if it would reject every row."""
         rows = list(rows_of(inputs))
         ask = partial(self._ask, IN_FLIGHT.expect(len(rows)))
         answers: list[Any] = self._shared.run(answers_of(ask, rows, IN_FLIGHT.given_up))
@@ -262,8 +261,8 @@ class HttpRuntime:
             answered()
 
     async def _check_schema(self, request: Mapping[str, Any], refusal: RequestInvalid) -> None:
-        """Raise JobFailure if the endpoint does not support the model's schema: it has answered no
-        request so far, and answers this request without the schema."""
+        """Raise JobFailure if the endpoint does not support the model's schema. That is so if it
+        has answered no request yet, but answers this request without the schema."""
         endpoint = self._shared.endpoint
         if endpoint.has_answered:
             return

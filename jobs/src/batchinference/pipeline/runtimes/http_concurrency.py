@@ -6,19 +6,20 @@ from collections import deque
 FIRST = 16
 """The initial limit, in requests."""
 MIN_REJECTED = 3
-"""Number of rejected requests in a round that count as overload. An endpoint may reject fewer at
-any load, for example if one of its twenty servers is defective."""
+"""Number of rejected requests in a round that count as overload. An endpoint may reject fewer
+requests at any load, for example if one of its twenty servers is defective."""
 PATIENCE, MAX_PATIENCE = 16, 256
 """Number of rounds at the ceiling before the limit exceeds it: at first, and at most."""
 
 
 class ConcurrencyLimit:
     """The allowed number of requests in flight, from 1 to `maximum`. Times are seconds of a clock.
-    A round ends when as many requests are answered as the limit allows in flight. At first, each
-    round doubles the limit. An overload halves the limit, and sets the ceiling just below the old
-    limit, or to its half if answers are late. Each round then halves the distance to the ceiling.
-    At the ceiling, the limit grows by one after `_patience` rounds. `_patience` doubles if that
-    causes an overload, else it falls. Example: 16, 32, 64 (ceiling 63), 32, 48, 56, 60, 62, 63."""
+
+    A round ends when as many requests are answered as the limit allows. At first, each round
+    doubles the limit. An overload halves the limit, and sets the ceiling just below the old limit,
+    or to its half if answers are late. Each round then halves the distance to the ceiling. At the
+    ceiling, the limit grows by one after `_patience` rounds. `_patience` doubles if that causes an
+    overload, else it falls. Example: 16, 32, 64 (ceiling 63), 32, 48, 56, 60, 62, 63."""
 
     def __init__(self, maximum: int) -> None:
         self.value = min(maximum, FIRST)
@@ -44,8 +45,8 @@ class ConcurrencyLimit:
             self._grow()
 
     def record_overload(self, began: float, now: float, *, late: bool = False) -> None:
-        """Record that the endpoint rejected a request that began at `began`, or, if `late`, did not
-        answer in time. Requests that began before the limit was last halved are ignored."""
+        """Record that the endpoint rejected a request that began at `began`, or did not answer it
+        in time (`late`). Requests that began before the limit was last halved are ignored."""
         if began <= self._halved:
             return
         self._rejected += 1

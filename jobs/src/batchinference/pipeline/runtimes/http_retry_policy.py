@@ -11,7 +11,7 @@ from batchinference.pipeline.storage.retry import TransientError
 DOWN_AFTER = 10
 """Number of consecutive failed rows at which BadAnswer means that the endpoint is down."""
 CHANCE = 1e-6
-"""A row fails if the probability that all its rejections happen by chance is lower than this."""
+"""A row fails if all its rejections happen by chance with a lower probability than this."""
 Answer = TypeVar("Answer")
 _NO_LIMIT: Any = nullcontext()
 
@@ -95,10 +95,10 @@ class Retries:
         """The numbers of answered rows and of rate-limited requests."""
 
     async def ask(self, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Make a request when it is its turn, and return its result. Retries while the request
-        raises TransientError and attempts are left. Rate-limited requests count as attempts only
-        while the endpoint answers no row. Raises RequestFailed if only this row fails, EndpointDown
-        if the endpoint is down, and other errors of the request."""
+        """Make a request when it is its turn, and return its result. Retries after a TransientError
+        while attempts are left. Rate-limited requests count as attempts only while the endpoint
+        answers no row. Raises RequestFailed if only this row fails, EndpointDown if the endpoint is
+        down, and other errors of the request."""
         attempts, sent, rejections, rejected_attempts = 0, float("inf"), 0, 0
         before = self.answers, self._rejections
         while True:
@@ -137,9 +137,9 @@ class Retries:
         return answer
 
     def _rejects_only_this_row(self, rejections: int, answers: int, all_rejections: int) -> bool:
-        """Return whether the endpoint rate-limits a row much more often than others, for example
-        as the row alone exceeds the limit. `rejections` is the number for this row. `answers` and
-        `all_rejections` are the numbers for all rows before the first request of this row."""
+        """Return whether the endpoint rejects a row much more often than others, for example
+        because it alone exceeds the rate limit. `rejections` is the number for this row. `answers`
+        and `all_rejections` are the numbers for all rows before this row's first request."""
         if rejections <= self._retries:
             return False
         answered = self.answers - answers
@@ -149,14 +149,12 @@ class Retries:
 
     def _final_error(self, error: TransientError, sent: float) -> Exception:
         """Return the exception for a row whose retries are exhausted. `sent` is the time of its
-        first attempt.
+        first attempt. RequestFailed fails only the row. EndpointDown ends the job, because a later
+        attempt may find the endpoint healthy:
 
-        RequestFailed fails only the row. EndpointDown ends the job, because continuing would write
-        error records for valid rows, and a later attempt may find the endpoint healthy.
-        - NoResponse: RequestFailed if the endpoint answered other rows since `sent`.
-        - BadAnswer: RequestFailed, unless DOWN_AFTER consecutive rows failed.
-        - RateLimited: always EndpointDown, because `_rejects_only_this_row` was checked before.
-        """
+        - NoResponse: RequestFailed if the endpoint answered other rows since `sent`
+        - BadAnswer: RequestFailed if fewer than DOWN_AFTER consecutive rows failed
+        - RateLimited: EndpointDown, because `_rejects_only_this_row` was checked before"""
         self._failed_rows += 1
         if isinstance(error, BadAnswer):
             only_this_row = self._failed_rows < DOWN_AFTER

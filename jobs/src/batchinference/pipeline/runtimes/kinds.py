@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """The location of a runtime: a module of this package, and the name of a class or factory
-    function in it. The runtime imports `library`, which the pip package `package` provides. If
-    `has_check` is true, the module has a function `check_model`, which raises ModelLoad for an
-    invalid model without loading the model."""
+    """The location of a runtime: a module of this package, and the name of a class or function in
+    it. The pip package `package` provides `library`, which the runtime imports. With `has_check`,
+    the module has a function `check_model` that raises ModelLoad for an invalid model."""
 
     module: str
     name: str
@@ -66,9 +65,9 @@ RUNTIMES = {
 
 
 def check_runtime(model: Model) -> None:
-    """Raise ModelLoad if the runtime's library is missing or hidden by a file of the user, or if
-    the runtime does not support the model. Do nothing if the library is missing here and other pods
-    of the job have other images, which may contain the library."""
+    """Raise ModelLoad if the runtime's library is missing or hidden by a file of the user. Also
+    raise it if the runtime does not support the model. Check nothing if the library is missing
+    here, but may be in the images of other pods of the job."""
     library = RUNTIMES[model.runtime].library
     if os.environ.get(OTHER_IMAGES) and importlib.util.find_spec(library) is None:
         return
@@ -111,7 +110,8 @@ def load_runtime(model: Model, device: Device) -> Runtime:
 
 
 def prompt_lengths(model: Model, rows: pa.Table) -> list[int] | None:
-    """Return the numbers of tokens of prompts without nulls; None if only a loaded model knows."""
+    """Return the number of tokens of each prompt, without rows that have nulls. Return None if only
+    a loaded model knows these numbers."""
     find = getattr(_module_of(model), "prompt_lengths", None)
     return cast(list[int] | None, find(model, rows) if find else None)
 

@@ -58,7 +58,7 @@ def is_path(source: str) -> bool:
 
 def resolve(source: str, revision: str | None = None, storage: Storage = FROM_ENVIRONMENT) -> str:
     """Return the local path of a model, or its id if it is a model of the Hub. Raises ModelLoad if
-    another source does not exist, or if `revision` is given for it."""
+    a source of another kind does not exist or has a `revision`."""
     if is_local(source) and not is_path(source):
         return source
     if revision is not None:
@@ -98,8 +98,8 @@ def check_source(
     revision: str | None = None,
     storage: Storage = FROM_ENVIRONMENT,
 ) -> None:
-    """Raise ModelLoad if a model does not exist. Downloads nothing. If `hub_files` is given, the
-    source may be a model id of the Hub. Such a model must have at least one of these files."""
+    """Raise ModelLoad if a model does not exist. Downloads nothing. The source may be a model id of
+    the Hub if `hub_files` is not empty. The model must then have at least one of these files."""
     if not is_local(source):
         if not Location(source, storage).exists():
             raise ModelLoad(f"model '{source}' not found: nothing there. Correct the address")
@@ -140,8 +140,8 @@ def _cached_file(model_id: str, file: str, revision: str | None) -> str | None:
 
 
 def commit_of(model_id: str, files: Sequence[str], revision: str | None = None) -> str:
-    """Return the commit of a model that was loaded from the Hub: the name of the folder that has
-    one of `files` in the local cache. Raises ModelLoad if the cache has none of them."""
+    """Return the commit of a model that was loaded from the Hub. It is the name of the folder in
+    the local cache that has one of `files`. Raises ModelLoad if there is no such folder."""
     for file in files:
         if cached := _cached_file(model_id, file, revision):
             return Path(cached).parts[-1 - len(Path(file).parts)]
@@ -330,8 +330,8 @@ def onnx_file(path: str) -> str:
 
 def check_folder(model: Model) -> None:
     """Raise ModelLoad if a local source has no model of transformers or sentence-transformers, or
-    one that is not for the task. For ONNX, raise it if a folder does not have exactly one .onnx
-    file. Other models and sources are not checked."""
+    if the model is not for the task. A local folder for ONNX must have exactly one .onnx file.
+    Other models and sources are not checked."""
     if model.runtime == "onnx" and is_path(model.source):
         onnx_file(str(expanded(model.source)))
     if not isinstance(model, TransformersModel | SentenceTransformersModel):

@@ -47,14 +47,14 @@ def run_in_parts(run: Callable[[Batch], np.ndarray], inputs: Batch, size: int | 
 
 
 def fixed_rows(sizes: Sequence[Any]) -> int | None:
-    """Return the batch size for which a model was exported; None if there is no single one. `sizes`
-    are the sizes of the first axis of its inputs."""
+    """Return the batch size for which a model was exported; None if its inputs have open or
+    different sizes. `sizes` are the sizes of the first axis of the inputs."""
     are_fixed = all(isinstance(size, int) for size in sizes)  # an open size is a name or symbol
     return sizes[0] if are_fixed and len(set(sizes)) == 1 else None
 
 
 def check_image(image: Any) -> None:
-    """Raise TypeError unless the value is an image of height x width x 3, uint8."""
+    """Raise TypeError if a value is not an image of height x width x 3, uint8."""
     if not isinstance(image, np.ndarray):
         raise TypeError(f"expected an image, got {type(image).__name__}")
     if image.ndim != 3 or image.shape[-1] != 3 or image.dtype != np.uint8:

@@ -45,7 +45,7 @@ def check_fields(path: str, body: Mapping[str, Any], known: Collection[str]) -> 
 def response_to(
     path: str, model: str, results: list[Any], read: int, made: int | None
 ) -> dict[str, Any]:
-    """Return the response to a request for `path`. `read` is the number of input tokens, and `made`
+    """Return the response to a request for `path`. `read` is the number of input tokens. `made` is
     the number of output tokens; None for embeddings."""
     prefix, kind, field = _RESPONSES[path]
     usage = {"prompt_tokens": read, "total_tokens": read + (made or 0)}

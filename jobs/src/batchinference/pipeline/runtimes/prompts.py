@@ -53,8 +53,8 @@ def fill_template(template: str, row: Mapping[str, Any]) -> str:
 
 
 def placeholder_value(row: Mapping[str, Any], field: str) -> Any:
-    """Return the value of a placeholder: an input, or a part of it as in `{a.b}` or `{a[0]}`; None
-    if that part is missing. Raises TypeError if the value does not have such parts."""
+    """Return the value of a placeholder: an input, or a part of an input as in `{a.b}` or `{a[0]}`.
+    Return None if that part is missing. Raises TypeError if the input has no such parts."""
     value = row[root_of(field)]
     for key in keys_of(field):
         if value is None or isinstance(value, SampleValue):
@@ -88,8 +88,8 @@ def json_compatible(value: Any) -> Any:
 
 
 def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return what a row asks the model: the filled prompt template or, without it, the value of the
-    only input that is no image and that no template uses. Raises ValueError if a value is null."""
+    """Return what a row asks the model: the filled prompt template. If there is no template, return
+    the value of the only input in `_content_inputs`. Raises ValueError if a value is null."""
     if model.prompt is not None:
         return fill_template(model.prompt, row)
     (name,) = _content_inputs(model, row)
@@ -102,12 +102,12 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
     """Return those inputs of a row that are not images and that no template uses."""
     texts = [model.system, model.prompt, *(message.content for message in model.messages)]
-    used = {name for text in texts for name in placeholders(text or "")}
-    return set(row) - used - {*model.images, REPAIR}
+    in_templates = {name for text in texts for name in placeholders(text or "")}
+    return set(row) - in_templates - {*model.images, REPAIR}
 
 
 def chat_content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
-    """Return `content_of` a row. Without a template, a text of JSON messages becomes a list."""
+    """Return `content_of` a row. A text of JSON messages becomes a list if there is no template."""
     content = content_of(model, row)
     is_template = model.prompt is not None or not isinstance(content, str)
     return content if is_template else _conversation_in(content) or content
@@ -163,14 +163,13 @@ def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
 
 def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
     """Return the chat of a row: the opening messages, then the content of the row. An image that
-    the prompt template names is inserted there. The other images precede the text of the first
-    message with the role `user`: the prompt, or a message of the row's conversation. Raises
-    TypeError if the content is neither text nor a list of messages, and ValueError if the list is
-    empty, or if images are given and no message has the role `user`."""
-    placed = set(placeholders(model.prompt or ""))
-    unplaced = [part for name, part in images.items() if name not in placed]
+    the prompt template names is inserted there. Other images precede the text of the first message
+    with the role `user`. Raises TypeError if the content is neither text nor a list of messages.
+    Raises ValueError if the list is empty, or has no message for the images."""
+    in_prompt = set(placeholders(model.prompt or ""))
+    others = [part for name, part in images.items() if name not in in_prompt]
     turns = _row_messages(model, row, images)
-    turns = _with_images(turns, unplaced) if unplaced else turns
+    turns = _with_images(turns, others) if others else turns
     return [*opening_messages(model, row), *turns, *row.get(REPAIR, ())]
 
 
@@ -237,9 +236,8 @@ def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
 
 
 def without_empty_answer(messages: list[Message]) -> list[Message]:
-    """Return a chat without its last message if this is an empty answer of the assistant. The model
-    begins an answer in both cases, but a template that trims texts would also trim the end of a
-    prompt with an empty answer."""
+    """Return a chat without its last message if that is an empty answer of the assistant. The model
+    begins an answer in any case. But for an empty answer, a template may trim the prompt's end."""
     *before, last = messages
     is_answer = last["role"] == "assistant" and last.keys() <= {"role", "content"}
     parts = content_parts(last.get("content"))
@@ -248,9 +246,9 @@ def without_empty_answer(messages: list[Message]) -> list[Message]:
 
 
 def template_options(messages: Sequence[Message]) -> dict[str, bool]:
-    """Return the options of a chat template that say how the prompt ends: within the last message
-    if it is from the assistant, so that the model continues it, else with a new answer. Raises
-    ValueError if the last message is from the assistant and has no text."""
+    """Return the options of a chat template that decide how the prompt ends. The model continues a
+    last message of the assistant, and otherwise begins a new answer. Raises ValueError if the last
+    message is from the assistant and has no text."""
     continues = messages[-1]["role"] == "assistant"
     parts = content_parts(messages[-1].get("content"))
     if continues and not any("text" in part for part in parts):
@@ -301,7 +299,7 @@ def check_chat(
     render: Callable[[list[Message]], Any],
     images: Mapping[str, Part] | None = None,
 ) -> None:
-    """Raise ModelLoad if a chat template does not accept the messages of the job, so that every row
+    """Raise ModelLoad if a chat template does not accept the messages of the job, because every row
     would fail. For example, it may have no system role. `render` applies the template to sample
     messages. `images` are their sample images by input."""
     row = {name: SampleValue("text") for name in model.inputs if name not in model.parameter_inputs}

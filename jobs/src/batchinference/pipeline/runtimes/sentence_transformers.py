@@ -39,7 +39,7 @@ from batchinference.spec.warnings import WarningName
 _SAMPLE_WORDS = 1000
 """Number of words of a long sample text, if the model has no limit."""
 _MAX_WORDS = 1_000_000
-"""The library's default limit for models of words. Texts do not reach this limit."""
+"""The library's default limit for models that divide texts into words. No text is so long."""
 
 
 class SentenceTransformersRuntime:
@@ -119,9 +119,9 @@ class SentenceTransformersRuntime:
         return np.asarray(embeddings, dtype=np.float32)
 
     def _flat_tokenizer(self) -> tuple[FlatTokenizer | None, dict[str, Any]]:
-        """Return a flat tokenizer for the texts, and the arguments that the library passes to the
-        model with the tokens. The tokenizer is None for windows and for models of images, and if
-        the library tokenizes sample texts differently."""
+        """Return a FlatTokenizer for the texts, and the arguments that the library passes to the
+        model with the tokens. The tokenizer is None for windows and for models of images. It is
+        also None if the library tokenizes sample texts differently."""
         limit, prompt = self._limit, self._prompt
         if limit is None or limit.divides or self._model.modalities != ["text"]:
             return None, {}
@@ -191,9 +191,9 @@ def _prompt(model: SentenceTransformersModel, loaded: Any) -> str:
 
 
 def _limit(model: SentenceTransformersModel, loaded: Any) -> TextLimit | None:
-    """Return the limit of the texts of a model, and set it in the library; None if the model has no
-    tokenizer of the transformers library. Raises ModelLoad if the library would cut texts without
-    notice, or if `tooLong` cannot be applied."""
+    """Return the limit of the texts of a model, and set it in the library. Return None if the model
+    has no tokenizer of the transformers library. Raises ModelLoad if the library would cut texts
+    without notice, or if `tooLong` cannot be applied."""
     reader = loaded[0]
     if isinstance(reader, Router):
         raise ModelLoad(f"source: '{model.source}' has routes, whose limits are not checked")

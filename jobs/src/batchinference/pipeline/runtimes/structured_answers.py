@@ -82,16 +82,16 @@ class AnswerCheck:
 
     def _may_go_on(self, document: str, value: Any) -> bool:
         """Return whether a longer number with the beginning `document` is valid: 123 for 12."""
-        listed = re.findall(rf"{re.escape(document)}[\d.e+-]+", self.document)
-        for text in (*listed, *(document + end for end in _ENDS)):
+        numbers = re.findall(rf"{re.escape(document)}[\d.e+-]+", self.document)
+        for text in (*numbers, *(document + end for end in _ENDS)):
             with suppress(ValueError, ArithmeticError, RecursionError):  # for texts such as 01
                 if (longer := load_exact(text)) != value and self._validator.is_valid(longer):
                     return True
         return False
 
     def _violation(self, value: Any) -> str:
-        """Return the field and rule that a value violates, such as `.age: less than 0 (minimum)`;
-        an empty text if the value fits."""
+        """Return what is wrong with a value, and where, such as `.age: less than 0 (minimum)`.
+        Return an empty text if the value fits."""
         try:
             error = best_match(self._validator.iter_errors(value))
         except RecursionError:
@@ -119,8 +119,8 @@ class AnswerCheck:
 def _length_advice(model: StructuredModel) -> str:
     """Return advice for a model whose answers are cut."""
     names = ("max_completion_tokens", "max_tokens", "max_new_tokens")
-    if given := next((name for name in names if name in model.sampling), None):
-        return f"Increase sampling.{given}, or ask for shorter answers"
+    if field := next((name for name in names if name in model.sampling), None):
+        return f"Increase sampling.{field}, or ask for shorter answers"
     if isinstance(model, VllmModel):  # by default, only its context limits an answer
         return "Shorten the prompt, or ask for shorter answers"
     name = "max_new_tokens" if isinstance(model, TransformersModel) else "max_tokens"

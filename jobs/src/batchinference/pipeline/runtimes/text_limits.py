@@ -1,9 +1,9 @@
-"""Applies the policy `tooLong` to texts with more tokens than a model takes: such texts are cut, or
-fail, or are divided into windows, and the results of the windows are combined. Also cuts values of
-rows, the longest first, so that prompts fit into the context of a language model. The text of
-templates remains, because the model needs the instructions.
+"""Applies the policy `tooLong` to texts with more tokens than a model takes. Such a text is cut, or
+fails, or is divided into windows, whose results are combined. Limits include special tokens, such
+as those at the beginning and the end of a text.
 
-Limits include special tokens, such as those at the beginning and the end of a text."""
+Also cuts values of rows, the longest first, so that prompts fit into the context of a language
+model. The text of templates is not cut, because the model needs the instructions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ def set_padding_token(tokenizer: Any) -> None:
 
 
 def max_tokens(tokenizer: Any, network: Any = None) -> int | None:
-    """Return the maximum number of tokens of a text for a model: the limit of its tokenizer or its
-    number of positions, whichever is lower. Return None if it has neither."""
+    """Return the maximum number of tokens of a text for a model; None if there is none. It is the
+    limit of the tokenizer or the number of positions, whichever is lower."""
     limits = [tokenizer.model_max_length, positions_of(network) if network is not None else None]
     known = [int(limit) for limit in limits if limit is not None and 0 < limit < NO_LIMIT]
     return min(known, default=None)
@@ -107,8 +107,8 @@ class Windows:
     """The index of the text of each window (int64)."""
 
     def averages(self, results: np.ndarray) -> np.ndarray:
-        """Return the mean result of the windows of each text (texts x any shape), in the type of
-        `results` (windows x any shape). The weights are the windows' numbers of tokens."""
+        """Return the mean result of each text's windows (texts x any shape), in the type of
+        `results` (windows x any shape). Windows are weighted by their numbers of tokens."""
         weights = np.array([max(1, span.units) for span in self.spans], dtype=np.float64)
         first = np.flatnonzero(np.diff(self.owners, prepend=-1))
         shape = (-1, *[1] * (results.ndim - 1))
@@ -143,8 +143,8 @@ class TextLimit:
         return token_count(self.tokenizer, text, special=False)
 
     def find_too_long(self, lengths: Sequence[int], reserved: int = 0) -> list[int]:
-        """Return the indexes of the texts that exceed the maximum minus `reserved` tokens, which
-        another text needs. Raises TextTooLong if there is such a text and the policy is fail."""
+        """Return the indexes of the texts that are too long. `reserved` tokens of the maximum are
+        for another text. Raises TextTooLong if there is such a text and the policy is `fail`."""
         if self.tokens is None:
             return []
         limit = self.tokens - reserved
@@ -197,7 +197,7 @@ class TextLimit:
         return Splitter(tokens_of(self.tokenizer), size, overlap)
 
     def check_windows(self, source: str) -> None:
-        """Raise ModelLoad if the policy is windows, and the tokenizer or `overlap` forbids them."""
+        """Raise ModelLoad if the policy is `windows`, but the tokenizer or `overlap` forbids it."""
         if not self.divides:
             return
         if not self.tokenizer.is_fast:
@@ -215,8 +215,9 @@ class TextLimit:
 def set_text_limit(
     tokenizer: Any, model: WindowedModel, tokens: int | None, policy: TooLong = "truncate"
 ) -> TextLimit:
-    """Set on which side a tokenizer cuts, if the job says so. Return the limit: `tokens` tokens.
-    `policy` applies if the job does not set `tooLong`. Raises ModelLoad like `check_windows`."""
+    """Return the limit of a model's texts: `tokens` tokens. `policy` applies if the job sets no
+    `tooLong`. If `tooLong` names a side, the tokenizer cuts on it. Raises ModelLoad like
+    `check_windows`."""
     limit = TextLimit(tokenizer, tokens, model.too_long or policy, model.window_overlap)
     if model.too_long in ("truncate", "truncateLeft"):
         tokenizer.truncation_side = "left" if model.too_long == "truncateLeft" else "right"
@@ -253,7 +254,7 @@ class PromptLimit:
         self, row: Row, render: Callable[[Row], str], *, special: bool = True
     ) -> tuple[Row, str, int]:
         """Cut the texts of a row until its prompt fits. Return the row, the prompt and the number
-        of cut tokens. `render` returns the prompt of a row. `special`: whether the tokenizer adds
+        of cut tokens. `render` returns the prompt of a row. With `special`, the tokenizer adds
         special tokens to the prompt. Raises TextTooLong if the cuts do not suffice."""
         prompt = render(row)
         if surely_fits(prompt, self.tokens):

@@ -124,7 +124,7 @@ def _load_program(
 
 
 class _Program(torch.nn.Module):
-    """An exported program whose inputs are passed by name, whatever its exported signature is."""
+    """An exported program that takes its inputs by name, even if it was exported with positions."""
 
     def __init__(self, program: torch.export.ExportedProgram, inputs: list[str]) -> None:
         super().__init__()
@@ -137,6 +137,6 @@ class _Program(torch.nn.Module):
         self._module = program.module()
 
     def forward(self, **tensors: torch.Tensor) -> Any:
-        given = [tensors[name] for name in self._names]
-        positional, named = tree_unflatten(given, self._input_spec)
+        values = [tensors[name] for name in self._names]
+        positional, named = tree_unflatten(values, self._input_spec)
         return self._module(*positional, **named)

@@ -135,8 +135,8 @@ def _load(model: TorchvisionModel, weights: Any) -> torch.nn.Module:
 
 
 def _without_head(module: torch.nn.Module) -> torch.nn.Module:
-    """Replace the last linear layer of a module by Identity, and return the module. It then returns
-    the input of that layer. Raises ModelLoad if the module has no linear layer."""
+    """Replace the last linear layer of a module by Identity, and return the module. The module then
+    returns the input of that layer. Raises ModelLoad if it has no linear layer."""
     linear = [name for name, part in module.named_modules() if isinstance(part, torch.nn.Linear)]
     if not linear:
         raise ModelLoad("features: the model has no linear layer. Remove the field")

@@ -54,9 +54,9 @@ def load_step(step: Step, device: Device) -> Transform:
 def with_condition(
     step: Step, transform: Transform, adds: Mapping[str, ColumnType | None] | None = None
 ) -> Transform:
-    """Return a step that runs `transform` only for rows for which the `when` of `step` is true, or
-    `transform` itself if there is no `when`. `adds` are the columns that `transform` adds; None
-    stands for the columns that `step` adds."""
+    """Return a step that runs `transform` only for the rows that meet the `when` of `step`. Return
+    `transform` itself if `step` has no `when`. `adds` has the columns that `transform` adds, by
+    default the columns that `step` adds."""
     if step.when is None:
         return transform
     from batchinference.pipeline.steps.when import Conditional

@@ -32,8 +32,8 @@ _CHUNK_OF_NULL = Span(0, 0, 0)
 
 
 class ChunkText(Transform):
-    """Makes a row for each chunk of a text. A result ends after the row whose chunks bring its size
-    to `max_bytes`. The constructor raises ModelLoad for an unusable tokenizer."""
+    """Makes a row for each chunk of a text. A result ends after the row with which its size reaches
+    `max_bytes`. The constructor raises ModelLoad for an unusable tokenizer."""
 
     @classmethod
     def check(cls, step: str, settings: Chunk, *, batch_size: int | str | None = None) -> None:  # noqa: ARG003
@@ -70,8 +70,8 @@ class ChunkText(Transform):
     def _first_chunks(
         self, column: pa.ChunkedArray, others: pa.Table
     ) -> tuple[list[list[Span]], list[str | None]]:
-        """Return the spans of the chunks of each text, and all chunks. End after the text whose
-        rows bring the result to its maximum size. `others` are the other columns of the batch."""
+        """Return the spans of the chunks of each text, and all chunks. Stop after the text with
+        which the result reaches its maximum size. `others` are the other columns of the batch."""
         spans: list[list[Span]] = []
         chunks: list[str | None] = []
         size = 0

@@ -1,8 +1,8 @@
 """Hashes the code and the model files of a job, to detect changes.
 
-The spec contains only the names of modules and models, so their hashes are stored with the output
-when a pass over the input begins. Models of the Hugging Face Hub are identified by the name and
-revision in the spec, and installed packages by their version."""
+The spec contains only the names of modules and models. So each pass also stores hashes of their
+files with the output. Models of the Hugging Face Hub are identified by the name and revision in the
+spec, and installed packages by their version."""
 
 import ast
 import hashlib
@@ -28,7 +28,7 @@ from batchinference.version import __version__
 
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 SAMPLES, SAMPLE_BYTES = 64, 64 << 10
-"""Large files are slow to read: `code_of` hashes SAMPLES parts of SAMPLE_BYTES each and the end."""
+"""To be fast, `code_of` hashes only SAMPLES parts of SAMPLE_BYTES and the end of a large file."""
 READ_THREADS, READ_BYTES = 16, 8 << 20
 _WITHOUT_EFFECT = (
     *("inputs", "output", "details", "storage", "revision"),
@@ -48,8 +48,8 @@ def code_of(spec: BatchInferenceSpec) -> dict[str, str]:
 
 
 def model_digest(model: Model, device: Device) -> str:
-    """Return a hash of all that may change the results of a model for equal inputs, such as files,
-    settings, libraries and the device. Raises ModelLoad if the commit of a Hub model is unknown."""
+    """Return a hash of a model's files and settings, library versions and device. Equal hashes mean
+    equal results for equal inputs. Raises ModelLoad if the commit of a Hub model is unknown."""
     facts = model.facts
     settings = model.model_dump(mode="json", exclude_defaults=True, exclude=set(_WITHOUT_EFFECT))
     adapters = [] if getattr(model, "lora_path", None) else getattr(model, "lora_adapters", [])
@@ -87,11 +87,10 @@ def _hashes_of(facts: StepFacts, *, sampled: bool = True) -> Iterator[tuple[str,
 
 
 def hashes_of_module(path: str) -> dict[str, str]:
-    """Return the hashes, by name, of the module in `module:name` and of all modules that it imports
-    from the directory of its top-level module, directly or indirectly. Modules are not run.
+    """Return the hashes, by name, of a module (`module:name`) and of all modules that it imports,
+    also indirectly. Modules outside the directory of its top-level module are left out.
 
-    For an installed package, return its version instead. If the version is unknown, return the
-    hashes of only those modules that are in the package."""
+    Return only the version of an installed package; if it is unknown, the hashes of its modules."""
     module = path.partition(":")[0]
     top = module.partition(".")[0]
     spec = spec_of(top)
@@ -165,8 +164,8 @@ def _hashes_of_files(root: Location, sampled: bool) -> Iterator[tuple[str, str]]
 
 
 def _hash_of_file(file: Location, *, sampled: bool) -> str:
-    """Return a hash of the size and the content of a file. If `sampled` and the file is large,
-    samples at equal distances are hashed instead of the content."""
+    """Return a hash of the size and the content of a file. With `sampled`, only samples of a large
+    file are hashed, at equal distances."""
     with file.filesystem.open_input_file(file.path) as opened:
         size = opened.size()
         starts = [size * number // SAMPLES for number in range(SAMPLES)]

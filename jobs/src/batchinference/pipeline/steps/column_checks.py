@@ -45,8 +45,8 @@ def type_problems(steps: Sequence[Step], types: Mapping[str, pa.DataType]) -> It
 
 
 def code_problems(steps: Sequence[Step], columns: list[str] | None) -> Iterator[Problem]:
-    """Yield at most one problem: a missing column that user code reads, or a column that a step
-    reads and earlier user code does not return. `columns` are the input columns, if known."""
+    """Yield at most one problem: user code reads a missing column, or a step reads a column that
+    user code has dropped. `columns` are the input columns; None if they are unknown."""
     before_code, last_code, fix_of_code = columns, "", ""
     for index, step in enumerate(steps):
         code, module = step.python, _module_of(step)
@@ -82,7 +82,7 @@ def _module_of(step: Step) -> ast.Module | None:
 
 
 def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
-    """Return a second fix for a message whose fix is to convert a column; an empty text if there is
+    """Return a second fix for a message that says to convert a column; an empty text if there is
     none. `types` are the types of the input columns."""
     of_input = any(f"{name} is {kind}" in message for name, kind in types.items())
     fix = message.rpartition(". ")[2]
@@ -93,8 +93,8 @@ def _second_fix(message: str, types: Mapping[str, pa.DataType]) -> str:
 
 
 def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
-    """Raise UnsuitableTypes if a step with a condition gives a column an incompatible type: the
-    rows that the step skips keep their old values, and one column must fit both types."""
+    """Raise UnsuitableTypes if a step with a condition gives a column an incompatible type. The
+    rows that the step skips keep their old values, so the column must fit both types."""
     replaced = {*step.facts.adds} & {*before.column_names} & {*after.column_names}
     for name in sorted(replaced if step.condition is not None else ()):
         old, new = (table.schema.field(name).type for table in (before, after))
@@ -106,8 +106,8 @@ def _check_replaced(step: Step, before: pa.Table, after: pa.Table) -> None:
 
 
 def _columns_after(step: Step, known: pa.Table) -> pa.Table:
-    """Return a table without rows of the columns whose type is known after a step. `known` is such
-    a table before the step. Raises UnsuitableTypes if the step cannot read its columns."""
+    """Return the columns of known type after a step, as a table without rows. `known` is such a
+    table before the step. Raises UnsuitableTypes if the step cannot read its columns."""
     after = class_of(step).check_types(step.name, getattr(step, step.kind), known)
     if after is not None:
         return after

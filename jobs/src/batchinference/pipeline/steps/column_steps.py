@@ -30,8 +30,8 @@ class Filter(Transform):
             mask = self.mask(batch)
         except UnsuitableTypes as error:  # fails these rows: other batches may have other types
             return all_failed(batch.num_rows, TypeError(error.message))
-        kept = np.flatnonzero(mask.to_numpy())
-        return batch if len(kept) == batch.num_rows else TransformResult(batch.filter(mask), kept)
+        rows = np.flatnonzero(mask.to_numpy())
+        return batch if len(rows) == batch.num_rows else TransformResult(batch.filter(mask), rows)
 
     @classmethod
     def check_types(cls, step: str, settings: str, known: pa.Table) -> pa.Table:

@@ -56,7 +56,7 @@ JSON_GROWTH = 16
 
 class DecodeColumn(Transform):
     """Decodes each value of a column. A row whose value cannot be decoded is a failed row. A result
-    ends after the row whose value lets the decoded values reach RESULT_BYTES."""
+    ends after the row with which the decoded values reach RESULT_BYTES."""
 
     NEEDS_VALUES = True
 

@@ -1,8 +1,8 @@
 """Model steps with `dedupe` or `cache`: rows with equal inputs are computed once.
 
 The key of a row is the hash of the inputs of the model. Results are kept in memory for rows of
-later batches, and with `cache` also in files for other jobs. Errors are not shared: if a row fails,
-all rows with the same key are computed, because the error may have been transient."""
+later batches, and with `cache` also in files for other jobs. Errors are not shared, because an
+error may be transient: if a row fails, all rows with the same key are computed."""
 
 import json
 from collections import Counter, defaultdict
@@ -128,8 +128,8 @@ class Dedupe(Transform):
         row. The results are kept for later batches."""
         if not rows:
             return {}, {}
-        read = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
-        part = batch.select(sorted(read))
+        names = {*self._inputs.values(), *(n for n in batch.column_names if is_prepared(n))}
+        part = batch.select(sorted(names))
         part = part if len(rows) == batch.num_rows else part.take(pa.array(rows))
         with collect_warnings() as warnings:
             result = as_result(self._transform(part))

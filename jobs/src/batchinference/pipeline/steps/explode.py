@@ -44,8 +44,8 @@ class ExplodeList(Transform):
             name: elements if name == self._column else batch.column(name).take(pa.array(parents))
             for name in batch.column_names
         }
-        done = rows if rows < batch.num_rows else None
-        return TransformResult(pa.table(columns), parents, rows=done)
+        covered = rows if rows < batch.num_rows else None
+        return TransformResult(pa.table(columns), parents, rows=covered)
 
     def _elements(self, column: pa.ChunkedArray) -> tuple[pa.Array | pa.ChunkedArray, np.ndarray]:
         """Return all elements, and the row index (int64) of each. Raises UnsuitableTypes."""
@@ -66,7 +66,7 @@ class ExplodeList(Transform):
 
 
 def _rows_within_limit(batch: pa.Table, column: str, parents: np.ndarray, max_bytes: int) -> int:
-    """Return how many rows at the start of a batch, at least 1, give at most about `max_bytes`."""
+    """Return how many rows at the start of a batch give at most about `max_bytes`; at least 1."""
     copies = np.bincount(parents, minlength=batch.num_rows)
     lists, others = batch.column(column), batch.drop_columns([column])
     free_bytes, ranges = max_bytes, [(0, batch.num_rows)]  # ranges are halved until they fit

@@ -1,4 +1,4 @@
-"""Sets the path on which Python finds modules of the user, and finds modules without an import."""
+"""Sets the path on which Python finds modules of the user. Finds modules without importing them."""
 
 import importlib.util
 import os
@@ -35,8 +35,8 @@ def import_path(*directories: str) -> Iterator[None]:
 
 
 def reload_modules(paths: Iterable[str]) -> None:
-    """Remove from `sys.modules` the modules in the paths `module:name` that are files of the user
-    or deleted files, so that the next use imports them again."""
+    """Remove the modules in the paths `module:name` from `sys.modules`, so that they are imported
+    again. Only files of the user and deleted files are removed."""
     for name in {path.partition(":")[0] for path in paths} - {"__main__"}:
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is not None and (is_user_file(file) or not os.path.exists(file)):

@@ -101,8 +101,8 @@ class ModelTransform(Transform):
     def _run(
         self, batch: pa.Table, rows: np.ndarray, prepared: Mapping[str, pa.ChunkedArray]
     ) -> tuple[Any, dict[int, Exception]]:
-        """Run the model on these rows of a batch. Return the results of the rows that have not
-        failed, and the errors of the failed rows. `prepared` are the batch's prepared columns."""
+        """Run the model on `rows` of a batch. Return the results of those that have not failed, and
+        the errors of the failed rows. `prepared` has the tokens of the batch, if there are any."""
         if len(rows) == 0:
             return [], {}
         part = batch.select(sorted(set(self._model.inputs.values())))
@@ -111,7 +111,7 @@ class ModelTransform(Transform):
             prepared = {name: column.take(rows) for name, column in prepared.items()}
         run: Any = self._runtime
         run = partial(run, prepared=prepared) if self._model.tokenized_inputs else run
-        # an engine or a server computes rows of several threads at once, so threads take no turns
+        # an engine or a server computes rows of several threads at once, so threads need no turns
         use = TURNS.preparing() if self._model.IN_PROCESS else OCCUPANCY.computing()
         with collect_warnings() as warnings, use:
             results = run(_inputs(self._model, part))
@@ -129,7 +129,7 @@ class ModelTransform(Transform):
 
 
 def _columns(model: Model, results: Any) -> dict[str, Any]:
-    """Return the results of a model as columns: its output, and its other outputs, if any."""
+    """Return the columns that a model adds: its output, and its other outputs, if any."""
     others = model.extra_outputs
     if isinstance(model, LabelModel) and model.score_output is not None:
         labels = pa.array(results, arrow_type(LABELED)) if isinstance(results, list) else results
@@ -162,7 +162,7 @@ def _has_null(values: pa.Array) -> bool:
 def with_non_finite_policy(
     model: Model, result: pa.Table | TransformResult
 ) -> pa.Table | TransformResult:
-    """Return the result of a model after applying the policy of its field `nonFinite`: a row with
+    """Apply the field `nonFinite` of a model to its result, and return the new result. A row with
     NaN or infinity fails, or gets the warning NonFinite."""
     table = result if isinstance(result, pa.Table) else result.table
     outputs = (model.output, getattr(model, "score_output", None))

@@ -3,8 +3,8 @@
 The key of a row is the hash of the inputs of the model. A cache has one directory for each model,
 named by the hash of the model's files and settings (`model_digest`). A cache file is never changed.
 It holds the keys of some rows, and then their results as an Arrow IPC stream. Its name contains a
-hash of `model_digest` and the content, so that no damaged file and no other model's file is used.
-Jobs that write the same results at the same time write two valid files."""
+hash of `model_digest` and the content, which detects damaged files and files of other models. Jobs
+that write the same results at the same time write two valid files."""
 
 from __future__ import annotations
 
@@ -95,9 +95,8 @@ class RecentResults:
 class ResultCache:
     """The results of one model in the files of a directory. This class is thread-safe.
 
-    `find` looks at most every REFRESH_SECONDS for new files of all jobs and processes. After an
-    error of the storage, the cache is not used again, but the job goes on. `errors` counts these
-    errors, and damaged files."""
+    `find` looks at most every REFRESH_SECONDS for new files of all jobs and processes. An error of
+    the storage ends the use of the cache, but not the job. `errors` also counts damaged files."""
 
     def __init__(self, cache: Location, digest: str, names: Sequence[str]) -> None:
         self._directory, self._digest, self._names = cache / digest, digest, list(names)
@@ -114,7 +113,7 @@ class ResultCache:
 
     def find(self, keys: Iterable[bytes], max_bytes: int = MEMORY_BYTES) -> list[KnownResults]:
         """Return the results in the files that may have these keys, at most one file for each key.
-        If the files may exceed `max_bytes` in total, return only the results of `keys`."""
+        Return only the results of `keys` if the files may exceed `max_bytes` in total."""
         keys = set(keys)
         wanted = np.array([key[:PREFIX_BYTES] for key in keys], f"S{PREFIX_BYTES}")
         with self._lock:
@@ -131,7 +130,7 @@ class ResultCache:
             return [*filter(None, pool.map(read, [self._files[at] for at in files]))]
 
     def add(self, results: KnownResults) -> None:
-        """Add results. Writes all unwritten results if they are enough for a file, or old."""
+        """Add results. Write all unwritten results if they fill a file or are old."""
         with self._lock:
             if not self._unwritten:
                 self._unwritten_since, self._unwritten_bytes = time.monotonic(), 0
@@ -190,8 +189,8 @@ class ResultCache:
         return np.frombuffer(complete, f"S{PREFIX_BYTES}")[:: HASH_BYTES // PREFIX_BYTES]
 
     def _read(self, name: str, wanted: Collection[bytes] | None) -> KnownResults | None:
-        """Return the results in a file; if `wanted` is given, only the results of these keys.
-        Return None if the file is damaged or deleted, or if the storage fails."""
+        """Return the results in a file; only the results of the keys in `wanted`, if it is not
+        None. Return None if the file is damaged or deleted, or if the storage fails."""
         try:
             content, at = (self._directory / name).read_if_exists(), _rows_in(name) * HASH_BYTES
             if content is None:
@@ -199,8 +198,8 @@ class ResultCache:
             keys, results = content[:at], content[at:]
             if self._name_of(keys, results) != name:
                 raise ValueError("it is damaged")
-            read = _results_of(keys, results, self._names)
-            return read if wanted is None else read.of_keys(wanted)
+            known = _results_of(keys, results, self._names)
+            return known if wanted is None else known.of_keys(wanted)
         except OSError:
             self._disable()
         except (ValueError, LookupError):

@@ -1,4 +1,4 @@
-"""Builds columns of the results of a step. A row fails if its value does not fit its column."""
+"""Builds the columns of a step's results. A row fails if its value does not fit its column."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -25,9 +25,9 @@ from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.text import with_article
 
 Misfits = dict[int, Exception]
-"""By row index, the error of each row whose value does not fit its column."""
+"""The errors of the rows whose values do not fit their columns, by row index."""
 _NOT_ROWS = (str, bytes, bytearray, memoryview, Mapping, Set)
-"""Types that have a length, but count as one value: a text, for example, is no list of letters."""
+"""Types that have a length, but are one value. For example, a text is not a list of letters."""
 _NO_COLUMN = (TypeError, ValueError, OverflowError)
 """The errors of `to_column`. It raises ValueError if tensors are mixed with other values."""
 
@@ -40,7 +40,7 @@ class _Column:
     misfits: Misfits = field(default_factory=dict)
 
     def without(self, misfits: Misfits) -> pa.Array | pa.ChunkedArray:
-        """Return the values without the rows in `misfits`, which has the misfits of all columns."""
+        """Return the values without the rows in `misfits`: the misfits of all columns."""
         if len(misfits) == len(self.misfits):
             return self.values
         rows = range(len(self.values) + len(self.misfits))
@@ -51,10 +51,10 @@ class _Column:
 class ResultColumns:
     """Builds the result columns of successive batches.
 
-    The type of a column is a type that suits all values in the first batch or, if there is none,
-    the most frequent type. A later value may widen the type, for example from integer to float. A
-    row does not fit if Arrow does not know the type of its value, if no type suits both this value
-    and the column, or if the conversion would change the value:
+    The first batch sets the type of a column: a type that suits all its values, or else their most
+    frequent type. A later value may widen the type, for example from integer to float. A row fails
+    if Arrow does not know its value's type, or if no type suits both the value and the column. A
+    row also fails if the conversion would change its value:
 
         batches [1, "x", 2], [3, 4.5]   # "x" fails its row; then the type is double"""
 
@@ -74,8 +74,8 @@ class ResultColumns:
     def fitting(
         self, values: Mapping[str, Any], inputs: Mapping[str, InputColumn] | None = None
     ) -> tuple[dict[str, pa.Array | pa.ChunkedArray], Misfits]:
-        """Return the columns without the rows that do not fit, and the errors of these rows. If no
-        row fits, there are no columns. Values that equal the values in `inputs` are not converted.
+        """Return the columns without the rows that do not fit, and the errors of these rows. Return
+        no columns if no row fits. Values that equal the values in `inputs` are not converted.
         Raises JobFailure if user code has returned a column that is not one value per row."""
         columns = {
             name: self._column(name, column_values, (inputs or {}).get(name))
@@ -94,9 +94,9 @@ class ResultColumns:
         failed: Mapping[int, Exception],
         skipped: Collection[int] = (),
     ) -> pa.Table | TransformResult:
-        """Return the batch with additional columns, which are null in the rows in `skipped`. If
-        rows failed or were skipped, return a TransformResult without the failed rows. `values` has
-        the values of each column for the rows that are neither failed nor skipped."""
+        """Return the batch with more columns, which are null in the rows in `skipped`. Return a
+        TransformResult without the failed rows if rows failed or were skipped. `values` has the
+        values of each column for the rows that neither failed nor were skipped."""
         computed = [x for x in range(batch.num_rows) if x not in failed and x not in skipped]
         columns, misfits = self.fitting(values) if computed else ({}, {})
         if not failed and not misfits and not skipped:
@@ -138,8 +138,8 @@ class ResultColumns:
         return _Column(cast)
 
     def _row_by_row(self, name: str, values: Any, same: Mapping[int, pa.ChunkedArray]) -> _Column:
-        """Return the column of the rows that fit. For each row with an unchanged input value,
-        `same` has this value as a column of one row."""
+        """Return the column, converted row by row. `same` has the unchanged input values by row:
+        each of them is a column of one row."""
         columns: dict[int, pa.Array | pa.ChunkedArray] = {}
         misfits: Misfits = {}
         for row in range(len(values)):
@@ -210,8 +210,8 @@ def _is_sequence(values: Any) -> bool:
 
 
 def _unsupported_value(value: Any, cause: Exception) -> str:
-    """Return a message that says why a value cannot be in a column. `cause` is the error of
-    `to_column`; the error of Arrow, if there is one, says more."""
+    """Return a message that says why a value cannot be in a column. The message contains the error
+    of Arrow or, if Arrow raises none, `cause`: the error of `to_column`."""
     message = f"a value of type {type(value).__name__} that Arrow cannot hold"
     try:
         pa.array([value])
@@ -221,7 +221,7 @@ def _unsupported_value(value: Any, cause: Exception) -> str:
 
 
 def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the most common type that is not null: of equally common types, the first one."""
+    """Return the most common type that is not null; the first one of equally common types."""
     counts = Counter(kind for kind in kinds if not pa.types.is_null(kind))
     return max(counts, key=lambda kind: counts[kind], default=pa.null())
 
@@ -229,8 +229,8 @@ def _most_common(kinds: Iterable[pa.DataType]) -> pa.DataType:
 def _as_lists_beside(
     kind: pa.DataType, column: pa.Array | pa.ChunkedArray
 ) -> pa.Array | pa.ChunkedArray:
-    """Return tensors as lists if the type of their column is a list, as Ray does with arrays and
-    lists in one batch. Return any other column unchanged."""
+    """Return tensors as lists if `kind`, the type of their column, is a list. Ray does the same
+    with arrays and lists in one batch. Return any other column unchanged."""
     if not (is_list(kind) and is_tensor(column.type)):
         return column
     return tensors_to_lists(pa.table({"column": column})).column(0)
@@ -239,7 +239,7 @@ def _as_lists_beside(
 def _cast(
     column: pa.Array | pa.ChunkedArray, kind: pa.DataType
 ) -> pa.Array | pa.ChunkedArray | None:
-    """Return a column in a wider type; None if this fails or changes a value. Tensors are kept."""
+    """Return a column in a wider type; None if the cast changes a value. Tensors do not change."""
     if column.type == kind or isinstance(kind, pa.BaseExtensionType):
         return column
     try:

@@ -1,4 +1,4 @@
-"""Infers the columns after steps if there are no rows: before a job, or if all are filtered."""
+"""Infers the columns after steps if no rows show them: before a job, or if all are filtered."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def columns_after_all(
     steps: Sequence[Step], columns: pa.Schema, *, code_keeps_columns: bool = False
 ) -> pa.Schema:
     """Return the columns after all steps, inferred from the columns of the input. An empty schema
-    means that the columns are unknown, and the null type means that a column's type is unknown.
-    Columns are unknown after user code, unless `code_keeps_columns`."""
+    means unknown columns, and the type null means an unknown type. Columns after user code are
+    unknown. With `code_keeps_columns`, steps with user code are skipped instead."""
     table = empty_table(columns)
     for step in steps:
         if step.facts.user_code and code_keeps_columns:
@@ -36,11 +36,11 @@ def columns_after_all(
 def result_without_rows(
     step: Step, table: pa.Table, transform: Transform | None = None
 ) -> pa.Table:
-    """Return the columns that a step would return for rows with the columns of `table`, as a table
-    without rows. If the columns are unknown, the table has none. Unknown types are null.
+    """Return the columns after a step, as a table without rows. `table` has the columns before the
+    step. The result has no columns if they are unknown, and the type null for an unknown type.
 
-    If types do not depend on values, a call of `transform` without rows returns them. Otherwise,
-    they come from the spec. Without `transform`, the step is loaded if that is cheap."""
+    `transform` is called without rows if types do not depend on values. If `transform` is None, a
+    step that loads nothing is called. Otherwise, the types come from the spec."""
     (empty, _), facts = split_prepared(without_rows([table])), step.facts
     if transform is None and class_of(step).LOADS_NOTHING:
         transform = load_step(step, Device())

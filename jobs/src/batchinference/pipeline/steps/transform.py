@@ -25,9 +25,9 @@ more, the step returns a partial result."""
 class TransformResult:
     """The result of a step for a batch.
 
-    `parents` holds, for each row of `table`, the index of the batch row that it was made from, in
-    ascending order (int64). `failed` maps the index of each failed batch row to its error. A batch
-    row that is neither in `parents` nor in `failed` is a filtered row.
+    A row of `table` was made from a batch row, its parent. `parents` has the index of each row's
+    parent, in ascending order (int64). `failed` maps the index of each failed batch row to its
+    error. A batch row that is neither in `parents` nor in `failed` is a filtered row.
 
     `rows` is None if the result covers the whole batch. A partial result covers only the first
     `rows` rows of the batch. The caller passes the other rows in another call."""
@@ -50,8 +50,8 @@ def without_bad_rows(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> pa.Table | TransformResult:
-    """Return a result in which more batch rows have failed: rows from which a row with an
-    unreadable value was made, and rows with a warning whose name is in `failing`."""
+    """Return a result in which more batch rows have failed. They are the parents of rows with an
+    unreadable value, and rows with a warning whose name is in `failing`."""
     table = result if isinstance(result, pa.Table) else result.table
     errors = errors_of(warnings, failing)
     if not (unreadable := unreadable_rows(table)) and not errors:
@@ -64,16 +64,16 @@ def without_bad_rows(
 def fail_rows(
     result: pa.Table | TransformResult, errors: Mapping[int, Exception]
 ) -> TransformResult:
-    """Return a result without the rows made from the batch rows in `errors`, which have failed."""
+    """Return a result in which the batch rows in `errors` have failed, too, and have no rows."""
     result = as_result(result)
     good = ~np.isin(result.parents, list(errors))
-    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # drops types, too
+    table = result.table.filter(pa.array(good)) if good.any() else pa.table({})  # no rows: no types
     failed = {**errors, **result.failed}
     return replace(result, table=table, parents=result.parents[good], failed=failed)
 
 
 def bytes_of_copy(table: pa.Table, first: int, rows: int) -> int:
-    """Return the bytes of a copy of some rows without dictionary columns: copies share these."""
+    """Return the bytes of a copy of rows, without dictionary columns, which all copies share."""
     columns = (column for column in table.columns if not pa.types.is_dictionary(column.type))
     return sum(int(column.slice(first, rows).nbytes) for column in columns)
 
@@ -121,7 +121,7 @@ class Transform:
 
 
 def is_prepared(name: str) -> bool:
-    """Return whether this is the name of a prepared column."""
+    """Return whether a column is a prepared column. Such columns hold tokens (see tokenization)."""
     return name.startswith(PREPARED_PREFIX)
 
 

@@ -1,7 +1,7 @@
 """Copies the values that user code returns, and recognizes input values that it returns unchanged.
 
-A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So if a value
-equals the value in the input column of the same name, the value of that column is used."""
+A conversion to NumPy or Python and back may lose digits, nulls, time zones and types. So a value
+that equals the input value in the column of the same name is replaced by that input value."""
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
@@ -27,17 +27,17 @@ class InputColumn:
     def restored(
         self, values: Values
     ) -> tuple[Values | pa.ChunkedArray, dict[int, pa.ChunkedArray]]:
-        """Return the values that the code has returned, and by row, a column with each unchanged
-        input value that a conversion may change. If all values fit the type of the input column,
-        return a column of this type instead, and no rows."""
-        given = self._read(self._column)
+        """Return `values`, and the input values that are equal to them: by row, as columns of one
+        row. Input values that no conversion changes are left out. If all values fit the type of the
+        input column, return a column of this type, and no rows."""
+        inputs = self._read(self._column)
         if np.ma.is_masked(values):
             return values, {}
         if _is_plain(values) and (
-            not _is_plain(given) or (values.dtype, values.ndim) != (given.dtype, given.ndim)
+            not _is_plain(inputs) or (values.dtype, values.ndim) != (inputs.dtype, inputs.ndim)
         ):
             return values, {}
-        unchanged = _equal(values, given)
+        unchanged = _equal(values, inputs)
         column = self._with_changes(values, np.flatnonzero(~unchanged))
         if column is not None:
             return column, {}
@@ -47,28 +47,29 @@ class InputColumn:
         return values, {row: decoded(self._column.slice(row, 1)) for row in rows}
 
     def _with_changes(self, values: Values, rows: np.ndarray) -> pa.ChunkedArray | None:
-        """Return the input column after replacing these rows by the returned values; None if its
-        type does not fit these values, so that a reader of the column would get other values."""
+        """Return the input column with the returned values in these rows. Return None if a reader
+        of the column would get other values, because the type of the column does not fit them."""
         if not len(rows):
             return self._column
         column = decoded(self._column)
-        changed = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
+        new = values[rows] if isinstance(values, np.ndarray) else [values[row] for row in rows]
         nan_is_null = _is_plain(values) and not pa.types.is_floating(column.type)
         try:
-            made = pa.array(changed, column.type, from_pandas=nan_is_null)
+            array = pa.array(new, column.type, from_pandas=nan_is_null)
         except NO_VALUES:
             return None
         order = np.arange(len(column))
         order[rows] = len(column) + np.arange(len(rows))
-        both = pa.chunked_array([*column.chunks, *chunks_of(made)], column.type)
+        both = pa.chunked_array([*column.chunks, *chunks_of(array)], column.type)
         result = both.take(pa.array(order))
         return result if self._holds(result, values) else None
 
     def _holds(self, column: pa.ChunkedArray, values: Values) -> bool:
-        read = self._read(column)
-        if _is_plain(values) and _is_plain(read):
-            read = read.astype(values.dtype)  # integers are read as floats only if some are null
-        return bool(_equal(values, read).all())
+        result = self._read(column)
+        if _is_plain(values) and _is_plain(result):
+            # integers are read as floats only if some are null
+            result = result.astype(values.dtype)
+        return bool(_equal(values, result).all())
 
 
 def input_columns(
@@ -119,13 +120,13 @@ def _is_equal(one: Any, other: Any) -> bool:
 
 
 def copied(values: Any) -> Any:
-    """Return a copy of values that user code may change in its next call, such as an array that it
-    uses again for each batch. Values in lists, dicts and object arrays are copied, too."""
+    """Return a copy of values that user code may change in its next call, such as a reused array.
+    Values in lists, dicts and object arrays are copied, too."""
     if isinstance(values, np.ndarray):
         return _copied_array(values)
     if isinstance(values, list):
         return _copied_items(values)
-    if isinstance(values, pa.MonthDayNano):  # a tuple, of which Arrow would make a list
+    if isinstance(values, pa.MonthDayNano):  # a tuple that Arrow would turn into a list
         return values
     if isinstance(values, tuple):  # stays a tuple, because the keys of a map are in tuples
         return tuple(_copied_items(values))

@@ -1,7 +1,7 @@
 """Python steps: call the user's function or class as Ray Data does.
 
-The code takes a batch (a dict of NumPy arrays), a row (a dict of Python values, and of NumPy arrays
-for tensors), or with `predictBatch`, for existing classes, a list of values. If code that takes a
+The code takes a batch (a dict of NumPy arrays) or a row (a dict of Python values, and of arrays for
+tensors). With `predictBatch`, for existing classes, it takes a list of values. If code that takes a
 row raises an error, only that row fails, and no other row is computed again. A row also fails if
 the returned value does not fit the type of its column (see result_columns)."""
 
@@ -52,13 +52,13 @@ _ARRAY_AS_VALUE = (
     "0-dimensional arrays can be converted",
     "unhashable type: 'numpy.ndarray'",
 )
-"""Texts in the errors if code uses a column of a batch, which is an array, as one value."""
-_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # category kinds that Arrow changes
+"""Texts in the errors of code that uses an array, such as a column of a batch, as one value."""
+_UNENCODED = ("mixed", "mixed-integer", "period", "interval")  # categories that Arrow changes
 _SINGLE_ROWS = "A batch holds an array for each column. Set method: map to get single rows"
 
 
 class WrongResult(TypeError):
-    """Code that takes a row has returned something else than a row, or a list of rows."""
+    """Code that takes a row has not returned a row or, with `flatMap`, a list of rows."""
 
 
 class UserCode(Transform):
@@ -80,7 +80,7 @@ class UserCode(Transform):
         for path in settings.constructor_refs.values():
             check_callable(step, path)
         module = check_callable(step, settings.callable)
-        if module is None or batch_size == 1:  # an array with one value may be used as this value
+        if module is None or batch_size == 1:  # an array of one row can be used as a value
             return
         if problem := signature_problem(settings, module):
             raise ModelLoad(f"step '{step}': {problem}")
@@ -104,7 +104,7 @@ class MapBatches(UserCode):
         return self._result(batch, inputs, returned)
 
     def _call_code(self, batch: Batch) -> Any:
-        """Return the code's result. If the code uses an array as a value, its error gets a fix."""
+        """Call the code, and return its result. Add a fix to errors of arrays used as one value."""
         try:
             return self._function(batch, **self._arguments)
         except Exception as error:
@@ -137,9 +137,9 @@ class MapBatches(UserCode):
         fitting = np.setdiff1d(np.arange(batch.num_rows), [*misfits]) if misfits else None
         if fitting is not None and len(fitting) == 0:
             return TransformResult(pa.table({}), fitting, misfits)  # no rows, so no types
-        kept = batch if fitting is None else batch.take(fitting)
+        good = batch if fitting is None else batch.take(fitting)
         table = pa.table(
-            {name: kept.column(name) if name in untouched else columns[name] for name in returned}
+            {name: good.column(name) if name in untouched else columns[name] for name in returned}
         )
         return table if fitting is None else TransformResult(table, fitting, misfits)
 
@@ -155,22 +155,22 @@ class MapRows(UserCode):
         failed: dict[int, Exception] = {}
         for number, row in enumerate(rows_of(batch)):
             try:
-                made = self._rows_made_from(row)
+                new_rows = self._rows_made_from(row)
             except Exception as error:
                 if not is_about_the_row(error):
                     raise
                 failed[number] = error
                 continue
-            results += made
-            parents += [number] * len(made)
+            results += new_rows
+            parents += [number] * len(new_rows)
         return self._result(batch, results, parents, failed)
 
     def _rows_made_from(self, row: Row) -> list[Row]:
         return [self._checked(self._function(row, **self._arguments))]
 
     def _checked(self, row: Any) -> Row:
-        """Return a copy of a returned row. Raises JobFailure for a reserved column, and WrongResult
-        for a value that is not a row: the code may return rows for other input rows."""
+        """Return a copy of a returned row. Raises JobFailure for a reserved column. Raises
+        WrongResult, which fails only the input row, for a value that is not a row."""
         if not isinstance(row, dict) or not row:
             got = "an empty dict" if isinstance(row, dict) else type(row).__name__
             what = f"step '{self._name}' must return a row as a dict, got {got}"
@@ -192,11 +192,11 @@ class MapRows(UserCode):
         failed = failed | {parents[row]: error for row, error in misfits.items()}
         fitting = [row for row in range(len(results)) if row not in misfits]
         # if one row made from a batch row does not fit, drop all rows made from it
-        kept = [row for row in fitting if parents[row] not in failed]
+        rows = [row for row in fitting if parents[row] not in failed]
         table = pa.table(columns)
-        if len(kept) < len(fitting):
+        if len(rows) < len(fitting):
             table = table.filter(pa.array([parents[row] not in failed for row in fitting]))
-        return TransformResult(table, np.array([parents[row] for row in kept], np.int64), failed)
+        return TransformResult(table, np.array([parents[row] for row in rows], np.int64), failed)
 
 
 class FlatMap(MapRows):
@@ -205,11 +205,11 @@ class FlatMap(MapRows):
     FIX = "Each item of the list is a dict of column name to value"
 
     def _rows_made_from(self, row: Row) -> list[Row]:
-        made = self._function(row, **self._arguments)
-        if isinstance(made, dict | str | bytes) or not hasattr(made, "__iter__"):
-            what = f"step '{self._name}' must return a list of rows, got {type(made).__name__}"
+        new_rows = self._function(row, **self._arguments)
+        if isinstance(new_rows, dict | str | bytes) or not hasattr(new_rows, "__iter__"):
+            what = f"step '{self._name}' must return a list of rows, got {type(new_rows).__name__}"
             raise WrongResult(f"{what}. Return a list of dicts, or [] for no rows")
-        return [self._checked(result) for result in made]
+        return [self._checked(result) for result in new_rows]
 
 
 class PredictBatchTransform(UserCode):
@@ -235,8 +235,8 @@ class PredictBatchTransform(UserCode):
 
 
 def _with_pillow(value: Any) -> Any:
-    """Return a Pillow image for an array of an image (uint8; height x width, or height x width x 3
-    or 4 channels). Return any other value unchanged."""
+    """Return a Pillow image for an array of an image, and any other value unchanged. An array of an
+    image is uint8, and height x width, or height x width x 3 or 4 channels."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         return value
     from PIL import Image  # other steps do not need Pillow
@@ -272,8 +272,8 @@ def _loaded(name: str, step: PythonStep, device: str) -> Any:
         return target
     objects = {key: load_callable(path) for key, path in step.constructor_refs.items()}
     try:
-        given = step.constructor_args.items()
-        arguments = {key: device if value == DEVICE else value for key, value in given}
+        settings = step.constructor_args.items()
+        arguments = {key: device if value == DEVICE else value for key, value in settings}
         return target(**arguments, **objects)
     except Exception as error:
         raise ModelLoad(
@@ -334,14 +334,15 @@ def _columns_of(result: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _with_nulls_of_pandas(values: Any) -> Any:
-    """Return values of a type that only pandas has, such as Int64, decoded like a Series."""
+    """Convert values of a type that only pandas has, such as Int64. Return any others unchanged."""
     is_extension = hasattr(getattr(values, "dtype", None), "construct_array_type")
     return _series(sys.modules["pandas"].Series(values), True) if is_extension else values
 
 
 def _series(series: pd.Series, decode: bool = False) -> Any:
-    """Return the values of a column of a DataFrame, with None for missing values. Objects, texts,
-    periods and intervals become a list: so arrays become tensors, and periods do not change."""
+    """Return the values of a column of a DataFrame, with None for missing values. With `decode`,
+    they are not dictionary-encoded. Objects, texts, periods and intervals become a list. So arrays
+    become tensors later, and periods do not change."""
     pandas, kind = sys.modules["pandas"], series.dtype
     series = series.sparse.to_dense() if isinstance(kind, pandas.SparseDtype) else series
     categories = getattr(kind, "categories", None)
@@ -349,8 +350,8 @@ def _series(series: pd.Series, decode: bool = False) -> Any:
         return pa.Array.from_pandas(series).dictionary_decode()  # objects would become int64
     if categories is not None and (decode or categories.inferred_type in _UNENCODED):
         series = series.astype(object if series.hasnans else categories.dtype)
-    listed = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype
-    if series.dtype != object and not isinstance(series.dtype, listed):
+    list_types = pandas.StringDtype | pandas.PeriodDtype | pandas.IntervalDtype
+    if series.dtype != object and not isinstance(series.dtype, list_types):
         return pa.Array.from_pandas(series)
     values = series.to_numpy(dtype=object, copy=True)
     values[series.isna().to_numpy()] = None

@@ -1,4 +1,4 @@
-"""Steps with `when`: they run for the rows for which the condition is true, and skip the others."""
+"""Steps with `when`: they run for the rows for which the condition is true, and skip other rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Conditional(Transform):
         self._adds = set(adds)
         self._added = {
             name: pa.null() if kind is None or isinstance(kind, list) else arrow_type(kind)
-            for name, kind in adds.items()  # a list may be a list or a tensor
+            for name, kind in adds.items()  # values may be lists or tensors
         }
         """The types of the columns that the step adds or replaces: null until a type is known. For
         user code, these are all columns of the results, because the code may replace any column."""
@@ -89,26 +89,26 @@ class Conditional(Transform):
             return batch
         return batch.select([n for n in names if n in self._reads or is_prepared(n)])
 
-    def _learn(self, part: pa.Table, made: pa.Table) -> None:
-        """Remember the types of the columns that the step has added. `made` is the result of the
+    def _learn(self, part: pa.Table, new: pa.Table) -> None:
+        """Remember the types of the columns that the step has added. `new` is the result of the
         step for `part`. Raises JobFailure if the step has dropped columns."""
-        if not made.num_rows:
+        if not new.num_rows:
             return
-        kept = set(made.column_names)
+        names = set(new.column_names)
         for name in part.column_names:
-            if name not in kept and not is_prepared(name):
+            if name not in names and not is_prepared(name):
                 raise JobFailure(
                     f"step '{self._step}' has 'when', so it must keep all columns, but its result "
                     f"lacks column '{name}'. Return that column, and drop it in a later step"
                 )
         known = set() if self._reads is None else {*part.column_names} - self._adds
-        self._added |= {field.name: field.type for field in made.schema if field.name not in known}
+        self._added |= {field.name: field.type for field in new.schema if field.name not in known}
 
     def _with_skipped(
         self, batch: pa.Table, rows: np.ndarray, result: TransformResult
     ) -> pa.Table | TransformResult:
         """Return the result for a batch: the step's `result` for `rows`, and the skipped rows. If
-        `result` is partial, the returned one ends before the first row that `result` lacks."""
+        `result` is partial, the returned result ends before the first row that `result` lacks."""
         is_complete = result.rows is None or result.rows == len(rows)
         covered = batch.num_rows if is_complete else int(rows[result.rows])
         skipped = np.setdiff1d(np.arange(covered), rows)
@@ -118,8 +118,8 @@ class Conditional(Transform):
         order = np.argsort(parents, kind="stable")
         parents = parents[order]
         failed = {int(rows[row]): error for row, error in result.failed.items()}
-        made = result.table
-        table = self._table(batch, made, skipped, order, parents) if len(parents) else pa.table({})
+        new = result.table
+        table = self._table(batch, new, skipped, order, parents) if len(parents) else pa.table({})
         if is_complete and np.array_equal(parents, np.arange(batch.num_rows)):
             return table
         return TransformResult(table, parents, failed, None if is_complete else covered)
@@ -127,28 +127,28 @@ class Conditional(Transform):
     def _table(
         self,
         batch: pa.Table,
-        made: pa.Table,
+        new: pa.Table,
         skipped: np.ndarray,
         order: np.ndarray,
         parents: np.ndarray,
     ) -> pa.Table:
-        """Return the rows of `made`, the step's result, and the skipped rows, sorted by batch row.
+        """Return the rows of `new`, the step's result, and the skipped rows, sorted by batch row.
         `order` has the indexes that sort them, and `parents` the batch row of each sorted row."""
         batch = split_prepared(batch)[0]
-        changed = set(made.column_names if made.num_rows else ()) & self._added.keys()
-        order_of_code = made.column_names if self._reads is None and made.num_rows else ()
+        changed = set(new.column_names if new.num_rows else ()) & self._added.keys()
+        order_of_code = new.column_names if self._reads is None and new.num_rows else ()
         is_unchanged = np.array_equal(parents, np.arange(batch.num_rows))
         columns = {}
         for name in dict.fromkeys([*order_of_code, *batch.column_names, *self._added]):
             if name in changed and name in batch.column_names:
                 old = batch.select([name]).take(pa.array(skipped))
-                columns[name] = concat([made.select([name]), old]).column(0).take(pa.array(order))
+                columns[name] = concat([new.select([name]), old]).column(0).take(pa.array(order))
             elif name in changed:
-                made_rows = np.flatnonzero(order < made.num_rows)
-                columns[name] = with_nulls(made.column(name), made_rows, len(order))
+                new_rows = np.flatnonzero(order < new.num_rows)
+                columns[name] = with_nulls(new.column(name), new_rows, len(order))
             elif name in batch.column_names:
-                kept = batch.column(name)
-                columns[name] = kept if is_unchanged else kept.take(pa.array(parents))
+                column = batch.column(name)
+                columns[name] = column if is_unchanged else column.take(pa.array(parents))
             else:
                 columns[name] = pa.nulls(len(order), self._added[name])
         return pa.table(columns)

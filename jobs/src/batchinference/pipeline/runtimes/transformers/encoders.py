@@ -58,8 +58,7 @@ class EncoderRuntime:
         return torch.nn.functional.normalize(vectors, dim=1)
 
     def __call__(self, inputs: Batch, prepared: Prepared | None = None) -> np.ndarray | pa.Array:
-        """Return embeddings (rows x width, float32), or labels like `label_column`. `prepared` may
-        have the tokens of texts."""
+        """Return embeddings (rows x width, float32) or labels. `prepared` may have the tokens."""
         windows = None
         if isinstance(self._prepare, TextInput):
             inputs, windows = self._prepare.divide(inputs)
@@ -127,9 +126,9 @@ class EncoderRuntime:
 
 
 def pool(hidden: torch.Tensor, mask: torch.Tensor | None, how: str) -> torch.Tensor:
-    """Return one vector per row, in the type of `hidden`. The shape of `hidden` is rows x tokens x
-    width, or rows x channels x height x width for a convolutional network. A mean over tokens
-    excludes padding (mask 0)."""
+    """Return one vector per row, in the type of `hidden`. `hidden` is rows x tokens x width, or
+    rows x channels x height x width for convolutional networks. A mean excludes padding (mask
+    0)."""
     if hidden.ndim == 4:
         return hidden.mean(dim=(2, 3))
     if how == "cls":
@@ -147,9 +146,9 @@ def label_column(
     `scores` are rows x classes, and `names` are the labels of the classes."""
     count = min(top_k or 1, scores.shape[1])
     best, indices = scores.topk(count, dim=-1)
-    chosen = pa.array([names[index] for index in indices.flatten().tolist()], pa.string())
+    labels = pa.array([names[index] for index in indices.flatten().tolist()], pa.string())
     flat = pa.StructArray.from_arrays(
-        [chosen, pa.array(best.flatten().numpy())], fields=list(arrow_type(LABELED))
+        [labels, pa.array(best.flatten().numpy())], fields=list(arrow_type(LABELED))
     )
     if top_k is None:
         return flat

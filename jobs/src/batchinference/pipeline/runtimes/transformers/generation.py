@@ -43,8 +43,8 @@ from batchinference.spec.problems import did_you_mean
 
 
 class GenerationRuntime:
-    """Generates a text for each row, or a list of texts if several are requested. `continues` is
-    whether it continues a last message of the assistant, or answers in a new turn."""
+    """Generates a text for each row, or a list of texts if several are requested. With `continues`,
+    a last message of the assistant is continued. Without it, the answer is a new message."""
 
     def __init__(self, model: TransformersModel, device: Device, *, continues: bool = True) -> None:
         loader = ModelLoader(model, device)
@@ -109,12 +109,12 @@ class GenerationRuntime:
                 )
             new = self._new_tokens(output, tensors.get("input_ids"))
             decoded = self._decode(new)
-            given = self._full_texts(output, batch) if self._full_text else decoded
+            result_texts = self._full_texts(output, batch) if self._full_text else decoded
             for at, (text, own, tokens) in enumerate(
-                zip(given, decoded, new.tolist(), strict=True)
+                zip(result_texts, decoded, new.tolist(), strict=True)
             ):
-                made = Text(text, *self._sampling.end_of(tokens, own))
-                texts[at * len(texts) // len(decoded)].append(made)
+                result = Text(text, *self._sampling.end_of(tokens, own))
+                texts[at * len(texts) // len(decoded)].append(result)
         return texts
 
     def _decode(self, tokens: torch.Tensor) -> list[str]:
@@ -225,9 +225,9 @@ def sampling_of(requested: dict[str, Any], model: Any, pad_token_id: int | None)
     if not model.config.is_encoder_decoder:
         _remove_padded_limits(config, requested)
     config.num_return_sequences = None  # only the job says whether a row has several texts
-    wanted = {name: value for name, value in requested.items() if name != "seed"}
+    parameters = {name: value for name, value in requested.items() if name != "seed"}
     try:
-        unknown = config.update(**wanted)
+        unknown = config.update(**parameters)
     except ValueError as error:
         raise ModelLoad(f"sampling: {error}") from error
     if unknown:
@@ -255,7 +255,7 @@ def default_max_new_tokens(network: Any) -> int:
 
 
 def _remove_padded_limits(config: Any, requested: dict[str, Any]) -> None:
-    """Remove from `config` the length limits that count padding, with which the text of a row would
+    """Remove from `config` the length limits that count padding. With them, the text of a row would
     depend on the longest row of its batch. Raises ModelLoad if the user sets one of them."""
     for name, instead in _WITH_PADDING.items():
         if name in requested:
@@ -296,9 +296,8 @@ def _seed(seed: int, key: str, number: int) -> int:
 class _RowNoise(LogitsProcessor):
     """Adds Gumbel noise. The largest value is then a sample from the softmax of the logits.
 
-    By default, `generate` samples all rows from one random stream. The text of a row would depend
-    on the other rows of its batch, which change after a retry or with another number of replicas.
-    Here each row has its own stream."""
+    By default, `generate` samples all rows from one random stream. The text of a row would then
+    depend on the other rows of its batch, which may change. Here each row has its own stream."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._seeds = seeds

@@ -1,4 +1,4 @@
-"""Loads models of the transformers library with their dtype, attention and devices, and checks the
+"""Loads models of the transformers library with their dtype, attention and devices. Checks the
 names of their options against the signatures of the library.
 
 The library silently ignores most unknown options. A few parts, such as custom tokenizers, accept
@@ -56,8 +56,8 @@ class ModelLoader:
         adapter = find_adapter_config_file(self.path, revision=revision)
         if adapter is None:
             return
-        missing = {"_raise_exceptions_for_missing_entries": False}
-        config = cached_file(self.path, "config.json", revision=revision, **missing)
+        options = {"_raise_exceptions_for_missing_entries": False}
+        config = cached_file(self.path, "config.json", revision=revision, **options)
         if config and is_peft_available():
             return
         base = json.loads(Path(adapter).read_text()).get("base_model_name_or_path")
@@ -68,8 +68,7 @@ class ModelLoader:
 
     def load_model(self, kind: Any) -> Any:
         """Return the model, loaded with the Auto class `kind` on the device, in evaluation mode.
-        Raises ModelLoad if weights that the task needs are missing, or if models of this type are
-        not for the task."""
+        Raises ModelLoad if the model lacks weights for the task, or is not for the task."""
         try:
             pair = kind.from_pretrained(self.path, **self._options())
         except ValueError as error:
@@ -169,8 +168,7 @@ def check_options(options: Mapping[str, Any], known: set[str] | None) -> None:
 
 
 def tokenizer_options(tokenizer: Any) -> set[str] | None:
-    """Return the options of a tokenizer's calls; None if they are unknown, because the tokenizer is
-    not a fast one or its class overrides the calls."""
+    """Return the options of a tokenizer's calls; None if they are unknown (see `is_plain`)."""
     return _names(PreTrainedTokenizerFast.__call__) if is_plain(tokenizer) else None
 
 
@@ -187,8 +185,8 @@ def feature_extractor_options(extractor: Any) -> set[str]:
 
 
 def processor_options(processor: Any) -> set[str] | None:
-    """Return the options of a processor's calls, including those for its tokenizer and its other
-    parts; None if its signature does not list them."""
+    """Return the options of a processor's calls, also those for its tokenizer and its other parts.
+    Return None if its signature does not list the options."""
     call = inspect.signature(type(processor).__call__).parameters
     kind = next(iter(get_args(call["kwargs"].annotation)), None) if "kwargs" in call else None
     if not is_typeddict(kind):

@@ -37,7 +37,7 @@ MAX_GPU_BYTES = 256 << 20
 """If the images of a batch have more bytes, the CPU prepares them. On a GPU, the library would make
 several copies, some of them as float32, in memory that the model needs."""
 MIN_RATE = 1000
-"""A lower rate is refused, because it is probably in kHz, unless it is the rate of the model."""
+"""A lower rate is probably in kHz. It is refused if the model has another rate."""
 _FRAME_STEP, _FRAME_OVERLAP = 0.010, 0.015
 """Seconds from one frame of a spectrogram to the next, and seconds that two such frames share."""
 
@@ -152,13 +152,13 @@ def warn_of_cut_audio(
 
 def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
     """Return the number of samples to which an extractor cuts recordings; None if it cuts none."""
-    chosen = options.get("max_length")
+    max_length = options.get("max_length")
     for name in ("nb_max_samples", "n_samples"):
         if (samples := getattr(extractor, name, None)) is not None:
-            return int(chosen or samples)
+            return int(max_length or samples)
     counts_frames = hasattr(extractor, "num_mel_bins")
     own = getattr(extractor, "max_length", None) if counts_frames else None
-    length = chosen if options.get("truncation") else own
+    length = max_length if options.get("truncation") else own
     if not length:
         return None
     multiple = options.get("pad_to_multiple_of") or 1
@@ -168,8 +168,8 @@ def _max_samples(extractor: Any, options: Mapping[str, Any]) -> int | None:
 
 
 def crop_reproducibly(extractor: Any) -> None:
-    """Make an extractor that crops recordings at random positions use the same random numbers in
-    each call, so that the results of a batch do not depend on the run or on earlier batches."""
+    """Make an extractor that crops recordings at random use the same random numbers in each call.
+    Then the results of a batch do not depend on the run or on earlier batches."""
     if getattr(extractor, "truncation", None) not in ("rand_trunc", "fusion"):
         return
     kind: Any = type(extractor)
@@ -191,8 +191,8 @@ def _form(value: Any) -> str:
 
 def frames_of(content: bytes, count: int) -> list[np.ndarray]:
     """Return `count` upright frames (uint8, height x width x RGB) of a video file, evenly spaced.
-    The video is decoded twice, because headers do not reliably state the number of frames, and all
-    frames at once would not fit into memory."""
+    The first decoding counts the frames, because headers are not reliable. The second one converts
+    the chosen frames, because all frames at once would not fit into memory."""
     from batchinference.pipeline.media.videos import FrameConverter
 
     convert = FrameConverter(FrameFields())
@@ -216,10 +216,9 @@ def _decoded(content: bytes) -> Iterator[Any]:
 
 
 class ImageInput:
-    """Converts images (height x width x channels). If `preparing_device` is a GPU, this GPU
-    converts them, because it is much faster than the CPU. The CPU converts the images of a batch if
-    they have more than `max_gpu_bytes`, or if the GPU fails, for example for a bad row or a resize
-    factor that PyTorch does not support on GPUs."""
+    """Converts images (height x width x channels). If `preparing_device` returns a GPU, the GPU
+    converts them, because it is much faster than the CPU. The CPU converts a batch if its images
+    have more than `max_gpu_bytes`. It also does so if the GPU fails, for example for a bad row."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, max_gpu_bytes: int = MAX_GPU_BYTES
@@ -254,17 +253,17 @@ def preparing_device(
 ) -> torch.device | None:
     """Return the device that prepares images for a model, or None for the CPU. Removes the option
     `device`, which takes precedence over the device of the model."""
-    chosen = options.pop("device", None)
+    option = options.pop("device", None)
     resample = options.get("resample", getattr(processor, "resample", None))
     # the library replaces LANCZOS on GPUs with another method
     if getattr(processor, "backend", None) != "torchvision" or resample == Resampling.LANCZOS:
         return None
-    device = model if chosen is None else torch.device(chosen)
+    device = model if option is None else torch.device(option)
     return device if device.type == "cuda" else None
 
 
 def on_device(values: np.ndarray, device: torch.device) -> list[torch.Tensor]:
-    """Return images as tensors of their type on a device. The library reorders axes faster there
+    """Return images as tensors of their type on a device. The library reorders axes faster on a GPU
     than on the CPU. Images of one size are copied at once, as one array."""
     if values.dtype != object:
         return list(to_device(values, device))

@@ -123,8 +123,8 @@ def timed_transcript(result: Any) -> Any:
 
 
 def merged_entities(results: Sequence[Any], spans: Sequence[Span]) -> Any:
-    """Return the entities of all windows, with their positions in the text. In the first half of an
-    overlap of two windows, the entities of the first window count, then those of the next."""
+    """Return the entities of all windows, with their positions in the text. The first half of an
+    overlap has entities of the first window, and the second half has entities of the next one."""
     entities: list[dict[str, Any]] = []
     limits = [(one.end + other.start) // 2 for one, other in pairwise(spans)]
     first = 0
@@ -159,15 +159,15 @@ _HYPOTHESIS = "This example is {}."
 
 class PipelineTexts:
     """Applies the policy for texts that are too long, because pipelines cut them without notice.
-    Changes `options`, so that the pipeline for fill-mask cuts texts instead of failing."""
+    Changes `options`: the pipeline for fill-mask then cuts texts instead of failing."""
 
     def __init__(self, model: TransformersModel, tokenizer: Any, options: dict[str, Any]) -> None:
-        chosen = None
+        max_length = None
         if model.task == "fill-mask":
-            given = options.get("tokenizer_kwargs", {})
-            options["tokenizer_kwargs"] = {"truncation": True, **given}
-            chosen = given.get("max_length")
-        self._limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer))
+            arguments = options.get("tokenizer_kwargs", {})
+            options["tokenizer_kwargs"] = {"truncation": True, **arguments}
+            max_length = arguments.get("max_length")
+        self._limit = set_text_limit(tokenizer, model, max_length or max_tokens(tokenizer))
         special, pair = (tokenizer.num_special_tokens_to_add(pair=pair) for pair in (False, True))
         self._others = 0
         if model.task == "zero-shot-classification":
@@ -282,7 +282,7 @@ def _image_size(row: Any, _pipeline: Any) -> Hashable:
 
 def _audio_length(row: Any, pipeline: Any) -> Hashable:
     """Return the number of audio samples that the model gets. Return 0 if the model ignores
-    padding, so that rows of different lengths can be padded to one length."""
+    padding, because recordings of any length can then be computed together."""
     if pipeline.type == "seq2seq_whisper":
         return max(len(row), int(pipeline.feature_extractor.n_samples))
     return len(row) if pipeline.type in ("ctc", "ctc_with_lm") else 0
@@ -299,7 +299,7 @@ class PipelineTask:
     """The conversion of a task's inputs and results. `rows` returns the pipeline's input for each
     row of a batch. `result` converts the pipeline's result for one row to a value of the column
     type of the task. Rows for which `group_key` returns the same value are computed together. By
-    default, these are all rows."""
+    default, all rows are computed together."""
 
     rows: Callable[[PipelineBatch], list[Any]]
     result: Callable[[Any], Any] = lambda result: result

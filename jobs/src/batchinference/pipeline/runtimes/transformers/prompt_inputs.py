@@ -50,9 +50,9 @@ _SAMPLE = Image.new("RGB", (1, 1))
 def prompt_of(
     model: TransformersModel, row: Row, images: Mapping[str, Any], *, chat: bool
 ) -> str | list[Message]:
-    """Return the prompt of a row: messages if the model has a chat template (`chat`), else text.
-    But without `prompt`, `system`, `messages` and images, the input is the prompt: a text, which
-    the model continues, or a list of messages, which needs a chat template."""
+    """Return the prompt of a row: messages if the model has a chat template (`chat`), else text. If
+    the job has no `prompt`, `system`, `messages` and images, the input is the prompt. It is then a
+    text, which the model continues, or a list of messages, which needs a chat template."""
     if not chat or not (model.prompt or model.images or model.system or model.messages):
         content = chat_content_of(model, row) if chat else content_of(model, row)
         if isinstance(content, str):
@@ -68,8 +68,8 @@ def images_of(model: TransformersModel, row: Row) -> dict[str, Any]:
 
 def order_of_images(model: TransformersModel) -> list[str]:
     """Return the names of images in their order in the prompt. A name may occur twice."""
-    placed = [name for name in placeholders(model.prompt or "") if name in model.images]
-    return [*(name for name in model.images if name not in placed), *placed]
+    in_prompt = [name for name in placeholders(model.prompt or "") if name in model.images]
+    return [*(name for name in model.images if name not in in_prompt), *in_prompt]
 
 
 def split_content(messages: list[Message]) -> list[Message]:
@@ -104,7 +104,7 @@ def _grouped(flags: list[bool]) -> Iterator[tuple[bool, np.ndarray]]:
 
 
 class TextPrompts:
-    """Converts prompts without images to tensors. `continues` is that of `ChatTemplate`."""
+    """Converts prompts without images to tensors. ChatTemplate explains `continues`."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, network: Any, *, continues: bool
@@ -123,8 +123,8 @@ class TextPrompts:
         self.limit: PromptLimit | None = None
 
     def reserve(self, new_tokens: int) -> None:
-        """If the job sets `tooLong`, limit prompts to `options.max_length` or, if that is not set,
-        leave room for `new_tokens` generated tokens. Raises ModelLoad if no room is left."""
+        """Limit prompts if the job sets `tooLong`. The limit is `options.max_length`, or else
+        leaves room for `new_tokens` generated tokens. Raises ModelLoad if no room is left."""
         limit = self._tokens.limit
         if self._model.too_long is None:
             if not self._encoder_is_limited:
@@ -161,9 +161,9 @@ class TextPrompts:
         """Return the prompt of a row as text, and report a warning if it was cut."""
         if self.limit is None:
             return self._template(self._prompt(row))
-        given = row if special else with_messages(self._model, row)
+        values = row if special else with_messages(self._model, row)
         _, text, cut = self.limit.fitted(
-            given, lambda values: self._template(self._prompt(values)), special=special
+            values, lambda part: self._template(self._prompt(part)), special=special
         )
         if cut:
             warn(WarningName.TEXT_CUT, row=number, amount=cut)
@@ -171,8 +171,7 @@ class TextPrompts:
 
 
 class ImagePrompts:
-    """Converts prompts of text and images, or images alone, to tensors. `continues` is that of
-    `ChatTemplate`."""
+    """Converts prompts with images to tensors. ChatTemplate explains `continues`."""
 
     def __init__(
         self, loader: ModelLoader, model: TransformersModel, network: Any, *, continues: bool
@@ -223,8 +222,8 @@ class ImagePrompts:
 
 class ChatTemplate:
     """The chat template of a tokenizer or processor, if there is one. The constructor raises
-    ModelLoad if the step sets a field that needs a chat template, and there is none. `continues` is
-    whether the model continues a last message of the assistant, or answers in a new turn."""
+    ModelLoad if a field of the step needs a chat template, and there is none. With `continues`, the
+    model continues a last message of the assistant. Without it, the model answers in a new turn."""
 
     def __init__(self, processor: Any, model: TransformersModel, *, continues: bool = True) -> None:
         self._processor = processor
@@ -255,8 +254,7 @@ class ChatTemplate:
 
     def __call__(self, prompt: str | list[Message]) -> str:
         """Return the text of a prompt. A prompt that is a text is returned unchanged. Raises
-        JobFailure if messages are given and there is no chat template, and ValueError like
-        `template_options`."""
+        JobFailure if messages have no chat template, and ValueError like `template_options`."""
         if isinstance(prompt, str):
             return prompt
         if not self.exists:
@@ -285,8 +283,8 @@ def check_positions(tensors: Any, config: Any, sampling: Any) -> None:
     positions instead of looking them up may exceed the limit."""
     text = config.get_text_config()
     positions = getattr(text, "max_position_embeddings", None)
-    computed = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))
-    if config.is_encoder_decoder or computed or not positions or "attention_mask" not in tensors:
+    has_rope = any(getattr(text, name, None) for name in ("rope_parameters", "rope_theta"))
+    if config.is_encoder_decoder or has_rope or not positions or "attention_mask" not in tensors:
         return
     longest = int(tensors["attention_mask"].sum(dim=1).max())
     new = sampling.max_new_tokens or 0

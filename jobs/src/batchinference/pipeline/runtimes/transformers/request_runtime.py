@@ -48,8 +48,8 @@ class _Message(BaseModel):
     content: str | list[_Text] | None = None
 
     def as_turn(self, *, parts: bool) -> dict[str, Any]:
-        """Return the message for a chat template. If the template does not accept content in
-        `parts`, their texts become the lines of one text, as in vLLM."""
+        """Return the message for a chat template. If the template takes no content in `parts`, the
+        texts of the parts become the lines of one text, as in vLLM."""
         turn = {"content": "", **self.model_dump(exclude_none=True)}
         if isinstance(self.content, list) and not parts:
             turn["content"] = "\n".join(part.text for part in self.content)
@@ -98,7 +98,7 @@ class _Chat(_Generation):
     logprobs: _No = None
 
     def content(self, *, parts: bool) -> Any:
-        """Return the messages. `parts` is whether the chat template accepts content in parts."""
+        """Return the messages. `parts` says whether the chat template accepts content in parts."""
         return [message.as_turn(parts=parts) for message in self.messages]
 
     @property
@@ -176,10 +176,10 @@ class RequestRuntime:
             path = path_of_row(self._model, row, self._path)
             if (path == "/embeddings") != (self._path == "/embeddings"):
                 raise ValueError(f"requestUrl: the task {self._model.task} does not serve {path}")
-            given = {k: v for k, v in body_of(self._model, row).items() if v is not None}
+            body = {k: v for k, v in body_of(self._model, row).items() if v is not None}
             kind = _BODIES[path]
-            check_fields(path, given, kind.model_fields.keys())
-            return Request(path, kind.model_validate(given))
+            check_fields(path, body, kind.model_fields.keys())
+            return Request(path, kind.model_validate(body))
         except ValidationError as error:
             (first, *_) = error.errors()
             name = ".".join(map(str, first["loc"]))

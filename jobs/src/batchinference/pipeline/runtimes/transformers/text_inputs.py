@@ -1,6 +1,6 @@
 """Converts texts to tensors. With `maxTokensPerBatch`, similarly long texts are computed together.
-No result depends on the other texts of a batch, because padding is masked, or only texts of equal
-length are computed together."""
+A result does not depend on the other texts of its batch. Either padding is masked, or only texts of
+equal length are computed together."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -95,8 +95,7 @@ def set_padding_side(tokenizer: Any, network: Any) -> None:
 class BatchTokenizer:
     """Tokenizes the texts of a batch, and pads those that are computed together. If the job does
     not set `tooLong`, `policy` applies to texts that are too long. If `unpadded`, only texts of the
-    same length are computed together. `options` are what a model or task requires. The options of
-    the job override these options."""
+    same length are computed together. The options of the job override those in `options`."""
 
     def __init__(
         self,
@@ -116,10 +115,10 @@ class BatchTokenizer:
             raise ModelLoad("options.truncation: not an option. Use the model's field tooLong")
         padding = self._options.pop("padding", True)
         self._pad_to_max = padding == "max_length" and not unpadded
-        chosen = self._options.pop("max_length", None)
-        if chosen is not None:
-            check_length(chosen, network, model.source)
-        self.limit = set_text_limit(tokenizer, model, chosen or max_tokens(tokenizer), policy)
+        max_length = self._options.pop("max_length", None)
+        if max_length is not None:
+            check_length(max_length, network, model.source)
+        self.limit = set_text_limit(tokenizer, model, max_length or max_tokens(tokenizer), policy)
         self._flat = FlatTokenizer.of(tokenizer, self._options)
         self._unpadded = unpadded
         self._token_budget = model.max_tokens_per_batch

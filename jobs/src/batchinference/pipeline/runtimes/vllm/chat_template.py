@@ -29,8 +29,7 @@ def check_template(model: VllmModel, processor: Any) -> None:
 
 
 def apply_template(model: VllmModel, processor: Any, messages: list[Any]) -> str:
-    """Return the prompt that the chat template makes of messages. Raises ValueError like
-    `template_options`."""
+    """Return the prompt for a chat. Raises ValueError if `template_options` does."""
     messages = without_empty_answer(messages)
     prompt = processor.apply_chat_template(
         messages,

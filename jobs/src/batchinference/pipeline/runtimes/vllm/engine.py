@@ -179,7 +179,7 @@ class Engine:
         self, answered: Callable[[], None], prompt: Prompt, parameters: Any, adapter: Any
     ) -> Any:
         """Send a prompt to the engine, and return the queue that will get the prompt's only output,
-        or its error. The queue calls `answered` then, and ignores what is put later."""
+        or its error. The queue then calls `answered`, and ignores later outputs."""
         number = str(next(self._numbers))
         options = {"lora_request": adapter, "tokenization_kwargs": self._tokenization}
         queue = await self._llm.add_request(number, prompt, parameters, **options)
@@ -210,8 +210,8 @@ class Engine:
     def answer_requests(
         self, asked: list[tuple[str, bytes]]
     ) -> list[tuple[int, bytes] | Unanswered]:
-        """Send requests (path, body) to vLLM's server, and return responses (status, body), or
-        `Unanswered` for requests without a response when the batch is given up."""
+        """Send requests (path, body) to vLLM's server, and return responses (status, body). When
+        the batch is given up, requests without a response get `Unanswered`."""
         return self._run(self._responses(asked, IN_FLIGHT.expect(len(asked)), IN_FLIGHT.given_up))
 
     async def _responses(
@@ -259,8 +259,8 @@ class Engine:
         )
 
     def adapter(self, name: Any) -> Any:
-        """Return vLLM's request for an adapter; None, for the base model, if `name` is None. Raises
-        errors of `request_for`, and NoAdapter if `name` is None in a build for CPUs."""
+        """Return vLLM's request for an adapter. If `name` is None, return None, for the base model.
+        Raises errors of `request_for`, and NoAdapter if `name` is None in a build for CPUs."""
         if name is not None:
             return self._adapters.request_for(name)
         if _is_built_for_cpus():

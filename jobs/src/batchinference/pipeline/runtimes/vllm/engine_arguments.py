@@ -44,8 +44,8 @@ def arguments_of(model: VllmModel, share: float = 1.0) -> dict[str, Any]:
 
 
 def fields_of(module: str, *names: str) -> dict[str, str]:
-    """Return the fields of classes of the installed vLLM, and their types; an empty dict if vLLM is
-    not installed or lacks the module. Reads the source, because an import takes up to minutes."""
+    """Return the fields of classes of the installed vLLM, and their types. Return an empty dict if
+    vLLM or the module is missing. Reads the source, because an import takes up to minutes."""
     (package,) = getattr(find_spec("vllm"), "submodule_search_locations", None) or [""]
     source = Path(package, *module.split(".")).with_suffix(".py")
     if not source.exists():

@@ -20,8 +20,8 @@ class EngineLog:
         self._begin = _size() or 0
 
     def device_fault(self) -> RuntimeError | None:
-        """Return the fault of a device that ended the engine; None if there is none, or if the
-        standard error cannot be read, because it is not a file."""
+        """Return the fault of a device that ended the engine; None if none is known. The standard
+        error cannot be read if it is not a file."""
         size = _size()
         if size is None:
             return None

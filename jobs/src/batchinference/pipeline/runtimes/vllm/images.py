@@ -24,9 +24,8 @@ class ImageInliner:
         )
 
     def __call__(self, messages: Any) -> list[Message]:
-        """Return the messages of a chat with images as data URIs. Raises ValueError for a part that
-        is neither text nor image, TypeError for a value that is no list of messages, and the errors
-        of Fetcher for a URL."""
+        """Return the messages of a chat with images as data URIs. Raises ValueError for other parts
+        than texts and images, TypeError for other values than messages, and errors of Fetcher."""
         return [self._message(message) for message in json_compatible(messages)]
 
     def _message(self, message: Any) -> Message:

@@ -30,14 +30,14 @@ from batchinference.spec.models import VllmModel
 
 
 def cut_to_fit(model: VllmModel, row: Row, texts: Row) -> tuple[Row, int]:
-    """Return the inputs `texts` of a row's prompt, cut until the prompt fits the model, and the
+    """Cut the inputs `texts` of a row until its prompt fits the model. Return the inputs and the
     number of cut tokens. Raises TextTooLong, ValueError or ModelLoad if the prompt cannot fit."""
     if model.too_long not in ("truncate", "truncateLeft"):
         return texts, 0
     limit = _limit_of_row(model, row)
-    given = with_messages(model, texts) if model.is_chat else texts
+    inputs = with_messages(model, texts) if model.is_chat else texts
     values, _, cut = limit.fitted(
-        given, lambda part: _prompt(model, limit.tokenizer, part), special=not model.is_chat
+        inputs, lambda part: _prompt(model, limit.tokenizer, part), special=not model.is_chat
     )
     return ({**texts, **values}, cut) if cut else (texts, 0)
 
@@ -77,7 +77,7 @@ def prompt_lengths(model: VllmModel, table: pa.Table) -> list[int] | None:
 
 @lru_cache(maxsize=8)
 def _limit(document: str) -> PromptLimit:
-    """Return the limit of the model in `document` (JSON). Cached: it loads the tokenizer."""
+    """Return the limit of the model in `document` (JSON). Cached, as it loads the tokenizer."""
     from transformers import AutoConfig
 
     model = VllmModel.model_validate_json(document)

@@ -106,8 +106,8 @@ class RequestRuntime:
 
 
 def _check_texts(name: str, value: Any) -> None:
-    """Raise TypeError if a value is not a text, the tokens of a text, or a list of texts or tokens.
-    vLLM also accepts chats, and would fetch their images."""
+    """Raise TypeError for other values than a text, the tokens of a text, or a list of these. A
+    chat is refused, because vLLM would fetch its images."""
     values = value if isinstance(value, list) else [value]
     for part in values:
         tokens = part if isinstance(part, list) else [part]

@@ -33,7 +33,7 @@ from batchinference.spec.models import VllmModel
 from batchinference.spec.warnings import WarningName
 
 Row = Mapping[str, Any]
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens")
 
 
@@ -58,8 +58,8 @@ class VllmRuntime:
         self._has_row_parameters = bool(model.row_parameters)
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
-        """Return one result per row, with an exception in place of the result of a failed row.
-        Raises EngineDied if the engine has died, and errors that are not about a row."""
+        """Return the result of each row, or the exception of a failed row. Raises EngineDied if the
+        engine has died, and errors that are not about a row."""
         requests = self._requests(inputs)
         for row, request in enumerate(requests):
             if isinstance(request, Request) and request.cut:
@@ -94,10 +94,10 @@ class VllmRuntime:
         texts, cut = cut_to_fit(self._model, row, texts)
         return Request(self._prompt(texts), parameters, adapter, cut)
 
-    def _or_error(self, function: Callable[[Any], _Made], given: Any) -> _Made | Exception:
+    def _or_error(self, function: Callable[[Any], _Result], value: Any) -> _Result | Exception:
         """Call a function with a value of a row. Return its result, or the error of the row."""
         try:
-            return function(given)
+            return function(value)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
             return self._explained(row_error(error, self._engine.log))
 
@@ -161,7 +161,7 @@ def _not_empty(prompt: str) -> str:
 
 def row_error(error: Exception, log: EngineLog) -> Exception:
     """Return the error if it is about the row, and raise it otherwise. If the engine has died,
-    raises EngineDied, or the error of its device that `log` has."""
+    raises the error of its device that `log` has, or else EngineDied."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     if isinstance(error, EngineDeadError):

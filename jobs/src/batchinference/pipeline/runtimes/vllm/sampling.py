@@ -25,10 +25,10 @@ def parameters_of(model: VllmModel) -> Any:
 def parameters_of_row(model: VllmModel, row: Mapping[str, Any]) -> Any:
     """Return all parameters of a row. Raises ValueError if a value of its columns is invalid."""
     values = {name: row[column] for name, column in model.row_parameters.items()}
-    given = {name: value for name, value in values.items() if value is not None}
-    for name, value in given.items():
+    row_values = {name: value for name, value in values.items() if value is not None}
+    for name, value in row_values.items():
         check_kind(name, value, GENERATE[name])
-    return _parameters(model, given)
+    return _parameters(model, row_values)
 
 
 def _parameters(model: VllmModel, row_values: Mapping[str, Any]) -> Any:

@@ -1,5 +1,5 @@
-"""Finds code that uses a batch as if it were a DataFrame, a row or a list of rows, or that uses a
-column as if it were one value. Only reports code that always fails."""
+"""Finds code that uses a batch as a DataFrame, a row or a list of rows, or a column as one value.
+Only reports code that always fails."""
 
 import ast
 import re
@@ -66,7 +66,7 @@ class BatchUse:
     name: str
     method: str
     stored: Sequence[str]
-    """The columns that the function sets; a column twice if the function sets it twice."""
+    """The columns that the function sets or deletes, once for each statement that does so."""
     assigned: Mapping[str, ast.expr]
     """The values of the variables that the function sets once."""
     some_column: str

@@ -1,7 +1,7 @@
 """Checks whether the callable of a step takes the step's arguments, by reading its source code.
 
-Only reports code that always fails. Conditional definitions, definitions with a decorator other
-than dataclass, and classes with a base class of another module are not checked."""
+Only reports code that always fails. Definitions are not checked if they are conditional or have a
+decorator other than dataclass. Classes with a base class of another module are not checked."""
 
 import ast
 import builtins
@@ -43,8 +43,8 @@ _USUAL_IMPORTS = {
 
 
 def signature_problem(step: PythonStep, module: ast.Module) -> str | None:
-    """Return the problem of the callable of a step: it does not take the arguments, its result
-    cannot be used, or it reads an undefined name. Return None if no problem is known."""
+    """Return the problem of the callable of a step; None if no problem is known. The callable does
+    not take the arguments, its result cannot be used, or it reads an undefined name."""
     name, _, method = step.callable.partition(":")[2].partition(".")
     definition = _definition(module, name)
     if isinstance(definition, ast.ClassDef):
@@ -140,16 +140,16 @@ def _value_problem(step: PythonStep, module: ast.Module, value: ast.expr) -> str
 def _class_problem(step: PythonStep, family: Sequence[ast.ClassDef]) -> str | None:
     if not family:
         return None
-    given = {
+    arguments = {
         **dict.fromkeys(step.constructor_args, "constructorArgs"),
         **dict.fromkeys(step.constructor_refs, "constructorRefs"),
     }
     constructor = _constructor(family)
-    if constructor is None and given:
-        key, field = next(iter(given.items()))
+    if constructor is None and arguments:
+        key, field = next(iter(arguments.items()))
         return f"{field}.{key}: '{step.callable}' has no __init__ with parameters. Remove it"
     if isinstance(constructor, ast.FunctionDef) and (
-        problem := _arguments_problem(step.callable, constructor, 1, given, "constructorArgs")
+        problem := _arguments_problem(step.callable, constructor, 1, arguments, "constructorArgs")
     ):
         return problem
     return _call_method_problem(step, family)
@@ -231,8 +231,7 @@ def _call_problem(
 def _undefined_problem(
     step: PythonStep, module: ast.Module, code: Function | ast.ClassDef
 ) -> str | None:
-    """Return the problem with the first name that the code always reads and that its module cannot
-    define; None if there is no such name."""
+    """Return the problem of the first undefined name in code that always runs; None if none."""
     known = {*dir(builtins), "__file__", "__path__", "__builtins__", "__annotations__"}
     known |= {"__class__", "__module__", "__qualname__"}
     for node in ast.walk(module):
@@ -261,16 +260,16 @@ def _undefined_problem(
 
 
 def _arguments_problem(
-    path: str, function: Function, given: int, named: Mapping[str, str], field: str
+    path: str, function: Function, positional_count: int, named: Mapping[str, str], field: str
 ) -> str | None:
-    """Return the problem with the keyword arguments of a function. `given` is the number of
-    arguments that are passed by position. `named` has the field of the job that sets each keyword
-    argument, and `field` is the field in which missing arguments can be set."""
+    """Return the problem with the keyword arguments of a function. `positional_count` arguments are
+    passed by position. `named` has each keyword argument, and the field of the job that sets it.
+    `field` is the field that can set missing arguments."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    by_name = [arg.arg for arg in positional[max(given, len(arguments.posonlyargs)) :]]
+    by_name = [arg.arg for arg in positional[max(positional_count, len(arguments.posonlyargs)) :]]
     by_name += [arg.arg for arg in arguments.kwonlyargs]
-    by_position = {arg.arg for arg in arguments.args if arg in positional[:given]}
+    by_position = {arg.arg for arg in arguments.args if arg in positional[:positional_count]}
     for key, setting in named.items():
         if key in by_position or (key not in by_name and arguments.kwarg is None):
             known = f". Its parameters are {', '.join(by_name)}" if by_name else ". Remove it"
@@ -287,8 +286,8 @@ def _arguments_problem(
 
 
 def _definition(module: ast.Module, name: str) -> _Definition:
-    """Return the only definition of a name in a module; None if there is none at the top level, if
-    code may change or replace it, or if it has a decorator other than dataclass."""
+    """Return the only definition of a name in a module, at the top level. Return None if there is
+    none, if code may replace it, or if it has a decorator other than dataclass."""
     nodes = list(ast.walk(module))
     if any(map(_may_change_definitions, nodes)):
         return None
@@ -314,7 +313,7 @@ def _may_change_definitions(node: ast.AST) -> bool:
 
 
 def _binds(node: ast.AST, name: str) -> bool:
-    """Return whether a node may set a name, or set or delete an attribute of its object."""
+    """Return whether a node may set a name, or change an attribute of the object with the name."""
     match node:
         case ast.Attribute(value=ast.Name(id=changed), ctx=ast.Store() | ast.Del()):
             return changed == name

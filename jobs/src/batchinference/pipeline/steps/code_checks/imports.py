@@ -1,5 +1,4 @@
-"""Checks that the modules of the user are valid Python, that their imports exist, and that a module
-defines the callable that a step names."""
+"""Checks modules of the user: they are valid Python, and their imports and callables exist."""
 
 import ast
 import symtable
@@ -23,8 +22,8 @@ _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def check_callable(step: str, path: str) -> ast.Module | None:
     """Return the syntax tree of the module in `module:name`; None if it is no .py file of the user.
 
-    Raises ModelLoad if the module or the name does not exist, the file is not valid Python, or one
-    of its imports would fail. The module is only parsed, because importing it may take long."""
+    The file is only parsed, not imported. Raises ModelLoad if the module or name does not exist.
+    Also raises ModelLoad if the file is not valid Python, or if one of its imports would fail."""
     module = path.partition(":")[0]
     spec, top = spec_of(module), spec_of(module.partition(".")[0])
     if spec is None and top is not None and top.origin and not is_user_file(top.origin):
@@ -46,9 +45,9 @@ def check_callable(step: str, path: str) -> ast.Module | None:
 def _check_imports(
     step: str, file: Path, tree: ast.Module, begun: set[tuple[Path, bool]], *, certain: bool
 ) -> None:
-    """Raise ModelLoad if a module imports a package that is not installed, or a module of the user
-    that is not valid. `begun` has `file` and `certain` of each check that has begun. `certain` is
-    False if another module of the user may have changed the Python path before these imports."""
+    """Raise ModelLoad if a module imports a missing package, or an invalid module of the user.
+    `begun` has `file` and `certain` of each check that has begun. `certain` is False if another
+    module of the user may have changed the Python path before these imports."""
     if any(map(_may_change_imports, ast.walk(tree))):
         return
     for line, package, names in _top_level_imports(tree):
@@ -100,8 +99,9 @@ def _may_change_imports(node: ast.AST) -> bool:
 def _checked_module(
     step: str, file: Path, begun: set[tuple[Path, bool]], *, alone: bool, certain: bool
 ) -> ast.Module:
-    """Check a module of the user and its imports, unless this check has `begun`. Return the syntax
-    tree. `alone`: whether the module is in no package. Raises ModelLoad if a check fails."""
+    """Return the syntax tree of a module of the user. First check the module and its imports, if
+    `begun` does not have this check. `alone` says that the module is in no package. Raises
+    ModelLoad."""
     tree = _parsed(step, file)
     if (file, certain) not in begun:
         begun.add((file, certain))
@@ -147,8 +147,8 @@ def _check_no_relative_import(step: str, file: Path, tree: ast.Module) -> None:
 
 
 def _near_module(path: str) -> str:
-    """Return a hint if `path` has a file name, such as `own.py:function`, or if a module next to
-    the job file has a similar name. Otherwise, return an empty text."""
+    """Return a question about the module that was probably meant; an empty text if none is similar.
+    The mistake may be a file name, as in `own.py:function`, or a misspelled name."""
     module, _, name = path.partition(":")
     stem = module.removesuffix(".py")
     if stem != module:
@@ -185,7 +185,7 @@ def _top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str, list[str]]]
 
 
 def _scope_of(name: str, tree: ast.Module) -> str:
-    """Return which function or class defines a name, and in which line; an empty text if none."""
+    """Return the function or class that defines a name, and the line; an empty text if none."""
     for outer in (node for node in ast.walk(tree) if isinstance(node, _NAMED)):
         for inner in outer.body:
             if isinstance(inner, _NAMED) and inner.name == name:

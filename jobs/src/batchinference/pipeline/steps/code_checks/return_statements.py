@@ -1,5 +1,5 @@
-"""Checks from the source what the function of a step returns. Only literals and the results of a
-few built-in functions are known, and only code that always fails is reported."""
+"""Checks, from the source code, what the function of a step returns. Only literals and the results
+of a few built-in functions are known. Only code that always fails is reported."""
 
 import ast
 import sys
@@ -35,7 +35,7 @@ _WANTED = {
     ),
     "predictBatch": (("a list", "a tuple"), "predictBatch needs a list of results. Return one"),
 }
-"""By method: the kinds of value that are allowed, and the end of a message about other kinds."""
+"""For each method: the allowed kinds of value, and the end of a message about any other kind."""
 
 
 def kind_of(value: ast.expr | None) -> str | None:
@@ -50,8 +50,8 @@ def kind_of(value: ast.expr | None) -> str | None:
 
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
     """Return the first problem with the use of the parameter `batch` in a function, or with what
-    the function returns; None if no problem is known. `method` is the method of the step, or
-    `predictBatch`, and decides whether `batch` is a batch, a row or a list of values."""
+    the function returns. Return None if no problem is known. `method` is the method of the step, or
+    `predictBatch`. `batch` is a batch, a row or a list of values, depending on `method`."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
@@ -75,8 +75,8 @@ def return_problem(path: str, method: str, function: Function, batch: str) -> st
 
 
 def _use_of(function: Function, method: str, batch: str) -> BatchUse:
-    read = (ast.unparse(each) for each in own_nodes(function) if isinstance(each, ast.Subscript))
-    columns = (each for each in read if each.startswith(f"{batch}['") and each.endswith("']"))
+    parts = (ast.unparse(each) for each in own_nodes(function) if isinstance(each, ast.Subscript))
+    columns = (each for each in parts if each.startswith(f"{batch}['") and each.endswith("']"))
     some_column = next(columns, f"next(iter({batch}.values()))")
     keys, once = _keys_set(function, batch), _set_once(function)
     return BatchUse(batch, method, keys, once, some_column)
@@ -91,8 +91,8 @@ def _certain_nodes(function: Function) -> list[ast.AST]:
 
 
 def _keeps(function: Function, name: str) -> bool:
-    """Return whether `_keys_set` has all keys of a dict that a function may change. Return false if
-    the function uses the dict in any way that may change another key."""
+    """Return whether a function changes only those keys of a dict that `_keys_set` returns. Return
+    False if the function uses the dict in any way that may change another key."""
     unknown_uses = 0
     for node in ast.walk(function):
         match node:
@@ -116,8 +116,8 @@ def _keeps(function: Function, name: str) -> bool:
 
 
 def columns_read(function: Function, batch: str) -> dict[str, int]:
-    """Return the columns that every run of a function reads from its batch or row but does not set,
-    and their lines. Return an empty dict if the function may change the batch in other ways."""
+    """Return the columns that a function always reads from its batch or row but does not set, and
+    their lines. Return an empty dict if the function may change the batch in other ways."""
     if batch in _names_set(function) or not _keeps(function, batch):
         return {}
     lines: dict[str, int] = {}

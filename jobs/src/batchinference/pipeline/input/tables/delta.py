@@ -1,8 +1,8 @@
 """Lists the data files of versions and of changes of Delta Lake tables.
 
-The library lists the files of a version. This module reads changes from the commits of the log. A
-commit that rewrites files has change files if the change data feed is enabled. In a commit without
-change files, the rows of added files are inserted, and the rows of removed files are deleted."""
+`deltalake` lists the files of a version. This module reads changes from the commits of the log:
+- A commit that rewrites files has change files if the change data feed is enabled.
+- If a commit has none, rows of added files are inserted, and rows of removed files are deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.read import ReadDelta
 
 FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""The supported reader features. columnMapping is refused only if a table makes use of it."""
+"""The supported reader features. `columnMapping` is also allowed if its mode is `none`."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _CHANGES = pa.schema(
     [
@@ -157,7 +157,7 @@ class DeltaVersions(VersionedTable):
         return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
-        """Return the path of a logged file. Raises BadInput if it is outside of the table."""
+        """Return a file's path from its path in the log. Raises BadInput if it leaves the table."""
         path = unquote(logged)
         if "://" in path or not is_inside(path):
             raise BadInput(
@@ -167,15 +167,15 @@ class DeltaVersions(VersionedTable):
         return f"{self._directory.path}/{path}"
 
     def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the bitmap of the deleted positions of each file that has any, by logged path."""
+        """Return the bitmaps of deleted positions, by path in the log. A file may have none."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         deleted, known = {}, {unquote(path): path for path in paths}
         root = unquote(table.table_uri).rstrip("/") + "/"
         for batch in table.deletion_vectors():
             rows = pa.record_batch(batch)
-            for uri, kept in zip(rows["filepath"], rows["selection_vector"], strict=True):
-                positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
+            for uri, live in zip(rows["filepath"], rows["selection_vector"], strict=True):
+                positions = np.flatnonzero(~live.values.to_numpy(zero_copy_only=False))
                 path = known[unquote(uri.as_py()).removeprefix(root)]
                 deleted[path] = BitMap64(positions).serialize()
         return deleted
@@ -262,7 +262,8 @@ class DeltaVersions(VersionedTable):
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
-        """Return the data file of an action. `change` is None if a column of the file has it."""
+        """Return the data file of an action. `change` is the kind of change of its rows; None if a
+        column of the file has the kinds."""
         constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0
@@ -320,7 +321,7 @@ def _all_positions_except(positions: BitMap64, action: dict[str, Any]) -> BitMap
 
 
 def _typed(text: str | None, kind: pa.DataType) -> Any:
-    """Return the value of a partition text in the log. An empty text is null."""
+    """Return the value of a partition, which the log has as a text. An empty text is null."""
     if not text:
         return None
     if pa.types.is_timestamp(kind):

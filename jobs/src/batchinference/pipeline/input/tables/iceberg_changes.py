@@ -42,9 +42,9 @@ from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.storage.arrow_files import open_parquet
 
 Rows: TypeAlias = dict[str, tuple[DataFile, np.ndarray]]
-"""By path: a data file, and a mask (bool) that selects some of its rows."""
+"""By path: a data file, and a mask (bool) of some of its rows."""
 Hashes: TypeAlias = Callable[[DataFile, np.ndarray], Iterable[bytes]]
-"""Returns the hashes of the rows of a data file that a mask selects."""
+"""Returns the hashes of the rows that a mask selects in a data file."""
 _EQUALITY_DELETES = (
     "read.table: the snapshot has files with equality deletes, as Flink writes them, and only "
     "position deletes and deletion vectors are read. Compact the table first (rewrite_data_files)"
@@ -56,9 +56,9 @@ DELETE = "delete"
 
 @dataclass(frozen=True)
 class Change:
-    """Rows of a data file that the mask `wanted` selects: rows that `snapshot` contains, or rows
-    that `snapshot` has inserted or deleted. `kind` is INSERT or DELETE. `ordinal` is the position
-    of the snapshot among the snapshots whose changes are read."""
+    """The rows of a data file that the mask `wanted` selects. `snapshot` contains these rows, or
+    has inserted or deleted them (`kind` is INSERT or DELETE). `ordinal` is the position of the
+    snapshot among the snapshots whose changes are read."""
 
     file: DataFile
     wanted: np.ndarray

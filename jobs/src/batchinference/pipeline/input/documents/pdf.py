@@ -131,7 +131,7 @@ def _rendered(page: PdfPage, render: Render) -> np.ndarray:
 
 
 def _blocks(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[Element]:
-    """Yield the text of a page, except for white space, as blocks of adjacent lines."""
+    """Yield the text of a page as blocks of adjacent lines, without blank lines."""
     lines: list[tuple[str, Box]] = []
     for line in _lines(page, texts, text):
         if lines and not _continues(lines[-1][1], line[1]):

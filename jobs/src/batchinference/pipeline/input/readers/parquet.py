@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
-"""The number of bytes at its end that are read first from a file. Most footers have fewer bytes."""
+"""The number of bytes at the end of a file that are read first. Most footers have fewer bytes."""
 
 
 class ColumnCasts:
@@ -112,8 +112,8 @@ def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
 
 
 def _zoned(array: pa.Array, zone: str) -> pa.Array:
-    """Return an array cast to `_zoned_type`. Raises ArrowInvalid for a time that does not exist or
-    is ambiguous (daylight saving), and TypeError for timestamps in maps and fixed-size lists."""
+    """Return an array cast to `_zoned_type`. Raises TypeError for timestamps in maps and fixed-size
+    lists, and ArrowInvalid for an ambiguous or missing time (daylight saving)."""
     kind = _zoned_type(array.type, zone)
     if kind == array.type:
         return array

@@ -41,8 +41,8 @@ NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
 def positions_in(deleted: bytes | None) -> np.ndarray:
-    """Return the sorted positions (int64) in `deleted`, a portable 64-bit Roaring bitmap, which is
-    the format of Delta and of Iceberg; no positions if it is None."""
+    """Return the sorted positions (int64) in `deleted`; no positions if it is None. `deleted` is a
+    portable 64-bit Roaring bitmap, as in Delta and Iceberg tables."""
     if deleted is None:
         return NO_POSITIONS
     from pyroaring import BitMap64
@@ -52,7 +52,8 @@ def positions_in(deleted: bytes | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TypedRows:
-    """Converts rows of a data file to the columns `names` of a table. With a filter, adds KEPT.
+    """Converts rows of a data file to the columns `names` of a table. With a filter, adds the
+    column KEPT: whether the filter is true for a row.
 
     `shared` has the types of these columns, and of the columns that the filter reads. A column with
     a value in `constants` has this value in all rows, even if the file has the column."""
@@ -83,7 +84,7 @@ class TypedRows:
 
 class VersionedReader(ParquetReader):
     """Reads the columns `names` of a table. KEPT marks the rows for which the filter `where` is
-    true. A row group is not read if its statistics show that it has no such rows."""
+    true. A row group is not read if its statistics show that the filter removes all its rows."""
 
     sampled_files = 8
 

@@ -146,8 +146,8 @@ class UrlManifestReader(DivisibleReader):
                 yield _Row(chunk, row, pool.submit(self._fetched, uri, file))
 
     def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
-        """Yield the rows in order. Starts as many fetches in advance (at most `prefetched_rows`) as
-        fit into `prefetched_bytes`. A fetch counts with `maxBytes` until it is finished."""
+        """Yield the rows in order. At most `prefetched_rows` fetches are started in advance, and at
+        most `prefetched_bytes`, where an unfinished fetch counts as `maxBytes`."""
         waiting: deque[_Row] = deque()
         max_bytes = self._options.max_bytes
         while True:

@@ -59,7 +59,7 @@ LOCAL_THREADS, REMOTE_THREADS = 1, 8
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
 """Limits for a table of files that are one row each: the number of files, and their bytes."""
 STORE_TIME_NS = 1_000_000_000
-"""Some stores report the time of an object in full seconds only if it is not listed."""
+"""Tolerance for times of objects. Outside of listings, some stores report only full seconds."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class FileRows:
     group_bytes: int = GROUP_BYTES
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of these files. Unless each file is one row, the last batch of a file that
-        was read to its end has its row count. With `fails_on_change`, raises BadInput if a file has
-        changed since it was listed, because rows of both versions would have the same ids."""
+        """Yield the rows of these files. If a file can have several rows and is read to its end,
+        its last batch has its row count. With `fails_on_change`, raises BadInput if a file has
+        changed since it was listed: rows of both versions would have the same ids."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return
@@ -101,8 +101,8 @@ class FileRows:
             yield RowBatch(ends=((file.number, row),))
 
     def _check_version(self, file: InputFile) -> None:
-        """Raise BadInput if a file has changed since it was listed, and JobFailure if the storage
-        does not answer: the rows are already read, so no row can fail instead."""
+        """Raise BadInput if a file has changed since it was listed. Raise JobFailure if the storage
+        does not answer, because no row can fail: all rows are already read."""
         address = self.root.at(file.path)
         try:
             _check_unchanged(address, file)
@@ -263,8 +263,8 @@ def _check_size(address: Location, file: InputFile, content: bytes, limit: int) 
 
 
 def _check_unchanged(address: Location, file: InputFile) -> None:
-    """Raise BadInput if a file has another version than in the snapshot. A file that is gone was
-    read before it was deleted."""
+    """Raise BadInput if a file has another version than in the snapshot. A deleted file causes no
+    error, because it was read before."""
     if file.version is None or (info := address.info()).type == pafs.FileType.NotFound:
         return
     (size, modified), now = file.version, info.mtime_ns

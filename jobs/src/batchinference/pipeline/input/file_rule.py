@@ -44,7 +44,7 @@ _KNOWN = TEMPORARY.union(
 
 
 def is_known(extension: str) -> bool:
-    """Return whether an extension is known, so that the content need not be examined."""
+    """Return whether an extension is known. Then, the content of the file is not examined."""
     return not _KNOWN.isdisjoint(extension.split("."))
 
 
@@ -54,8 +54,8 @@ def reads_heif() -> bool:
 
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
-"""EXAMINED_SAMPLE files of each extension are opened first. A decision that is the same for all of
-them also holds for the other files. At most MAX_EXAMINED files of a path are opened."""
+"""EXAMINED_SAMPLE files of each extension are opened first. If the decision is the same for all of
+them, it also holds for the other files. At most MAX_EXAMINED files of a path are opened."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
@@ -76,9 +76,9 @@ ByName: TypeAlias = Decision | Literal["examine"]
 
 @dataclass(frozen=True)
 class FileRule:
-    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`
-    (all if `endings` is empty), except for hidden files. With `by_content`, also files with an
-    unknown or ambiguous extension that the reader `recognizes` by their first bytes."""
+    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`,
+    or all files if there are no `endings`. Hidden files are not read. With `by_content`, the first
+    bytes of a file with an unknown or ambiguous extension decide (`recognizes`)."""
 
     endings: tuple[str, ...]
     kind: type[ReadFiles] = ReadFiles

@@ -60,7 +60,7 @@ def with_other_unit(
 
 
 def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None:
-    """Raise ValueError if `unit` cannot hold timestamps exactly. Both units are given."""
+    """Raise ValueError if `unit` cannot hold times exactly. Both arrays have the same times."""
     if unit == "ns" and np.abs(micros).max(initial=0) > _MAX_MICROSECONDS:
         raise ValueError(
             f"column '{name}': an INT96 timestamp is outside of the years 1677 to 2262, which "
@@ -164,8 +164,8 @@ class OpenParquet:
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
     """Return the wanted columns of a table, renamed. `names` has the stored name and the new name
-    of each column of the file. Raises UnsafeColumn if a column holds pickles: for a name with a
-    dot, pyarrow also reads the field of a struct, which is not yet checked."""
+    of each column of the file. Raises UnsafeColumn if a column holds pickles. (For a name with a
+    dot, pyarrow also reads the field of a struct, which is not yet checked.)"""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
     chosen = [index for index, name in enumerate(unique) if name in wanted]

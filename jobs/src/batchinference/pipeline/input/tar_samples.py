@@ -1,7 +1,7 @@
 """Groups the members of untrusted tar archives into samples.
 
 The members of a sample may be anywhere in an archive. So in `samples_of`, one pass over the headers
-finds all members, and another reads the samples. In between, memory has two integers per member."""
+finds all members, and another reads the samples. Two numbers per member are in memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Archive(tarfile.TarFile):
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A TarInfo that raises ReadError for a damaged header. tarfile would treat a damaged header as
+    """A TarInfo that raises ReadError for a damaged header. `tarfile` would treat this header as
     the end of the archive, and rows would be lost silently."""
 
     @classmethod
@@ -202,7 +202,7 @@ def _grouped(
     suffixes: list[str] | None,
     limit: int,
 ) -> Iterator[Sample]:
-    """Yield samples of adjacent members with equal keys. Raises ValueError if none is read."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if no member is read."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:

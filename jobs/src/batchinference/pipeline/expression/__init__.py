@@ -1,12 +1,12 @@
 """Computes expressions over columns with Arrow.
 
 Values and operators behave as in Python, but an operation on null returns null, as in SQL. There
-are exceptions: `None in [None]` and `True or None` are true, `False and None` is false, and
-`a if None else b` is `b`. A division by zero and an item beyond the end of a list return null. A
+are exceptions. `None in [None]` and `True or None` are true. `False and None` is false. The result
+of `a if None else b` is `b`. A division by zero and an item beyond the end of a list return null. A
 column may have the null type in a block in which all its values are null.
 
-Integers are computed as int64, and decimals as float64. If one side is a column of floats,
-comparisons and `a if b else c` fail for an integer that float64 cannot hold."""
+Integers are computed as int64, and decimals as float64. Beside a column of floats, an integer that
+float64 cannot hold makes comparisons and `a if b else c` fail."""
 
 from __future__ import annotations
 
@@ -603,8 +603,8 @@ def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
-    """Return a constant in a type that Arrow can combine with `other`: a text as a time, or a
-    number as a decimal. Return other operands unchanged. Raises InvalidTime."""
+    """Return a constant in a type that Arrow can combine with `other`. A text becomes a time, and a
+    number becomes a decimal. Return other operands unchanged. Raises InvalidTime."""
     value = operand.literal
     if isinstance(value, str) and _is_temporal(other):
         return constant(_parse_time(value, other))

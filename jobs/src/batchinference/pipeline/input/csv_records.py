@@ -199,8 +199,8 @@ def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: boo
 def _removed_lines(
     text: bytes, begin: int, at: int, stop: int, fault: Fault | None
 ) -> Iterator[tuple[int, int, Damage | None]]:
-    """Yield start, end and damage (None for a comment) of the line from `begin` to `at`, and of
-    each further line up to `stop`."""
+    """Yield start, end and damage (None for a comment) of each line from `begin` to `stop`. The
+    first line ends at `at`."""
     ends = [at, *(each.end() for each in LINE_END.finditer(text, at, stop)), stop]
     for start, end in pairwise([begin, *dict.fromkeys(ends)]):
         yield start, end, fault and fault.damage(1, end - start)
@@ -370,7 +370,7 @@ class CsvText:
         return lines + (not complete), size
 
     def _load(self, size: int) -> int:
-        """Load text until `size` bytes are unread or the text ends. Return the unread bytes."""
+        """Load text until `size` bytes are unread or it ends. Return the number of unread bytes."""
         unread = len(self._text) - self._begin
         if unread < size and not self._ended and self._missing_end is None:
             parts = self._parts(size - unread)

@@ -45,8 +45,8 @@ def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool =
 
 
 def check_beginning(head: bytes, encoding: str) -> None:
-    """Raise ValueError if a file with these first bytes is not text, or if its encoding needs a
-    byte order mark that the file lacks."""
+    """Raise ValueError if a file with these first bytes is not text. Also raise ValueError if its
+    encoding needs a byte order mark that the file lacks."""
     if format_ := packed_as(head):
         raise ValueError(f"the file is {format_}")
     if problem := _missing_mark(head, encoding):

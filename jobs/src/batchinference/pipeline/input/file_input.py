@@ -79,11 +79,10 @@ Unequal tasks take longer: CPUs are idle while the largest task runs."""
 def open_input(
     read: Read, earlier: ResumedInput | ProcessedFiles | None = None, failing: Collection[str] = ()
 ) -> JobInput:
-    """Return the input of a job.
-
-    `earlier` is the input snapshot of the job to resume, or the files that earlier runs have
-    processed. Rows with a warning whose name is in `failing` become failed rows. Raises BadInput,
-    for example if a file has changed since `earlier`, and NoNewFiles if no file is new."""
+    """Return the input of a job. `earlier` is the input snapshot of the job to resume, or the files
+    that earlier runs have processed. Rows with a warning whose name is in `failing` become failed
+    rows. Raises BadInput, for example if a file has changed since `earlier`. Raises NoNewFiles if
+    no file is new."""
     if isinstance(read, ReadFiles):
         return open_files(read, earlier=earlier, failing=failing)
     if isinstance(read, ReadVersioned):
@@ -107,7 +106,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         snapshot, relisted = read_own_snapshot(job_pass, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif processed := target.processed:  # each access reads the storage
+    elif processed := target.processed:  # in a variable, because each access reads the storage
         snapshots = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
@@ -213,8 +212,8 @@ def prepared(
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of inspected files, and the reader of its rows. At
-    most `sampled` files are inspected (by default as many as the reader needs): that many in
-    `files`, and that many in `changed`."""
+    most `sampled` of `files`, and `sampled` of `changed`, are inspected. By default, the reader
+    chooses this number."""
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables.kinds import reader_of
 
@@ -371,7 +370,7 @@ class FileInput(JobInput):
         self, files: list[InputFile], tasks: int
     ) -> tuple[list[InputFile], float]:
         """Return the files, divided at rows where the reader can start, and the value for
-        `_largest_part`: 1 if the reader can only start at the beginning of a file."""
+        `_largest_part`. This is 1 if the reader can only start at the beginning of a file."""
         reader = self.rows.reader
         if not isinstance(reader, DivisibleReader):
             return files, 1.0
@@ -411,9 +410,8 @@ def _rows_each(reader: Reader) -> int | None:
 
 
 def limited(snapshot: InputSnapshot, rows: FileRows, limit: int | None) -> InputSnapshot:
-    """Return the input snapshot cut to the first `limit` rows; unchanged if `limit` is None.
-
-    Files are read to count their rows, unless the reader has exact file statistics."""
+    """Return the input snapshot cut to the first `limit` rows; unchanged if `limit` is None. Files
+    are read to count their rows if the reader has no exact file statistics."""
     if limit is None or not len(snapshot):
         return snapshot
     snapshot = _with_first_rows(snapshot, rows.reader, limit)

@@ -174,9 +174,8 @@ class FileRows:
         return batch.derived(batch.table.take(pa.array(rows)), rows, ())
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of files that are one row each. Files are prefetched in groups.
-
-        Raises JobFailure if a file cannot be fetched because of a storage error."""
+        """Yield the rows of files that are one row each. Files are prefetched in groups. Raises
+        JobFailure if a file cannot be fetched because of a storage error."""
         threads = LOCAL_THREADS if self.root.local else REMOTE_THREADS
         fetch = partial(_fetched, reader, self.root, checks_version=self.fails_on_change)
         with Prefetch(fetch, threads) as prefetch:

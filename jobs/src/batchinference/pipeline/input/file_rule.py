@@ -44,7 +44,7 @@ _KNOWN = TEMPORARY.union(
 
 
 def is_known(extension: str) -> bool:
-    """Return whether an extension is known. Then, the content of the file is not examined."""
+    """Return whether an extension is known: of a format, or of files that no job reads."""
     return not _KNOWN.isdisjoint(extension.split("."))
 
 
@@ -76,8 +76,8 @@ ByName: TypeAlias = Decision | Literal["examine"]
 
 @dataclass(frozen=True)
 class FileRule:
-    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`,
-    or all files if there are no `endings`. Hidden files are not read. With `by_content`, the first
+    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`.
+    Without `endings`, all files are read. Hidden files are never read. With `by_content`, the first
     bytes of a file with an unknown or ambiguous extension decide (`recognizes`)."""
 
     endings: tuple[str, ...]

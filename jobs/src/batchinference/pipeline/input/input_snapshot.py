@@ -271,15 +271,14 @@ def as_parquet(table: pa.Table) -> bytes:
 @lru_cache(maxsize=4)
 def paths_of(stored: Location, _content: str) -> pa.ChunkedArray:
     """Return the addresses in a stored input snapshot, by file number. A process reads a snapshot
-    once. The cache has its digest `_content` as a key, because a later run in this process may
-    store another snapshot at the same location."""
+    once. The digest `_content` is a key of the cache, because a later run may store another
+    snapshot at the same location."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 
 def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -> InputSnapshot:
-    """Return the input snapshot stored in a file. Raises BadOutput if it is missing or damaged.
-
-    Also raises BadOutput if its digest is not `wanted`: it may belong to another output."""
+    """Return the input snapshot stored in a file. Raises BadOutput if the file is missing or
+    damaged, or if its digest is not `wanted` (it may belong to another output)."""
     try:
         content = file.read()
         if wanted in (None, digest(content)):
@@ -293,8 +292,8 @@ def read_own_snapshot(
     job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
     """Return the input snapshot with the digest `wanted`. True means that only the directory of the
-    last pass has this snapshot: the pass died before it copied the snapshot to the output. Raises
-    BadOutput if the snapshot is missing or damaged."""
+    last pass has it: the pass died before the snapshot was copied to the output. Raises BadOutput
+    if the snapshot is missing or damaged."""
     try:
         return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:

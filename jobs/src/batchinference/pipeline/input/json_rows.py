@@ -1,7 +1,7 @@
 """Infers the column types of JSON rows, and parses rows to tables. No value changes silently.
 
-pyarrow parses the rows. Without the checks here, it would round integers in columns of floats, drop
-time zones of timestamps, and convert texts that look like timestamps."""
+pyarrow parses the rows. Without checks, it would round integers in columns of floats, drop time
+zones, and convert texts that look like timestamps."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Shape:
     """The number of nested levels of lists and structs that get a type."""
 
     def add(self, values: list[Any]) -> None:
-        """Add more values of this column."""
+        """Add more values of the column or field."""
         kinds = set(map(type, values))
         self.kinds |= kinds - {NoneType}
         if int in kinds:
@@ -215,7 +215,7 @@ class JsonRows:
 
     def parse(self, chunk: bytes) -> pa.Table:
         """Return the rows in lines of JSON. Raises ValueError for invalid JSON, for a value that
-        does not fit its type, and for a null row (for pyarrow, an object without fields)."""
+        does not fit its type, and for a null row."""
         chunk.decode()  # fails for invalid UTF-8, which pyarrow would accept
         if _NULL_FIRST.match(chunk):  # pyarrow would crash
             raise ValueError(NULL_ROW)
@@ -290,7 +290,6 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
-    """Raise BadInput if a declared name is only present in other upper and lower case letters."""
     columns = {name.casefold(): name for name in present}
     for name in declared:
         column = columns.get(name.casefold(), name)
@@ -341,7 +340,7 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
 
 def _as_read(kind: ColumnType) -> ColumnType:
     """Return the type with which pyarrow reads values. Times and decimals are read as text and cast
-    later. (pyarrow would check the digits of decimals before it adds zeros for the scale.)"""
+    later. Otherwise, pyarrow would check the digits of decimals before it adds zeros."""
     if isinstance(kind, dict):
         return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):

@@ -104,8 +104,8 @@ class Glob:
     start: Location | None = field(default=None, init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, without repetitions. If a directory has the
-        name `[x]`, `[x]` is this name and no pattern before other patterns. Raises OSError."""
+        """Return the files and directories that match, without repetitions. Before all patterns, a
+        part such as `[x]` is a name if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
         fixed = next((at for at in range(len(parts)) if self._is_pattern(parts[: at + 1])), None)
         if fixed is None:

@@ -164,8 +164,8 @@ class OpenParquet:
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
     """Return the wanted columns of a table, renamed. `names` has the stored name and the new name
-    of each column of the file. Raises UnsafeColumn if a column holds pickles. (For a name with a
-    dot, pyarrow also reads the field of a struct, which is not yet checked.)"""
+    of each column of the file. Raises UnsafeColumn if a column holds pickles. A name with a dot
+    needs this check, because pyarrow then also reads the field of a struct."""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
     chosen = [index for index, name in enumerate(unique) if name in wanted]

@@ -85,8 +85,8 @@ def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged
 
 
 def _tasks(files: int, size: int, rows: int, read: Read) -> int:
-    """Return the number of read tasks. If rows are fetched from URLs (the format has TASK_ROWS),
-    the number depends on rows: fetching costs much more than reading the file."""
+    """Return the number of read tasks. It depends on rows if these are fetched from URLs (the
+    format has TASK_ROWS). Fetching costs much more than reading the file."""
     task_rows = read.TASK_ROWS
     lower = files if task_rows is None else max(files, math.ceil(rows / task_rows))
     upper = files if task_rows is None else MAX_TASKS
@@ -204,8 +204,8 @@ def with_row_counts(
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
     """Return the parts of files, or of parts of files, that have rows in `gaps`.
 
-    If the reader must read each part from the beginning of the file, parts are joined: up to as
-    many rows as the largest of `files` has. A gap without end counts with this number of rows."""
+    Parts are joined if the reader must read each part from the beginning of the file. They get at
+    most as many rows as the largest of `files`. A gap without end counts as this number of rows."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
     parts: list[InputFile] = []
     for part in (part for file in files for part in _with_gaps(file, gaps[file.number])):
@@ -244,9 +244,8 @@ def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int)
 
 
 def _starts(allowed: list[int] | None, count: int, part_rows: int) -> list[int]:
-    """Return the first row of each part of a file of `count` rows, one part per `part_rows` rows.
-
-    Each start is moved back to the nearest `allowed` row, at which the reader can start."""
+    """Return the first row of each part of `part_rows` rows in a file of `count` rows. Each start
+    is moved back to the nearest `allowed` row, at which the reader can start."""
     wanted = range(0, max(1, count), part_rows)
     if allowed is None:
         return list(wanted)

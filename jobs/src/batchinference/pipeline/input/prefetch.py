@@ -56,7 +56,7 @@ class Prefetch(Generic[File, Content]):
 
 
 def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield each item after creating the next one: creating it starts the fetch of a group."""
+    """Yield each item after creating the next item, which starts the fetch of the next group."""
     previous: list[Item] = []
     for item in items:
         yield from previous

@@ -301,11 +301,12 @@ def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Itera
 
 
 def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
-    """Return at most `rows` rows of a chunk, from row number `start` of the chunk on."""
+    """Return at most `rows` rows of a chunk, from row number `start` of the chunk on. Arrow's own
+    `slice` does not limit the rows of a table without columns."""
     if isinstance(chunk, BadRow):
         warnings = () if start else chunk.warnings
         return BadRow(chunk.error, min(rows, chunk.rows - start), warnings)
-    return chunk.slice(start, min(rows, chunk.num_rows - start))  # Arrow needs min without columns
+    return chunk.slice(start, min(rows, chunk.num_rows - start))
 
 
 def gaps_within(gaps: Sequence[RowRange], start: int, stop: int | None) -> Sequence[RowRange]:
@@ -317,9 +318,9 @@ def gaps_within(gaps: Sequence[RowRange], start: int, stop: int | None) -> Seque
 
 
 def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the parts of a chunk that are in the row ranges `gaps`, each with the index of its
-    first row in the chunk. If `gaps` or the chunk is empty, yield (0, chunk). `row` is the number
-    of the first row of the chunk in the file."""
+    """Yield the parts of a chunk that are in the row ranges `gaps`. Before each part is the index
+    of its first row in the chunk. If `gaps` or the chunk is empty, yield (0, chunk). `row` is the
+    number of the first row of the chunk in the file."""
     size = size_of(chunk)
     inside = gaps_within(gaps, row, row + size) if gaps and size else [(row, None)]
     for first_row, after_row in inside:

@@ -244,8 +244,8 @@ def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
     """Return rows with warnings about skipped lines. `skipped` has the number of skipped lines
-    before each row. A failed row (in `errors`) would lose its warning, so the next good row gets
-    the warning, or else the last good row. At least one row must be good."""
+    before each row. A failed row (in `errors`) would lose its warning. Therefore, the next good row
+    gets the warning, or else the last good row. At least one row must be good."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

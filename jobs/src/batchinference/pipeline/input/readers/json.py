@@ -45,8 +45,8 @@ _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"
 
 
 def _schema_of(part: Chunk) -> pa.Schema | None:
-    """Return the schema of a table; None for a BadRow, and for a table without columns: if such
-    tables are concatenated, their rows are lost."""
+    """Return the schema of a table; None for a BadRow. None also for a table without columns, which
+    cannot be concatenated: the rows would be lost."""
     return None if isinstance(part, BadRow) or not part.num_columns else part.schema
 
 

@@ -184,8 +184,8 @@ def estimated_rows(file: Location, size: int) -> int:
 
 
 def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
-    """Return the complete lines in the first `size` unpacked bytes of a file (LINE_SAMPLE_BYTES by
-    default), and their approximate size in the file. By default, a longer first line is cut."""
+    """Return the complete lines in the first `size` unpacked bytes of a file, and their approximate
+    size in the file. By default, `size` is LINE_SAMPLE_BYTES, and a longer first line is cut."""
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:

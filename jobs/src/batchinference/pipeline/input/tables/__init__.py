@@ -49,7 +49,7 @@ class VersionedTable(Protocol):
     """An opened table. Its methods raise BadInput with the name of the incorrect field."""
 
     root: Location
-    """Opens the data files. On a disk, it refuses files outside of the table's directories."""
+    """The location that opens data files. On a disk, it refuses files outside of the table."""
     identity: str
     """The id of the table. Its versions have this id as `TableVersion.table`."""
 

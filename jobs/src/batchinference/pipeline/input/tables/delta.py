@@ -2,7 +2,7 @@
 
 `deltalake` lists the files of a version. This module reads changes from the commits of the log:
 - A commit that rewrites files has change files if the change data feed is enabled.
-- If a commit has none, rows of added files are inserted, and rows of removed files are deleted."""
+- In other commits, rows of added files are inserted, and rows of removed files are deleted."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class DeltaVersions(VersionedTable):
         return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
-        """Return a file's path from its path in the log. Raises BadInput if it leaves the table."""
+        """Return the path of a logged file. Raises BadInput if the file is outside of the table."""
         path = unquote(logged)
         if "://" in path or not is_inside(path):
             raise BadInput(
@@ -167,7 +167,7 @@ class DeltaVersions(VersionedTable):
         return f"{self._directory.path}/{path}"
 
     def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the bitmaps of deleted positions, by path in the log. A file may have none."""
+        """Return the bitmap of deleted positions, by logged path, of each file that needs one."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
         deleted, known = {}, {unquote(path): path for path in paths}
@@ -210,7 +210,8 @@ class DeltaVersions(VersionedTable):
         return Commit(version, [action for action in actions if action])
 
     def _find_feeds(self, table: DeltaTable, since: int, commits: Sequence[Commit]) -> None:
-        """Set `feed` of each commit. The action `metaData` of a commit may change the setting."""
+        """Set `feed` of each commit. The action `metaData` of a commit may turn the feed on or off.
+        The setting before the first commit is the one of the version `since`."""
         settings = table.metadata().configuration
         if any(commit.all("metaData") for commit in commits):
             settings = {}
@@ -262,8 +263,8 @@ class DeltaVersions(VersionedTable):
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
-        """Return the data file of an action. `change` is the kind of change of its rows; None if a
-        column of the file has the kinds."""
+        """Return the data file of an action. `change` is the kind of change; None if the file has a
+        column with the kind of each row."""
         constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0

@@ -196,7 +196,8 @@ class IcebergVersions(VersionedTable):
         return DataFile(location.path, file.file_size_in_bytes, None, constants, deleted)
 
     def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
-        """Return the identity partition values of a file by column, as far as Python has them."""
+        """Return the identity partition values of a file by column. Values that Python cannot hold
+        are left out."""
         values = partition_of(file, self._metadata)
         typed = {
             column.name: _typed(kind, values[column.field_id])

@@ -225,7 +225,7 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
 
 
 def expired_changes(snapshot: int) -> BadInput:
-    """Return the error for changes after `snapshot` that are needed and cannot be computed."""
+    """Return the error about changes after `snapshot` that have expired."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"

@@ -427,8 +427,8 @@ def _item_of(value: Operand, index: int) -> Operand:
     if not is_list(value.kind):
         shown = _shown(value.kind)
         problem = f"there is no item {index}, because the value is {shown}, not a list"
-        begins = ". For its beginning, use startswith" if is_text(value.kind) else ""
-        raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
+        hint = ". For its beginning, use startswith" if is_text(value.kind) else ""
+        raise NoSuchPart(f"{problem}{hint}{_decode_fix(value.kind)}")
     lists = _stored(value)
     # replace short lists by null, because list_element fails for them, and list_slice may crash
     null = pc.scalar(pa.scalar(None, lists.kind))
@@ -508,8 +508,8 @@ def _registered(function: Callable[[Any], str], kind: pa.DataType, text: pa.Data
     def texts(_: object, values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
         if isinstance(values, pa.Scalar):
             return pa.scalar(function(values.as_py()) if values.is_valid else None, text)
-        made = (None if value is None else function(value) for value in values.to_pylist())
-        return pa.array(made, text)
+        results = (None if value is None else function(value) for value in values.to_pylist())
+        return pa.array(results, text)
 
     name = f"batchinference_{function.__name__}_of_{kind}"
     doc = {"summary": "texts of values", "description": f"as Python's {function.__name__}"}

@@ -348,7 +348,7 @@ class FileInput(JobInput):
         if gaps is not None:
             files = within_gaps(files, gaps, self.rows.reader)
         rows = replace(self.rows, note=note)
-        return [partial(rows.read, chosen) for chosen in tasks_of(files, tasks)]
+        return [partial(rows.read, task_files) for task_files in tasks_of(files, tasks)]
 
     def divisible(self, tasks: float) -> bool:
         if isinstance(self.rows.reader, WholeFileReader):
@@ -415,13 +415,13 @@ def limited(snapshot: InputSnapshot, rows: FileRows, limit: int | None) -> Input
     if limit is None or not len(snapshot):
         return snapshot
     snapshot = _with_first_rows(snapshot, rows.reader, limit)
-    known, left, counts, size = snapshot.stats, limit, [], 0
+    stats, rows_left, counts, size = snapshot.stats, limit, [], 0
     for file in snapshot.files():
-        available = _rows_up_to(left, file, rows, known)
-        counts.append(min(left, available))
+        available = _rows_up_to(rows_left, file, rows, stats)
+        counts.append(min(rows_left, available))
         size = round(file.size * counts[-1] / max(1, available))
-        left -= counts[-1]
-        if left == 0:
+        rows_left -= counts[-1]
+        if rows_left == 0:
             break
     return snapshot.limited(counts, size)
 
@@ -431,10 +431,10 @@ def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> Inp
     files = [file for file in snapshot.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < limit and start < len(files):
-        chosen = files[start : start + max(1, start)]  # each round takes twice as many
-        snapshot = with_row_counts(snapshot, reader, chosen)
-        rows += sum(snapshot.stats[file.number].rows for file in chosen)
-        start += len(chosen)
+        next_files = files[start : start + max(1, start)]  # each round takes twice as many
+        snapshot = with_row_counts(snapshot, reader, next_files)
+        rows += sum(snapshot.stats[file.number].rows for file in next_files)
+        start += len(next_files)
     return snapshot
 
 

@@ -164,13 +164,13 @@ class FileRows:
             return batch.with_warnings(warning_table(READ_STEP, ids, chunk.warnings))
         uri = self.root.at(file.path).uri
         table, warnings = split_warnings(chunk)
-        table, kept = split_kept(table)
+        table, matches = split_kept(table)
         check_names(table.column_names, uri)
         table = self.path_columns.added_to(table, [uri])
         batch = batch_of(table, ids, warnings, self.failing)
-        if kept is None:
+        if matches is None:
             return batch
-        rows = np.flatnonzero(np.isin(batch.ids, ids[kept]))
+        rows = np.flatnonzero(np.isin(batch.ids, ids[matches]))
         return batch.derived(batch.table.take(pa.array(rows)), rows, ())
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:

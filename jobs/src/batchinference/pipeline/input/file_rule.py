@@ -131,13 +131,13 @@ class FileRule:
         by_extension: dict[str, list[Location]] = {}
         for file in files:
             by_extension.setdefault(extension_of(base_name(file.path)), []).append(file)
-        samples = [same[:: -(-len(same) // EXAMINED_SAMPLE)] for same in by_extension.values()]
+        samples = [group[:: -(-len(group) // EXAMINED_SAMPLE)] for group in by_extension.values()]
         sampled = [file for sample in samples for file in sample][: self.max_examined]
         decisions = self._examined(sampled)
         undecided: list[Location] = []
-        for same in by_extension.values():
-            others = [file for file in same if file not in decisions]
-            of_sample = {decisions[file] for file in same if file in decisions}
+        for group in by_extension.values():
+            others = [file for file in group if file not in decisions]
+            of_sample = {decisions[file] for file in group if file in decisions}
             if len(of_sample) == 1:
                 decisions |= dict.fromkeys(others, of_sample.pop())
             else:

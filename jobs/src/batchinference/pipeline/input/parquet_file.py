@@ -168,7 +168,7 @@ def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Containe
     needs this check, because pyarrow then also reads the field of a struct."""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
-    chosen = [index for index, name in enumerate(unique) if name in wanted]
+    indexes = [index for index, name in enumerate(unique) if name in wanted]
     if unique != table.column_names:
         table = table.rename_columns(unique)
-    return refuse_pickles(table if len(chosen) == len(unique) else table.select(chosen))
+    return refuse_pickles(table if len(indexes) == len(unique) else table.select(indexes))

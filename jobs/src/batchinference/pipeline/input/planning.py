@@ -73,14 +73,14 @@ def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged
     files, size = len(job_input), job_input.size
     rows = count.rows if count else size // 100
     tasks = _tasks(files, size, rows, read)
-    wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
-    blocks = tasks * max(1, math.ceil(wanted / max(1, tasks)))
-    if chosen := read.options.override_num_blocks:
-        tasks = blocks = chosen
-    wanted_rows = rows // MIN_COMMITS
+    min_blocks = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
+    blocks = tasks * max(1, math.ceil(min_blocks / max(1, tasks)))
+    if number := read.options.override_num_blocks:
+        tasks = blocks = number
+    commit_rows = rows // MIN_COMMITS
     if not merged:
-        wanted_rows = max(wanted_rows, min(rows // MIN_FILES, SMALL_FILE_ROWS))
-    rows_per_file = min(wanted_rows, FILE_ROWS, FILE_BYTES // read.row_bytes(size, rows))
+        commit_rows = max(commit_rows, min(rows // MIN_FILES, SMALL_FILE_ROWS))
+    rows_per_file = min(commit_rows, FILE_ROWS, FILE_BYTES // read.row_bytes(size, rows))
     return Sizing(tasks, blocks, max(1, rows_per_file))
 
 

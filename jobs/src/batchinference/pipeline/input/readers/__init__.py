@@ -159,12 +159,12 @@ class StatsReader(Reader, Protocol):
 def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
     """Return a remark about files that lack columns of other files; empty if no file does. `names`
     has the columns of each file by its URI."""
-    every = dict.fromkeys(name for columns in names.values() for name in columns)
-    lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(every)]
+    all_names = dict.fromkeys(name for columns in names.values() for name in columns)
+    lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(all_names)]
     if not lacking:
         return ""
     first, own = lacking[0], set(names[lacking[0]])
-    absent = ", ".join(f"'{name}'" for name in every if name not in own)
+    absent = ", ".join(f"'{name}'" for name in all_names if name not in own)
     count = "1 file lacks" if len(lacking) == 1 else f"{len(lacking)} files lack"
     shown = cut(absent, MAX_ABSENT)
     return f"{count} columns of others, which are null there: {first} has no {shown}"
@@ -173,9 +173,9 @@ def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
     """Return the schemas of inspected files by URI, without files that have no rows. If no file has
     rows, all schemas are returned."""
-    known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
-    filled = [(uri, stats) for uri, stats in known if stats.rows]
-    return {uri: stats.schema for uri, stats in filled or known}
+    with_schema = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
+    with_rows = [(uri, stats) for uri, stats in with_schema if stats.rows]
+    return {uri: stats.schema for uri, stats in with_rows or with_schema}
 
 
 @runtime_checkable

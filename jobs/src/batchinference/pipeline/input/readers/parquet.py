@@ -152,14 +152,14 @@ class ParquetReader(StatsReader, DivisibleReader):
         for name in declared if schemas else ():
             check_known(f"types.{name}", name, names)
         self._columns = wanted or next((schema.names for schema in schemas.values()), None)
-        chosen = {
+        selected = {
             uri: pa.schema([field for field in schema if field.name in (wanted or schema.names)])
             for uri, schema in schemas.items()
         }
-        for uri, schema in chosen.items():
+        for uri, schema in selected.items():
             check_names(schema.names, uri, RENAME)
-        self.lacking = describe_lacking({uri: schema.names for uri, schema in chosen.items()})
-        self._casts.find_shared_types(chosen)
+        self.lacking = describe_lacking({uri: schema.names for uri, schema in selected.items()})
+        self._casts.find_shared_types(selected)
 
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()

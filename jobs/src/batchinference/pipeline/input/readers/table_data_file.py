@@ -69,8 +69,8 @@ class TypedRows:
         table = pa.table(columns) if columns else rows
         if self.filter is None:
             return table
-        kept = self.filter(table).cast(pa.bool_()).fill_null(False)
-        return table.select(self.names).append_column(KEPT, kept)
+        matches = self.filter(table).cast(pa.bool_()).fill_null(False)
+        return table.select(self.names).append_column(KEPT, matches)
 
     def _column(self, rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         if name in rows.column_names and self.constants.get(name) is None:

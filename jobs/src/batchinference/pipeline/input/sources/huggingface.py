@@ -161,8 +161,8 @@ def _split_of(dataset: Any, options: HuggingfaceOptions) -> Any:
         return next(iter(dataset.values()))
     if options.split not in dataset:
         splits = ", ".join(map(str, dataset))
-        asked = f"there is no '{options.split}'; " if options.split else ""
-        raise BadInput(f"read.options.split: {asked}the data set has {splits}")
+        problem = f"there is no '{options.split}'; " if options.split else ""
+        raise BadInput(f"read.options.split: {problem}the data set has {splits}")
     return dataset[options.split]
 
 

@@ -116,7 +116,7 @@ def _for_reading(address: str) -> str | URL:
         return address
     url = make_url(address)
     if not (url.database or "").startswith("file:"):
-        raise BadInput("read.url: with uri=true, the name of the file begins with 'file:'")
+        raise BadInput("read.url: with uri=true, the name of the file must begin with 'file:'")
     return url if url.query.get("mode") == "memory" else url.update_query_dict({"mode": "ro"})
 
 

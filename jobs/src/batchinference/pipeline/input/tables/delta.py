@@ -170,13 +170,13 @@ class DeltaVersions(VersionedTable):
         """Return the bitmap of deleted positions, by logged path, of each file that needs one."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
-        deleted, known = {}, {unquote(path): path for path in paths}
+        deleted, logged = {}, {unquote(path): path for path in paths}
         root = unquote(table.table_uri).rstrip("/") + "/"
         for batch in table.deletion_vectors():
             rows = pa.record_batch(batch)
             for uri, live in zip(rows["filepath"], rows["selection_vector"], strict=True):
                 positions = np.flatnonzero(~live.values.to_numpy(zero_copy_only=False))
-                path = known[unquote(uri.as_py()).removeprefix(root)]
+                path = logged[unquote(uri.as_py()).removeprefix(root)]
                 deleted[path] = BitMap64(positions).serialize()
         return deleted
 

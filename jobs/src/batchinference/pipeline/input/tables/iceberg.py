@@ -116,10 +116,10 @@ class IcebergVersions(VersionedTable):
         self._latest_paths: list[str] = []
 
     def current(self) -> int:
-        latest, chosen = self._metadata.current_snapshot(), self.read.options.snapshot
-        if chosen is None:
+        latest, number = self._metadata.current_snapshot(), self.read.options.snapshot
+        if number is None:
             return latest.snapshot_id if latest else NO_SNAPSHOT
-        return self._snapshot(chosen).snapshot_id
+        return self._snapshot(number).snapshot_id
 
     def _snapshot(self, number: int) -> Snapshot:
         """Return the snapshot with this id. Raises BadInput if the table does not have it."""

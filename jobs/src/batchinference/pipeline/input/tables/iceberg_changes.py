@@ -191,8 +191,8 @@ class IcebergFiles:
         live = {}
         for task in tasks:
             rows, path = _all_rows(task.file), task.file.file_path
-            for gone in filter(None, (deleted[file].get(path) for file in task.delete_files)):
-                rows[gone.to_numpy()] = False
+            for numbers in filter(None, (deleted[file].get(path) for file in task.delete_files)):
+                rows[numbers.to_numpy()] = False
             live[path] = task.file, rows
         return live
 

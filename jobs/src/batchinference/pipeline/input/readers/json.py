@@ -142,7 +142,7 @@ class JsonReader(Reader):
 
 
 def lines_in(sample: bytes) -> bytes:
-    """Return a sample as JSON Lines; empty if it is packed, UTF-16 or an array over lines."""
+    """Return a sample as JSON Lines; empty if packed, UTF-16, or an array over several lines."""
     try:
         return as_lines(sample) if spans_lines(sample) else sample
     except ValueError:

@@ -139,6 +139,7 @@ class VersionedReader(ParquetReader):
             raise removed_file(self._version, file.uri) from None
 
     def _edges(self, footer: pq.FileMetaData) -> list[int]:
+        """Return the edges as in the base class, but without counting deleted rows."""
         return [edge - bisect_left(self._deleted, edge) for edge in super()._edges(footer)]
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
@@ -169,7 +170,7 @@ class VersionedReader(ParquetReader):
         return None if self._filter is None else self._filter.arrow(self._schema)
 
     def _skips(self, footer: pq.FileMetaData, group: int) -> bool:
-        """Return whether the statistics of a row group show that the filter removes its rows."""
+        """Return whether the statistics of a row group show that no row matches the filter."""
         if self.condition is None:
             return False
         return not matching(self.condition, self._schema, [self._bounds(footer, group)])

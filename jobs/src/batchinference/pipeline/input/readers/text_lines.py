@@ -79,8 +79,8 @@ def up_to_damage(
 def beginning(
     records: Iterator[Record], source: BinaryIO, count: int, size_of: Callable[[Record], int]
 ) -> Iterator[Record]:
-    """Yield the first records of a file. Ends after `count` records, or after SAMPLE_BYTES: of the
-    file, or of all yielded records."""
+    """Yield the first records of a file. Ends after `count` records, or after SAMPLE_BYTES of the
+    file or of the records."""
     size = 0
     for record in itertools.islice(records, count):
         yield record

@@ -5,8 +5,8 @@ are exceptions. `None in [None]` and `True or None` are true. `False and None` i
 of `a if None else b` is `b`. A division by zero and an item beyond the end of a list return null. A
 column may have the null type in a block in which all its values are null.
 
-Integers are computed as int64, and decimals as float64. Beside a column of floats, an integer that
-float64 cannot hold makes comparisons and `a if b else c` fail."""
+Integers are computed as int64, and decimals as float64. If two columns are compared, and one has
+floats, integers that float64 cannot hold fail. The same is true for `a if b else c`."""
 
 from __future__ import annotations
 

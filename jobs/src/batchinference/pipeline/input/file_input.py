@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from batchinference.pipeline.commit.pass_plan import PassPlan
 
 REREAD_BYTES = 4 << 20
-"""Files up to this total size (stored and in memory) are divided among read tasks, even if each
-task must read its file from the beginning."""
+"""Some readers must read a file from the beginning for each part. Their files are divided up to
+this total size, stored and in memory."""
 MAX_DELAY = 0.5
 """How much longer read tasks of unequal size may take, as a fraction of the time of equal tasks.
 Unequal tasks take longer: CPUs are idle while the largest task runs."""
@@ -260,8 +260,8 @@ class FileInput(JobInput):
     reread_bytes: int = REREAD_BYTES
     max_counted: int = COUNTED_FILES
     _largest_part: float | None = None
-    """The size of the largest part of a file in the last call of `read_tasks`, as a fraction of the
-    input. 0 if the parts were about equal, None if files were not divided."""
+    """The fraction of the input that the largest part of a file had in the last `read_tasks`. It is
+    0 if the parts were about equal. It is None if files were not divided."""
     _first: MissingRows | None = None
     """The cached result of `first_rows`. A job always calls this method with the same `count`."""
 

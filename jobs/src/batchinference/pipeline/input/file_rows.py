@@ -189,7 +189,7 @@ class FileRows:
     def _grouped(
         self, items: Iterable[Item], size_of: Callable[[Item], int]
     ) -> Iterator[list[Item]]:
-        """Yield groups of items. A group ends when it has GROUP_FILES items or `group_bytes`."""
+        """Yield groups of items. A group ends at GROUP_FILES items or at `group_bytes` bytes."""
         groups = grouped(items, size_of, self.group_bytes, GROUP_FILES)
         return cast("Iterator[list[Item]]", groups)  # because no item is a BadRow
 
@@ -238,8 +238,8 @@ def _decoded_bytes(item: _DecodedFile) -> int:
 def _fetched(
     reader: WholeFileReader, root: Location, file: InputFile, *, checks_version: bool
 ) -> bytes | BadRow:
-    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error, and with
-    `checks_version` BadInput if the file has changed since it was listed."""
+    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error. With
+    `checks_version`, raises BadInput if the file has changed since it was listed."""
     address = root.at(file.path)
     try:
         content = reader.fetch(address)
@@ -256,7 +256,7 @@ def _fetched(
 
 def _check_size(address: Location, file: InputFile, content: bytes, limit: int) -> None:
     """Raise BadInput if the content of a file, up to `limit` bytes, has another size than in the
-    snapshot. Asking a store for the time as well would take as long as reading a small file."""
+    snapshot. The time is not compared: a request for it takes as long as reading a small file."""
     if file.version is not None and len(content) != min(file.version[0], limit):
         raise _changed(address, file.version, (len(content), None))
 

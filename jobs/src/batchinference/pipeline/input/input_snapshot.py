@@ -292,8 +292,8 @@ def read_own_snapshot(
     job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
     """Return the input snapshot with the digest `wanted`. True means that only the directory of the
-    last pass has it: the pass died before the snapshot was copied to the output. Raises BadOutput
-    if the snapshot is missing or damaged."""
+    last pass has it, because the pass died before copying it to the output. Raises BadOutput if the
+    snapshot is missing or damaged."""
     try:
         return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:

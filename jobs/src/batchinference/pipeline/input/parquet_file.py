@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 # INT96 is the timestamp type of Hive, Impala and old versions of Spark. No Arrow type holds all its
-# values: in nanoseconds, Arrow covers only the years 1677 to 2262, and in microseconds, it lacks
-# three digits. pyarrow silently wraps around or drops digits. So an INT96 column is read in both
-# units, and the values are compared.
+# values. In nanoseconds, Arrow covers only the years 1677 to 2262. In microseconds, it lacks three
+# digits. It would silently wrap around or drop digits. So an INT96 column is read in both units,
+# and the values are compared.
 
 Unit = Literal["us", "ns"]
 OTHER_UNIT: dict[Unit, Unit] = {"us": "ns", "ns": "us"}

@@ -40,8 +40,8 @@ MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
 MIN_COMMITS = 32
 """Minimum number of commits, because progress is shown per commit."""
 MIN_FILES, SMALL_FILE_ROWS = 8, 100
-"""If small output files are not merged at the end of the job, MIN_FILES replaces MIN_COMMITS for
-commits of up to SMALL_FILE_ROWS rows."""
+"""If small output files are not merged later, MIN_FILES replaces MIN_COMMITS for commits of up to
+SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 FILE_COST = 1 << 16

@@ -28,9 +28,9 @@ DAMAGE = (
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
 _NAME = re.compile(r"^(?:\./+(?!/))*(?!\./)((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
-"""Matches the name of a member: the key, which includes the folder, and the suffix after the first
-dot of the file name. `./a/b.seg.png` has the key `a/b` and the suffix `seg.png`. The lookaheads
-prevent backtracking in `./`, like possessive quantifiers, which have bugs before Python 3.11.5."""
+"""Matches the key of a member (with its folder) and the suffix after the first dot of its file
+name: `./a/b.seg.png` has the key `a/b` and the suffix `seg.png`. The lookaheads prevent
+backtracking in `./`. (Possessive quantifiers have bugs before Python 3.11.5.)"""
 _METADATA = re.compile(
     r"(?:^|/)(?:__MACOSX/|PaxHeaders?(?:\.\d+)?/|(?:\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$)"
 )

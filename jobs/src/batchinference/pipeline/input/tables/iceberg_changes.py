@@ -107,10 +107,10 @@ class IcebergFiles:
 
     def _difference(self, snapshot: Snapshot) -> Iterator[Change]:
         """Yield the rows that a snapshot has removed, and then the rows that it has added."""
-        known = snapshot.parent_snapshot_id
-        parent = None if known is None else self.metadata.snapshot_by_id(known)
-        if known is not None and parent is None:
-            raise expired_changes(known)
+        parent_id = snapshot.parent_snapshot_id
+        parent = None if parent_id is None else self.metadata.snapshot_by_id(parent_id)
+        if parent_id is not None and parent is None:
+            raise expired_changes(parent_id)
         manifests = [each.manifests(self.io) if each else [] for each in (parent, snapshot)]
         before, after = self._changed_tasks(*manifests)
         old, new = self._live(before), self._live(after)
@@ -145,12 +145,12 @@ class IcebergFiles:
         added. If a row is removed twice and added once, one removal remains."""
         schema = self.metadata.schema_by_id(snapshot.schema_id or 0) or self.metadata.schema()
         hashes = partial(self._hashes, TableRows(schema, self.metadata.name_mapping()))
-        known = {path: list(hashes(*rows)) for path, rows in added.items()}
-        copied = _leave_out(removed, hashes, Counter(chain.from_iterable(known.values())))
-        _leave_out(added, lambda file, _: known[file.file_path], copied)
+        added_hashes = {path: list(hashes(*rows)) for path, rows in added.items()}
+        copied = _leave_out(removed, hashes, Counter(chain.from_iterable(added_hashes.values())))
+        _leave_out(added, lambda file, _: added_hashes[file.file_path], copied)
 
     def _hashes(self, rows: TableRows, file: DataFile, wanted: np.ndarray) -> Iterator[bytes]:
-        """Yield the hashes of the rows of a data file that the mask `wanted` selects."""
+        """Yield the hashes of the rows that the mask `wanted` selects in a data file."""
         first, wanted, constants = 0, wanted.copy(), partition_of(file, self.metadata)
         with self.io.new_input(file.file_path).open() as source:
             opened = open_parquet(source)

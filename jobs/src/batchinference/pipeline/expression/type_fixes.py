@@ -177,7 +177,7 @@ def part_of(
 ) -> str:
     """Return the expression of a field or item of the value `written`, such as `a.b` for `a`.
     Fields with types like those of the other operands (`others`) are preferred. Return an empty
-    text if the value is not a struct or list. With `only`, do so if several fields may be meant."""
+    text if `written` is not a struct or list, or if `only` is set and several fields may fit."""
     if is_list(kind):
         item = f"{written}[0]"
         return part_of(item, kind.value_type, others, only=only) or item

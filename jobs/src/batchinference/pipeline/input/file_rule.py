@@ -44,7 +44,7 @@ _KNOWN = TEMPORARY.union(
 
 
 def is_known(extension: str) -> bool:
-    """Return whether an extension is known: of a format, or of files that no job reads."""
+    """Return whether an extension is of a format, or of files that are not read by default."""
     return not _KNOWN.isdisjoint(extension.split("."))
 
 

@@ -1,4 +1,4 @@
-"""Returns the reader of each file format. Its module is imported when it is needed."""
+"""Returns the reader of a file format. The module of a reader is imported when it is needed."""
 
 from __future__ import annotations
 

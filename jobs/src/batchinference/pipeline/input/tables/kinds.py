@@ -75,10 +75,10 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
 
 
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
-    """Return what no output has read. In the first run, this is the current version. Later, this is
-    the changes after the last version. `read` has what the outputs have read. An output that is
-    computed again is not in `read`, and reads the same part again. For example, if `read` has
-    version 1 and the changes from 3 to 7, return the changes from 1 to 3.
+    """Return what no output has read: the current version in the first run, and later, the changes
+    after the last version. `read` has what the outputs have read. An output that is computed again
+    is not in `read`, and reads the same part again. For example, if `read` has version 1 and the
+    changes from 3 to 7, return the changes from 1 to 3.
 
     Raises BadInput if a version in `read` is of an earlier table at the same path."""
     known = {version.since: version.version for version in read}

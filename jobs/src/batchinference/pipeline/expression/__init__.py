@@ -1,12 +1,12 @@
 """Computes expressions over columns with Arrow.
 
-Values and operators behave as in Python, except that an operation on null returns null, as in SQL.
-But `None in [None]` is true, `False and None` is false, `True or None` is true, and a null
-condition of `if` is false. A division by zero and an item beyond the end of a list return null. A
-column with only nulls in a block may have the null type in that block.
+Values and operators behave as in Python, but an operation on null returns null, as in SQL. There
+are exceptions. `None in [None]` and `True or None` are true. `False and None` is false. The result
+of `a if None else b` is `b`. A division by zero and an item beyond the end of a list return null. A
+column may have the null type in a block in which all its values are null.
 
-Integers are computed as int64, and decimals as float64. Comparisons and `a if b else c` do not
-round integers: with a column of floats, they fail for an integer that float64 cannot hold."""
+Integers are computed as int64, and decimals as float64. If two columns are compared, and one has
+floats, integers that float64 cannot hold fail. The same is true for `a if b else c`."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Operand:
         return bool(pa.types.is_null(self.kind))
 
     def cast(self, kind: pa.DataType, *, exactly: bool = False) -> Operand:
-        """Return the operand cast to another type. Numbers may be rounded, except with `exactly`:
-        then computing the operand raises ArrowInvalid for unfit values."""
+        """Return the operand cast to another type. Numbers may be rounded. With `exactly`,
+        computing the result raises ArrowInvalid for a value that does not fit the type."""
         # decimals as texts first, because Arrow casts the decimal 99.99 to another float
         is_wrong = pa.types.is_decimal(self.kind) and pa.types.is_floating(kind)
         value = self.expression.cast(pa.string()) if is_wrong else self.expression
@@ -124,7 +124,7 @@ NULL = constant(None)
 
 def check_text(step: str, column: str, known: pa.Table, reader: str) -> None:
     """Raise UnsuitableTypes if a column is known to hold other values than texts. `known` has the
-    columns of known type, and `reader` names what needs texts, for the message."""
+    columns whose type is known. `reader` is the name of what needs texts, for the message."""
     kind = known.schema.field(column).type if column in known.column_names else pa.null()
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if is_text(kind) or pa.types.is_null(kind):
@@ -157,8 +157,8 @@ class ColumnExpression:
 
     def __call__(self, batch: pa.Table) -> pa.ChunkedArray:
         """Return the value of each row. The type is null if the expression is null for these column
-        types. Raises UnsuitableTypes if the expression does not suit the types of the columns, and
-        ArrowInvalid if it fails for a row, for example because a sum overflows."""
+        types. Raises UnsuitableTypes if the expression does not suit the types of the columns.
+        Raises ArrowInvalid if it fails for a row, for example because a sum overflows."""
         narrow = batch.select(self.columns)
         lists = tensors_to_lists(batch.select(self._as_lists))
         for name in self._as_lists:
@@ -330,8 +330,8 @@ class _Translation:
         return _computable(Operand(pc.field(name), self._schema.field(name).type))
 
     def _part(self, value: Operand, key: str | int) -> Operand:
-        """Return a field of a struct, the value of a key of a map, or an item of a list; null if
-        there is no such key or item. Raises NoSuchPart if the type has no such parts."""
+        """Return a field of a struct, a value of a map, or an item of a list. A missing key or item
+        is null. Raises NoSuchPart if the type has no such parts."""
         if value.is_null:
             return NULL
         part = _item_of(value, key) if isinstance(key, int) else _field_of(value, key)
@@ -380,14 +380,14 @@ class _Translation:
 
 
 def _if(condition: pc.Expression, chosen: Operand, other: Operand) -> Operand:
-    """Return `chosen` in the rows for which the condition is true, and `other`, which has the same
-    type, in all other rows."""
+    """Return `chosen` in rows for which the condition is true, and `other` in all other rows. Both
+    operands have the same type."""
     return Operand(pc.if_else(condition, chosen.expression, other.expression), chosen.kind)
 
 
 def _computable(operand: Operand) -> Operand:
     """Return a column or part in a type with which Arrow computes: integers as int64, for example,
-    and UUIDs as texts. Computing it raises ArrowInvalid for a uint64 that int64 cannot hold."""
+    and UUIDs as texts. Computing the result fails for a uint64 that int64 cannot hold."""
     kind = operand.kind
     if kind == pa.uuid():
         return replace(_by_python(str, operand), is_uuid=True)
@@ -427,8 +427,8 @@ def _item_of(value: Operand, index: int) -> Operand:
     if not is_list(value.kind):
         shown = _shown(value.kind)
         problem = f"there is no item {index}, because the value is {shown}, not a list"
-        begins = ". For its beginning, use startswith" if is_text(value.kind) else ""
-        raise NoSuchPart(f"{problem}{begins}{_decode_fix(value.kind)}")
+        hint = ". For its beginning, use startswith" if is_text(value.kind) else ""
+        raise NoSuchPart(f"{problem}{hint}{_decode_fix(value.kind)}")
     lists = _stored(value)
     # replace short lists by null, because list_element fails for them, and list_slice may crash
     null = pc.scalar(pa.scalar(None, lists.kind))
@@ -438,8 +438,8 @@ def _item_of(value: Operand, index: int) -> Operand:
 
 
 def _stored(value: Operand) -> Operand:
-    """Return lists or maps with the stored bytes in place of UUIDs, and the stored texts in place
-    of JSON, at any depth: Arrow has no operations for lists and maps of such types."""
+    """Return lists or maps with the stored values of UUIDs (bytes) and of JSON (texts), at any
+    depth. Arrow has no operations for lists and maps of UUIDs or JSON."""
     kind = map_types(value.kind, lambda leaf: getattr(leaf, "storage_type", leaf))
     return value if kind == value.kind else value.cast(kind)
 
@@ -463,8 +463,8 @@ def _to_integer(value: Operand) -> Operand:
 
 
 def _without_hexadecimal(value: Operand) -> Operand:
-    """Return texts, with a remark added to texts such as 0xFF. Without the remark, Arrow would cast
-    such a text to an integer; with the remark, the cast fails."""
+    """Return texts, with a remark added to each text such as 0xFF. A cast to an integer then fails.
+    Without the remark, Arrow would cast the text to 255."""
     text, kind = value.expression, value.kind
     remark, empty = (pc.scalar(pa.scalar(part, kind)) for part in (" in hexadecimal digits", ""))
     marked = pc.binary_join_element_wise(text, remark, empty)
@@ -508,8 +508,8 @@ def _registered(function: Callable[[Any], str], kind: pa.DataType, text: pa.Data
     def texts(_: object, values: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
         if isinstance(values, pa.Scalar):
             return pa.scalar(function(values.as_py()) if values.is_valid else None, text)
-        made = (None if value is None else function(value) for value in values.to_pylist())
-        return pa.array(made, text)
+        results = (None if value is None else function(value) for value in values.to_pylist())
+        return pa.array(results, text)
 
     name = f"batchinference_{function.__name__}_of_{kind}"
     doc = {"summary": "texts of values", "description": f"as Python's {function.__name__}"}
@@ -528,7 +528,7 @@ _CASTS: dict[str, Callable[[Operand], Operand]] = {
 
 def _with_common_type(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     """Return both operands in a common type. Raises TypeError if there is none. Computing the
-    results raises ArrowInvalid if that type cannot hold a value."""
+    results raises ArrowInvalid if the common type cannot hold a value."""
     kind = unify_types(left.kind, right.kind)
     if kind is None:
         raise TypeError(f"{left.kind} and {right.kind} have no common type")
@@ -554,8 +554,8 @@ def _registered_remainder(kind: pa.DataType) -> str:
 
 
 def _with_compatible_types(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types with which Arrow computes. Raises InvalidTime if a text that is
-    compared with a date or time cannot be converted."""
+    """Return both operands in types with which Arrow computes. Raises InvalidTime if a text is
+    compared with a date or time, and cannot be converted."""
     left, right = _without_decimal(left), _without_decimal(right)
     return _convert_for(left, right.kind), _convert_for(right, left.kind)
 
@@ -567,8 +567,8 @@ def _convert_for(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
-    """Return both operands in types that Arrow compares exactly. Raises InvalidTime if a text that
-    is compared with a date or time cannot be converted."""
+    """Return both operands in types that Arrow compares exactly. Raises InvalidTime if a text is
+    compared with a date or time, and cannot be converted."""
     if pa.types.is_decimal(left.kind) and pa.types.is_decimal(right.kind):
         return left, right
     left, right = _without_decimal(left), _without_decimal(right)
@@ -579,8 +579,8 @@ def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
 
 
 def _constant_for(operand: Operand, other: pa.DataType) -> Operand:
-    """Return a constant in the type of the column that it is compared with: 2.0 as an integer for
-    integers, and 0.1 as float32 for float32. Return other operands unchanged."""
+    """Return a constant in the type of the column that it is compared with. For integers, 2.0
+    becomes 2. For float32, 0.1 becomes a float32. Return other operands unchanged."""
     value = operand.literal
     if isinstance(value, float) and pa.types.is_integer(other) and _fits_integer(value):
         return constant(int(value))
@@ -603,8 +603,8 @@ def _exact_for(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
-    """Return a constant in a type that has a common type with `other`: a text as a time, or a
-    number as a decimal. Return other operands unchanged. Raises InvalidTime."""
+    """Return a constant in a type that Arrow can combine with `other`. A text becomes a time, and a
+    number becomes a decimal. Return other operands unchanged. Raises InvalidTime."""
     value = operand.literal
     if isinstance(value, str) and _is_temporal(other):
         return constant(_parse_time(value, other))
@@ -614,8 +614,8 @@ def _constant_as(operand: Operand, other: pa.DataType) -> Operand:
 
 
 def _wide_decimal(operand: Operand) -> Operand:
-    """Return decimals with one more digit: Arrow cannot round 9.9 to 10 in a decimal of 2 digits,
-    nor decimals narrower than decimal128."""
+    """Return decimals with one more digit, as decimal256. Arrow cannot round 9.9 to 10 in a decimal
+    of 2 digits, and cannot round decimals narrower than decimal128."""
     kind = operand.kind
     is_wider = pa.types.is_decimal(kind) and kind.precision < 76
     return operand.cast(pa.decimal256(kind.precision + 1, kind.scale)) if is_wider else operand
@@ -628,7 +628,7 @@ def _without_decimal(operand: Operand) -> Operand:
 
 def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Return the constants of an `in` list in a type that Arrow can compare with `kind`. Raises
-    TypeError if there is none, and InvalidTime if a text is no value of the date or time `kind`."""
+    TypeError if there is none. Raises InvalidTime if `kind` is a date or time and a text is not."""
     if pa.types.is_null(pa.array(values).type):  # Arrow does not compare text with the null type
         return pa.array(values, kind)
     if pa.types.is_integer(kind):
@@ -659,7 +659,7 @@ def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
 
 
 def _in_zone(text: str, kind: pa.TimestampType) -> pa.Scalar:
-    """Return the time of a text that may have a time zone, by default that of the type."""
+    """Return the time of a text. A text without a time zone gets the time zone of the type."""
     try:
         return pa.scalar(text).cast(kind)
     except pa.ArrowInvalid:  # the text has no time zone

@@ -20,7 +20,7 @@ MAX_PARTS = 200
 MAX_FIXES = 4
 """Maximum number of parts that are corrected in an expression for a message."""
 MAX_EXACT = 2**53
-"""Float64 holds all integers up to this one."""
+"""Float64 holds all integers up to this number."""
 _TRUE = ("true", "yes", "y", "t", "1", "on")
 _FALSE = ("false", "no", "n", "f", "0", "off")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
@@ -63,8 +63,8 @@ def fix_for_types(text: str, type_of: Callable[[ast.expr], pa.DataType]) -> str:
 
 
 def _search_in_list(node: ast.expr, types: Mapping[ast.expr, pa.DataType]) -> str:
-    """Return the end of a fix that says how to search in all items of a list. Empty unless the node
-    compares a column of lists with one item."""
+    """Return the end of a fix: how to search in all items of a list. Return an empty text if the
+    node does not compare a column of lists with one item."""
     match node:
         case ast.Compare(ast.Name() as column, [ast.Eq()], [ast.Constant() as item]) | ast.Call(
             ast.Name("contains"), [ast.Name() as column, ast.Constant() as item]
@@ -78,8 +78,8 @@ def _search_in_list(node: ast.expr, types: Mapping[ast.expr, pa.DataType]) -> st
 def _first_bad_part(
     tree: ast.expr, type_of: Callable[[ast.expr], pa.DataType]
 ) -> tuple[ast.expr | None, dict[ast.expr, pa.DataType]]:
-    """Return the first part that cannot be computed although its own parts can (None if there is
-    none), and the types of the parts that were computed before."""
+    """Return a part that cannot be computed although its own parts can; None if there is none. Also
+    return the types of the parts that were computed before."""
     functions = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     types: dict[ast.expr, pa.DataType] = {}
     for node in reversed(list(ast.walk(tree))):  # inner parts first
@@ -104,8 +104,8 @@ def _replaced(tree: ast.expr, old: ast.expr, new: str) -> str:
 
 
 def _replacement(node: ast.expr, parts: Sequence[Part]) -> tuple[ast.expr, str] | None:
-    """Return the node or one of its parts, and the text that replaces the node or part; None if
-    there is no such text. Each function `_for_...` returns this for one kind of problem."""
+    """Return the part to replace (the node, or one of its parts) and its new text; None if no fix
+    is known. Each function `_for_...` returns the same for one kind of problem."""
     is_search = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
     if (is_search or isinstance(node, ast.Call)) and any(is_list(kind) for _, kind in parts):
         return None  # the first item alone is not what was meant
@@ -177,7 +177,7 @@ def part_of(
 ) -> str:
     """Return the expression of a field or item of the value `written`, such as `a.b` for `a`.
     Fields with types like those of the other operands (`others`) are preferred. Return an empty
-    text if the value is not a struct or list, or with `only` if several fields may be meant."""
+    text if `written` is not a struct or list, or if `only` is set and several fields may fit."""
     if is_list(kind):
         item = f"{written}[0]"
         return part_of(item, kind.value_type, others, only=only) or item
@@ -208,7 +208,7 @@ def condition_on(part: str, kind: pa.DataType) -> str:
 
 
 def _for_argument(name: str, value: ast.expr) -> tuple[ast.expr, str] | None:
-    """Replace the argument of a function for texts or numbers by its conversion."""
+    """Replace the argument of a function by its conversion to a text or a number."""
     written = ast.unparse(value)
     if name in _TEXT_FUNCTIONS or name == "len":
         return value, f"str({written})"

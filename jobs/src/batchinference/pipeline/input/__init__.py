@@ -20,12 +20,12 @@ from batchinference.pipeline.storage.location import Location
 
 NO_ENDS: Mapping[int, int] = MappingProxyType({})
 ReadRows: TypeAlias = Callable[[], Iterator[RowBatch]]
-"""Yields batches of rows. The last batch of a part states how many rows the part has
-(`RowBatch.ends`), unless all parts have the same number of rows (`JobInput.rows_each`)."""
+"""Yields batches of rows. If `JobInput.rows_each` is None, the last batch of a part states the
+number of rows of the part (`RowBatch.ends`)."""
 ReadNote: TypeAlias = Callable[[int], AbstractContextManager[object]]
 """Returns a context manager in which rows are read. The argument is the id of the first row."""
 AFTER_CRASH: ContextVar[bool] = ContextVar("after_crash", default=False)
-"""Whether this process replaces a dead one, so that native code may crash again."""
+"""Whether this process replaces one that died. Native code may then crash again."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def batch_of(
     warnings: Sequence[RowWarning] = (),
     failing: Collection[str] = (),
 ) -> RowBatch:
-    """Return a table of input rows as a batch, with their warnings. Rows with an unreadable value,
-    or with a warning whose name is in `failing`, become failed rows."""
+    """Return a batch of the input rows in a table, with their warnings. A row with an unreadable
+    value, or with a warning whose name is in `failing`, becomes a failed row."""
     errors = {**errors_of(warnings, failing), **unreadable_rows(table)}
-    kept = [warning for warning in warnings if warning.row not in errors]
+    shown = [warning for warning in warnings if warning.row not in errors]
     batch = _batch_without(errors, table, ids) if errors else RowBatch.read(table, ids)
-    return batch.with_warnings(warning_table(READ_STEP, ids, kept)) if kept else batch
+    return batch.with_warnings(warning_table(READ_STEP, ids, shown)) if shown else batch
 
 
 def _batch_without(errors: Mapping[int, Exception], table: pa.Table, ids: np.ndarray) -> RowBatch:

@@ -35,22 +35,22 @@ START_OVER_HINT = (
 @dataclass(frozen=True)
 class ReplacementRule:
     """Whether a job `recomputes` rows of changed files (`read.onChange`), and `removes` rows of
-    deleted files (`read.onDelete`). `possible`: whether the job could use these settings."""
+    deleted files (`read.onDelete`). `possible` tells whether the job could use these settings."""
 
     recomputes: bool = False
     removes: bool = False
     possible: bool = False
 
     def fix(self, setting: str, other: str) -> str:
-        """Return the fix for a message: `other`, and before it the advice to set `setting` of
-        `read`, if the job could use this setting."""
+        """Return the fix for a message: set `setting` of `read` (if the job could use it), or
+        `other`."""
         return f"set read.{setting}, or {other}" if self.possible else other
 
 
 @dataclass(frozen=True)
 class FileChanges:
-    """How the files of a snapshot differ from the current files, by file number: `changed` has the
-    current versions of changed files, `gone` are the deleted files, and `kept` the deleted files
+    """How the files of a snapshot differ from the current files, by file number. `changed` has the
+    current versions of changed files. `gone` are the deleted files. `kept` are the deleted files
     whose rows stay in the output."""
 
     changed: Mapping[int, Version]
@@ -105,9 +105,9 @@ class ResumedInput:
     relisted: bool = False
 
     def check(self, now: InputSnapshot, rows_each: int | None) -> FileChanges:
-        """Return the differences between the snapshot and the current files `now`, without new
-        files. `rows_each` is the argument of `unfinished`. Unless `rule` recomputes or removes the
-        rows, raises BadInput with the path of a changed file, or of a deleted unfinished file."""
+        """Return how files of the snapshot differ from the current files `now`. `rows_each` is the
+        argument of `unfinished`. Raises BadInput for a changed file, and for a deleted unfinished
+        file, if `rule` does not replace its rows."""
         changes = FileChanges.between(self.snapshot, now)
         unfinished = self.unfinished(rows_each)
         uris, versions = self.snapshot.uris, self.snapshot.versions
@@ -141,8 +141,8 @@ class ProcessedFiles:
     def without(self, now: InputSnapshot) -> InputSnapshot:
         """Return the snapshot `now` with only its new files.
 
-        Raises NoNewFiles if there are none, and BadInput with the path if a processed file has
-        changed, unless `rule` replaces its rows."""
+        Raises NoNewFiles if there are none. Raises BadInput if a processed file has changed, and
+        `rule` does not replace its rows."""
         known: dict[str, Version] = {}
         for snapshot in self.snapshots:
             pairs = zip(snapshot.uris, snapshot.versions, strict=True)
@@ -215,8 +215,8 @@ def _describe_part(
 
 
 def check_previous_versions(source: JobInput, previous: Sequence[Layout]) -> None:
-    """Raise BadOutput if one of the outputs `previous`, which the same job wrote before its spec
-    changed, has rows of a file or table of this input."""
+    """Raise BadOutput if an output in `previous` has rows of a file or table of this input. The
+    same job wrote these outputs before its spec changed."""
     known = {identity for identity, _ in _origins(source.serialized())} if previous else set()
     for layout in previous:
         origins = _origins(layout.input.read())

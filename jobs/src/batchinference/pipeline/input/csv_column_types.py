@@ -32,8 +32,8 @@ _MISSING = pa.array(
 
 @dataclass(frozen=True)
 class CsvTypes:
-    """Converts columns of CSV files from bytes to their types: the type in `declared` (by the user)
-    or in `sampled`, otherwise text. `nulls` are texts that mean null in all columns."""
+    """Converts columns of CSV files from bytes to their types. The type of a column is the one in
+    `declared` (by the user), or else in `sampled`, or else text. `nulls` are texts for null."""
 
     declared: Mapping[str, ColumnType] = field(default_factory=dict)
     sampled: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class CsvTypes:
         }
 
     def cast(self, table: pa.Table) -> tuple[pa.Table, dict[int, Exception]]:
-        """Return a table of bytes converted to the types of its columns, and by row index, errors
-        about values that do not fit their type. Such values become null."""
+        """Return a table of bytes converted to the types of its columns, and errors by row index. A
+        value that does not fit its type becomes null, and its row gets an error."""
         columns: list[pa.ChunkedArray] = []
         errors: dict[int, Exception] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):

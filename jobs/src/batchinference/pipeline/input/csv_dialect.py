@@ -1,9 +1,8 @@
 """Describes the dialect of CSV text (delimiter, quote, escape), and translates escapes for pyarrow.
 
-pyarrow removes an escape character and keeps the next character, so `\\n` would become `n`. Exports
-without quotes (MySQL, PostgreSQL, Hive) mean a line feed by `\\n`. Exports with quotes (Spark) mean
-a backslash and an `n`, because they escape only special characters. In both, a field `\\N` is null.
-"""
+If `\\` is the escape character, pyarrow reads `\\n` as `n`. Exports without quotes (MySQL,
+PostgreSQL, Hive) mean a line feed by `\\n`. Exports with quotes (Spark) mean a backslash and an
+`n`, because they escape only special characters. In all exports, a field `\\N` is null."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Divides CSV text into blocks of complete records, so that a damaged quote fails few lines.
+"""Divides CSV text into blocks of complete records. A damaged quote then fails few lines.
 
 A quote is damaged if it is not closed, or if text follows the quote that closes it. For pyarrow, an
-unclosed quote begins a value that extends to the next quote or the end of the file. So pyarrow gets
-only blocks without damaged quotes: a marker line with too many fields replaces each line with a
-damaged quote. For a marker line, pyarrow calls the handler of invalid rows, in the order of lines.
-"""
+unclosed quote begins a value that extends to the next quote or the end of the file. Therefore, a
+marker line replaces each line with a damaged quote. A marker line has too many fields, so pyarrow
+passes it to the handler of invalid rows, in the order of lines."""
 
 from __future__ import annotations
 
@@ -120,8 +119,8 @@ def _patterns(dialect: Dialect) -> _Patterns:
 
 
 def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: bool) -> _Records:
-    """Return the records at the beginning of a text without escapes; with `one`, just one. `ended`:
-    whether the text extends to the end of the file. `columns`: the fields per record."""
+    """Return the records at the beginning of a text without escapes; with `one`, only the first.
+    `ended` tells whether the text is the rest of the file. A record has `columns` fields."""
     if not one and (stop := _regular_end(text, dialect, ended=ended)):
         return _Records(stop, [])
     size, at = len(text), 0
@@ -155,8 +154,8 @@ def _records(text: bytes, dialect: Dialect, columns: int, *, ended: bool, one: b
 def _irregular_line(
     text: bytes, at: int, size: int, dialect: Dialect, *, ended: bool
 ) -> tuple[int, Fault | None] | None:
-    """Return the end of the line from `at` on, which is no valid record, and the fault of the line
-    (None for a comment). Return None if the line may continue after the text."""
+    """Return the end and the fault (None for a comment) of the line at `at`, which is no valid
+    record. Return None if the line may continue after the text."""
     patterns = _patterns(dialect)
     comment = dialect.comment and text.startswith(dialect.comment, at)
     if not (ended or comment) and patterns.part.match(text, at):
@@ -184,9 +183,9 @@ def _may_continue(line: bytes, dialect: Dialect) -> bool:
 
 
 def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: bool) -> int | None:
-    """Return the end of the value that a damaged line, from `begin` to `at`, leaves open. If the
-    next quote closes a value, as in `x, y"`, the result is the end of the line with this quote.
-    Otherwise, as in `x,"y`, the result is `at`. None if the text that follows decides."""
+    """Return the end of the value that the damaged line from `begin` to `at` leaves open. If the
+    next quote closes a value, as in `x, y"`, this is the end of the line with this quote. If not,
+    as in `x,"y`, this is `at`. Return None if the text that follows decides."""
     if not _may_continue(text[begin:at], dialect):
         return at
     quote = text.find(dialect.quote, at, at + NEAR_BYTES)
@@ -200,8 +199,8 @@ def _value_end(text: bytes, begin: int, at: int, dialect: Dialect, *, ended: boo
 def _removed_lines(
     text: bytes, begin: int, at: int, stop: int, fault: Fault | None
 ) -> Iterator[tuple[int, int, Damage | None]]:
-    """Yield the line from `begin` to `at`, and each further line up to `stop`: start, end and
-    damage (None for a comment)."""
+    """Yield start, end and damage (None for a comment) of each line from `begin` to `stop`. The
+    first line ends at `at`."""
     ends = [at, *(each.end() for each in LINE_END.finditer(text, at, stop)), stop]
     for start, end in pairwise([begin, *dict.fromkeys(ends)]):
         yield start, end, fault and fault.damage(1, end - start)
@@ -311,7 +310,7 @@ class CsvText:
         return Fault(problem, header, fix).damage(lines, size)._replace(rows=max(1, lines - 1))
 
     def blocks(self, columns: int) -> Iterator[Block | Damage]:
-        """Yield the remaining records in blocks, and damage. `columns`: the fields per record."""
+        """Yield the remaining records in blocks, and damage. A record has `columns` fields."""
         size = self._block_bytes
         while self._load(size):
             text = self._unread(size)
@@ -349,9 +348,9 @@ class CsvText:
         return Block(b"".join(parts), [damage for _, _, damage in removed])
 
     def _drop(self, *, all_text: bool) -> tuple[int, int]:
-        """Remove a record that cannot be read, or all text. The record ends at the first line end
-        after an even number of quotes, or at the first line end if values cannot contain line ends.
-        Return the numbers of removed lines and bytes."""
+        """Remove a record that cannot be read, or the rest of the file. Return the numbers of
+        removed lines and bytes. If values can contain line ends, the record ends at the first line
+        end after an even number of quotes."""
         lines = size = quotes = 0
         complete, quote = True, self.dialect.quote if self.dialect.newlines_in_values else b""
         while self._load(self._block_bytes):
@@ -371,7 +370,7 @@ class CsvText:
         return lines + (not complete), size
 
     def _load(self, size: int) -> int:
-        """Load text until `size` bytes are unread or the text ends. Return how many are unread."""
+        """Load text until `size` bytes are unread or it ends. Return the number of unread bytes."""
         unread = len(self._text) - self._begin
         if unread < size and not self._ended and self._missing_end is None:
             parts = self._parts(size - unread)
@@ -391,8 +390,8 @@ class CsvText:
             yield part
 
     def _check_end(self) -> None:
-        """Raise MissingEnd if the rest of the loaded text is not a complete line or record, because
-        the end of the file is missing."""
+        """Raise MissingEnd if the end of the file is missing. Called if the rest of the loaded text
+        is not a complete line or record."""
         if self._missing_end is not None:
             raise self._missing_end
 
@@ -494,7 +493,7 @@ def _parse(block: Block, columns: int, dialect: Dialect, *, latin: bool = False)
         escape_char=dialect.escape.decode() or False,
         invalid_row_handler=reject,
     )
-    # bytes, because as text an invalid value would make its block fail
+    # bytes, because an invalid text would make its block fail
     as_bytes = pac.ConvertOptions(column_types=dict.fromkeys(_names(columns), pa.binary()))
     content = pa.BufferReader(block.content)
     return Rows(pac.read_csv(content, reading, parsing, as_bytes), rejected)

@@ -27,7 +27,7 @@ _LETTER = re.compile(rb"[A-Za-z][\xc0-\xff]")
 _SINGLE_BYTES = ("cp125", "iso8859")
 _HANDLER = "batchinference.invalid"
 _SURE_LINES = 2
-"""This many lines that are not UTF-8, or more, can mean another encoding. Fewer may be damaged."""
+"""At least this many lines that are not UTF-8 can mean another encoding. Fewer may be damaged."""
 _SURE_BYTES = 2
 """Valid UTF-8 with at least this many continuation bytes is no text in a single-byte encoding."""
 
@@ -45,8 +45,8 @@ def check_encoding(uri: str, sample: bytes, encoding: str, *, adjustable: bool =
 
 
 def check_beginning(head: bytes, encoding: str) -> None:
-    """Raise ValueError if a file with these first bytes is not text, or lacks the byte order mark
-    that its encoding needs."""
+    """Raise ValueError if a file with these first bytes is not text. Also raise ValueError if its
+    encoding needs a byte order mark that the file lacks."""
     if format_ := packed_as(head):
         raise ValueError(f"the file is {format_}")
     if problem := _missing_mark(head, encoding):
@@ -133,8 +133,8 @@ class Utf8Converter:
         self._decoder = codecs.getincrementaldecoder(encoding)(_HANDLER)
 
     def __call__(self, content: bytes, *, final: bool = False) -> bytes:
-        """Return the next part in UTF-8. Unless it is the `final` part, an incomplete character at
-        its end is returned by the next call."""
+        """Return the next part in UTF-8. If it is not the `final` part, the next call returns an
+        incomplete character at its end."""
         return self._decoder.decode(content, final).encode("utf-8", "surrogatepass")
 
 

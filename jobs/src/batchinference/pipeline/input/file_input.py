@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from batchinference.pipeline.commit.pass_plan import PassPlan
 
 REREAD_BYTES = 4 << 20
-"""Maximum size, in files and in memory, of files that several read tasks share although each task
-must read its file from the beginning."""
+"""Some readers must read a file from the beginning for each part. Their files are divided up to
+this total size, stored and in memory."""
 MAX_DELAY = 0.5
 """How much longer read tasks of unequal size may take, as a fraction of the time of equal tasks.
 Unequal tasks take longer: CPUs are idle while the largest task runs."""
@@ -79,11 +79,10 @@ Unequal tasks take longer: CPUs are idle while the largest task runs."""
 def open_input(
     read: Read, earlier: ResumedInput | ProcessedFiles | None = None, failing: Collection[str] = ()
 ) -> JobInput:
-    """Return the input of a job.
-
-    `earlier` is the input snapshot of the job to resume, or the files that earlier runs have
-    processed. Rows with a warning whose name is in `failing` become failed rows. Raises BadInput,
-    for example if a file has changed since `earlier`, and NoNewFiles if no file is new."""
+    """Return the input of a job. `earlier` is the input snapshot of the job to resume, or the files
+    that earlier runs have processed. Rows with a warning whose name is in `failing` become failed
+    rows. Raises BadInput, for example if a file has changed since `earlier`. Raises NoNewFiles if
+    no file is new."""
     if isinstance(read, ReadFiles):
         return open_files(read, earlier=earlier, failing=failing)
     if isinstance(read, ReadVersioned):
@@ -94,8 +93,8 @@ def open_input(
 
 
 def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPlan) -> JobInput:
-    """Return the input of a job. If it resumes, these are the files of its output. Otherwise, these
-    are files whose rows no earlier output of the job has. Raises like `open_input`."""
+    """Return the input of a job. A job that resumes reads the files in its stored input snapshot.
+    Otherwise, a job reads files that its earlier outputs lack. Raises like `open_input`."""
     read, start = spec.read, plan.start
     earlier: ResumedInput | ProcessedFiles | None = None
     if spec.write.mode == "addColumn" and start is not None:
@@ -107,7 +106,7 @@ def open_at_output(spec: BatchInferenceSpec, target: OutputTarget, plan: PassPla
         snapshot, relisted = read_own_snapshot(job_pass, read.storage, start.input)
         unfinished = lambda each: start.missing_rows(len(snapshot), each)  # noqa: E731
         earlier = ResumedInput(snapshot, unfinished, rule_of(spec), relisted)
-    elif processed := target.processed:  # kept, as each access reads the storage
+    elif processed := target.processed:  # in a variable, because each access reads the storage
         snapshots = [read_snapshot(file, read.storage) for file in processed]
         earlier = ProcessedFiles(snapshots, rule_of(spec))
     source = open_input(read, earlier, spec.errors.failing_warnings)
@@ -135,8 +134,8 @@ def rule_of(spec: BatchInferenceSpec) -> ReplacementRule:
 
 
 def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
-    """Return a function that tells whether rows of a complete output must be replaced, because
-    their files have changed or are gone. Its first call lists the input, and may raise BadInput."""
+    """Return a function that tells whether a complete output has rows to replace: rows of changed
+    or deleted files. Its first call lists the input, and may raise BadInput."""
     read, rule = spec.read, rule_of(spec)
     if not isinstance(read, ReadFiles) or read.replaces_rows is None:
         return lambda _: False
@@ -150,8 +149,8 @@ def has_changes(spec: BatchInferenceSpec) -> Callable[[Layout], bool]:
 
 
 def _list_now(read: ReadFiles) -> InputSnapshot:
-    """Return the current files. If `read.onDelete` removes rows of deleted files, a missing path is
-    an error as in `list_input`, because the path may be wrong."""
+    """Return the current files. A missing path is an error if rows of deleted files are removed
+    (`read.onDelete`), because the path may be wrong."""
     removes = read.on_delete == "removeRows"
     return list_input(read) if removes else list_existing(read.storage, *read.paths)
 
@@ -162,8 +161,8 @@ def open_files(
     earlier: ResumedInput | ProcessedFiles | None = None,
     failing: Collection[str] = (),
 ) -> FileInput:
-    """Return the files of a read configuration as an input, after inspecting `sampled` of them (by
-    default as many as the reader needs). Raises like `open_input`."""
+    """Return the files of a read configuration as an input. Inspects `sampled` files (by default as
+    many as the reader needs). Raises like `open_input`."""
     options = read.options
     reader = reader_for(read)  # type: ignore[arg-type]
     changes = NO_CHANGES
@@ -213,8 +212,8 @@ def prepared(
     changed: Sequence[InputFile] = (),
 ) -> tuple[InputSnapshot, FileRows]:
     """Return the snapshot with the statistics of inspected files, and the reader of its rows. At
-    most `sampled` of `files` are inspected (by default as many as the reader needs), and at most
-    that many of the files in `changed`."""
+    most `sampled` of `files`, and `sampled` of `changed`, are inspected. By default, the reader
+    chooses this number."""
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables.kinds import reader_of
 
@@ -261,8 +260,8 @@ class FileInput(JobInput):
     reread_bytes: int = REREAD_BYTES
     max_counted: int = COUNTED_FILES
     _largest_part: float | None = None
-    """The size of the largest part of a file in the last call of `read_tasks`, as a fraction of the
-    input. 0 if the parts were about equal, None if files were not divided."""
+    """The fraction of the input that the largest part of a file had in the last `read_tasks`. It is
+    0 if the parts were about equal. It is None if files were not divided."""
     _first: MissingRows | None = None
     """The cached result of `first_rows`. A job always calls this method with the same `count`."""
 
@@ -349,7 +348,7 @@ class FileInput(JobInput):
         if gaps is not None:
             files = within_gaps(files, gaps, self.rows.reader)
         rows = replace(self.rows, note=note)
-        return [partial(rows.read, chosen) for chosen in tasks_of(files, tasks)]
+        return [partial(rows.read, task_files) for task_files in tasks_of(files, tasks)]
 
     def divisible(self, tasks: float) -> bool:
         if isinstance(self.rows.reader, WholeFileReader):
@@ -370,8 +369,8 @@ class FileInput(JobInput):
     def _divide_at_starts(
         self, files: list[InputFile], tasks: int
     ) -> tuple[list[InputFile], float]:
-        """Return the files, divided at rows where the reader can start directly, and the value for
-        `_largest_part`, which is 1 if the reader can only start at the beginning of a file."""
+        """Return the files, divided at rows where the reader can start, and the value for
+        `_largest_part`. This is 1 if the reader can only start at the beginning of a file."""
         reader = self.rows.reader
         if not isinstance(reader, DivisibleReader):
             return files, 1.0
@@ -411,32 +410,31 @@ def _rows_each(reader: Reader) -> int | None:
 
 
 def limited(snapshot: InputSnapshot, rows: FileRows, limit: int | None) -> InputSnapshot:
-    """Return the input snapshot cut to the first `limit` rows; unchanged if `limit` is None.
-
-    Files are read to count their rows, unless the reader has exact file statistics."""
+    """Return the input snapshot cut to the first `limit` rows; unchanged if `limit` is None. Files
+    are read to count their rows if the reader has no exact file statistics."""
     if limit is None or not len(snapshot):
         return snapshot
     snapshot = _with_first_rows(snapshot, rows.reader, limit)
-    known, left, counts, size = snapshot.stats, limit, [], 0
+    stats, rows_left, counts, size = snapshot.stats, limit, [], 0
     for file in snapshot.files():
-        available = _rows_up_to(left, file, rows, known)
-        counts.append(min(left, available))
+        available = _rows_up_to(rows_left, file, rows, stats)
+        counts.append(min(rows_left, available))
         size = round(file.size * counts[-1] / max(1, available))
-        left -= counts[-1]
-        if left == 0:
+        rows_left -= counts[-1]
+        if rows_left == 0:
             break
     return snapshot.limited(counts, size)
 
 
 def _with_first_rows(snapshot: InputSnapshot, reader: Reader, limit: int) -> InputSnapshot:
-    """Return the snapshot with the statistics of its first files: as many as have `limit` rows."""
+    """Return the snapshot with statistics of its first files, which together have `limit` rows."""
     files = [file for file in snapshot.files() if file.rows != 0] if _has_stats(reader) else []
     rows = start = 0
     while rows < limit and start < len(files):
-        chosen = files[start : start + max(1, start)]  # each round takes twice as many
-        snapshot = with_row_counts(snapshot, reader, chosen)
-        rows += sum(snapshot.stats[file.number].rows for file in chosen)
-        start += len(chosen)
+        next_files = files[start : start + max(1, start)]  # each round takes twice as many
+        snapshot = with_row_counts(snapshot, reader, next_files)
+        rows += sum(snapshot.stats[file.number].rows for file in next_files)
+        start += len(next_files)
     return snapshot
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 
 class Bounds(NamedTuple):
-    """Bounds of the values of a column; None if unknown. `nulls`: whether a value may be null."""
+    """Bounds of the values of a column; None if unknown. `nulls` tells if a value may be null."""
 
     low: Any
     high: Any

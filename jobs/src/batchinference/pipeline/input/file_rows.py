@@ -59,7 +59,7 @@ LOCAL_THREADS, REMOTE_THREADS = 1, 8
 GROUP_FILES, GROUP_BYTES = 32, 64 << 20
 """Limits for a table of files that are one row each: the number of files, and their bytes."""
 STORE_TIME_NS = 1_000_000_000
-"""Some stores report the time of an object in full seconds only if it is not listed."""
+"""Tolerance for times of objects. Outside of listings, some stores report only full seconds."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class FileRows:
     group_bytes: int = GROUP_BYTES
 
     def read(self, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of these files. Unless each file is one row, the last batch of a file that
-        was read to its end has its row count. With `fails_on_change`, raises BadInput if a file has
-        changed since it was listed, because rows of both versions would have the same ids."""
+        """Yield the rows of these files. If a file can have several rows and is read to its end,
+        its last batch has its row count. With `fails_on_change`, raises BadInput if a file has
+        changed since it was listed: rows of both versions would have the same ids."""
         if isinstance(self.reader, WholeFileReader):
             yield from self._whole_files(self.reader, files)
             return
@@ -101,8 +101,8 @@ class FileRows:
             yield RowBatch(ends=((file.number, row),))
 
     def _check_version(self, file: InputFile) -> None:
-        """Raise BadInput if a file has changed since it was listed, and JobFailure if the storage
-        does not answer: the rows are already read, so no row can fail instead."""
+        """Raise BadInput if a file has changed since it was listed. Raise JobFailure if the storage
+        does not answer, because no row can fail: all rows are already read."""
         address = self.root.at(file.path)
         try:
             _check_unchanged(address, file)
@@ -164,19 +164,18 @@ class FileRows:
             return batch.with_warnings(warning_table(READ_STEP, ids, chunk.warnings))
         uri = self.root.at(file.path).uri
         table, warnings = split_warnings(chunk)
-        table, kept = split_kept(table)
+        table, matches = split_kept(table)
         check_names(table.column_names, uri)
         table = self.path_columns.added_to(table, [uri])
         batch = batch_of(table, ids, warnings, self.failing)
-        if kept is None:
+        if matches is None:
             return batch
-        rows = np.flatnonzero(np.isin(batch.ids, ids[kept]))
+        rows = np.flatnonzero(np.isin(batch.ids, ids[matches]))
         return batch.derived(batch.table.take(pa.array(rows)), rows, ())
 
     def _whole_files(self, reader: WholeFileReader, files: list[InputFile]) -> Iterator[RowBatch]:
-        """Yield the rows of files that are one row each. Files are prefetched in groups.
-
-        Raises JobFailure if a file cannot be fetched because of a storage error."""
+        """Yield the rows of files that are one row each. Files are prefetched in groups. Raises
+        JobFailure if a file cannot be fetched because of a storage error."""
         threads = LOCAL_THREADS if self.root.local else REMOTE_THREADS
         fetch = partial(_fetched, reader, self.root, checks_version=self.fails_on_change)
         with Prefetch(fetch, threads) as prefetch:
@@ -190,7 +189,7 @@ class FileRows:
     def _grouped(
         self, items: Iterable[Item], size_of: Callable[[Item], int]
     ) -> Iterator[list[Item]]:
-        """Yield groups of items. A group ends when it has GROUP_FILES items or `group_bytes`."""
+        """Yield groups of items. A group ends at GROUP_FILES items or at `group_bytes` bytes."""
         groups = grouped(items, size_of, self.group_bytes, GROUP_FILES)
         return cast("Iterator[list[Item]]", groups)  # because no item is a BadRow
 
@@ -239,8 +238,8 @@ def _decoded_bytes(item: _DecodedFile) -> int:
 def _fetched(
     reader: WholeFileReader, root: Location, file: InputFile, *, checks_version: bool
 ) -> bytes | BadRow:
-    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error, and with
-    `checks_version` BadInput if the file has changed since it was listed."""
+    """Return the content of a file, or a BadRow. Raises JobFailure for a storage error. With
+    `checks_version`, raises BadInput if the file has changed since it was listed."""
     address = root.at(file.path)
     try:
         content = reader.fetch(address)
@@ -257,14 +256,14 @@ def _fetched(
 
 def _check_size(address: Location, file: InputFile, content: bytes, limit: int) -> None:
     """Raise BadInput if the content of a file, up to `limit` bytes, has another size than in the
-    snapshot. Asking a store for the time as well would take as long as reading a small file."""
+    snapshot. The time is not compared: a request for it takes as long as reading a small file."""
     if file.version is not None and len(content) != min(file.version[0], limit):
         raise _changed(address, file.version, (len(content), None))
 
 
 def _check_unchanged(address: Location, file: InputFile) -> None:
-    """Raise BadInput if a file has another version than in the snapshot. A file that is gone was
-    read before it was deleted."""
+    """Raise BadInput if a file has another version than in the snapshot. A deleted file causes no
+    error, because it was read before."""
     if file.version is None or (info := address.info()).type == pafs.FileType.NotFound:
         return
     (size, modified), now = file.version, info.mtime_ns

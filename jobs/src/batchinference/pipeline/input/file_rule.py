@@ -44,7 +44,7 @@ _KNOWN = TEMPORARY.union(
 
 
 def is_known(extension: str) -> bool:
-    """Return whether an extension is known, so that the content need not be examined."""
+    """Return whether an extension is of a format, or of files that are not read by default."""
     return not _KNOWN.isdisjoint(extension.split("."))
 
 
@@ -54,8 +54,8 @@ def reads_heif() -> bool:
 
 
 EXAMINED_SAMPLE, MAX_EXAMINED = 64, 10_000
-"""EXAMINED_SAMPLE files of each extension are opened first. A decision that is the same for all of
-them also holds for the other files. At most MAX_EXAMINED files of a path are opened."""
+"""EXAMINED_SAMPLE files of each extension are opened first. If the decision is the same for all of
+them, it also holds for the other files. At most MAX_EXAMINED files of a path are opened."""
 THREADS = 32
 _MARKER = re.compile(
     r"_success|_temporary|_(committed|started)_.*|_spark_metadata|_delta_log|_change_data"
@@ -76,9 +76,9 @@ ByName: TypeAlias = Decision | Literal["examine"]
 
 @dataclass(frozen=True)
 class FileRule:
-    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`
-    (all if `endings` is empty), except for hidden files. With `by_content`, also files with an
-    unknown or ambiguous extension that the reader `recognizes` by their first bytes."""
+    """Decides which files in a directory are read: files with one of the `endings`, such as `.csv`.
+    Without `endings`, all files are read. Hidden files are never read. With `by_content`, the first
+    bytes of a file with an unknown or ambiguous extension decide (`recognizes`)."""
 
     endings: tuple[str, ...]
     kind: type[ReadFiles] = ReadFiles
@@ -131,13 +131,13 @@ class FileRule:
         by_extension: dict[str, list[Location]] = {}
         for file in files:
             by_extension.setdefault(extension_of(base_name(file.path)), []).append(file)
-        samples = [same[:: -(-len(same) // EXAMINED_SAMPLE)] for same in by_extension.values()]
+        samples = [group[:: -(-len(group) // EXAMINED_SAMPLE)] for group in by_extension.values()]
         sampled = [file for sample in samples for file in sample][: self.max_examined]
         decisions = self._examined(sampled)
         undecided: list[Location] = []
-        for same in by_extension.values():
-            others = [file for file in same if file not in decisions]
-            of_sample = {decisions[file] for file in same if file in decisions}
+        for group in by_extension.values():
+            others = [file for file in group if file not in decisions]
+            of_sample = {decisions[file] for file in group if file in decisions}
             if len(of_sample) == 1:
                 decisions |= dict.fromkeys(others, of_sample.pop())
             else:

@@ -1,6 +1,6 @@
 """Counts the files in input directories that a job does not read, by extension and reason.
 
-The counts are stored with the input snapshot, so that a resumed job and `verify` know them."""
+The counts are stored with the input snapshot, for a resumed job and for `verify`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batchinference.spec.warnings import WarningCount, WarningName, WarningPolic
 from batchinference.text import counted, in_one_line
 
 MAX_GROUPS, SHOWN_GROUPS = 50, 8
-"""Maximum numbers of groups that are stored separately, and that are in a message."""
+"""Maximum numbers of groups that are stored, and that a message names. Others are summed up."""
 MAX_EXAMPLE = 512
 """Maximum characters of an example. Of a longer path, only the end is stored."""
 _REST = "*"
@@ -66,8 +66,8 @@ class IgnoredGroup:
 class IgnoredFiles:
     """Groups of ignored files, the largest group first, and the sums of further groups last.
 
-    `similar` is the number of files that are read although their path differs from the path of
-    another file only in its Unicode form. `similar_example` is the path of one of them."""
+    `similar` is the number of input files that `similar_names` returns. `similar_example` is the
+    path of one of these files."""
 
     groups: tuple[IgnoredGroup, ...] = ()
     similar: int = 0
@@ -135,7 +135,7 @@ class IgnoredFiles:
         return warnings
 
     def check(self, policies: Sequence[WarningPolicy]) -> None:
-        """Raise BadInput if one of these policies (`errors.warnings`) does not allow a warning."""
+        """Raise BadInput if a policy in `errors.warnings` allows fewer warnings than there are."""
         counts = {warning.name: warning for warning in self.warnings()}
         for index, policy in enumerate(policies):
             limit = 0 if policy.action == "fail" else policy.max_rows

@@ -35,8 +35,8 @@ STATS = pa.schema(
 TABLE_COLUMNS = {"constants", "deleted"}
 """The columns that only snapshots of tables have. They are fields of `InputFile`."""
 MIN_STARTS, MAX_STARTS = 64, 1 << 20
-"""How many starts of row groups are stored: MAX_STARTS of all files together, divided evenly among
-the files, but at least MIN_STARTS per file."""
+"""How many starts of row groups are stored. MAX_STARTS is divided evenly among the files. A file
+gets at least MIN_STARTS."""
 _IGNORED = b"ignored"
 """The key of the ignored files in the metadata of a stored snapshot."""
 _VERSION = b"version"
@@ -56,12 +56,12 @@ def describe_change(uri: str, before: Version, now: Version) -> str:
 class InputFile:
     """A file of the input, or the part of a file that one read task reads.
 
-    `number` is the position of the file in the input snapshot, `path` its path in the file system,
-    `size` the number of bytes to read, and `rows` the number of rows to read (None for all). A part
-    has the rows from `start` to before `stop` (None for the end of the file). If `gaps` is not
-    empty, only the rows in these ranges are read. `constants` and `deleted` of data files of tables
-    are as in `input.tables.DataFile`. Row numbers do not count deleted rows. `version` is the
-    version in the snapshot; None for data files of tables, which never change."""
+    `number` is the position of the file in the input snapshot, and `path` its path in the file
+    system. `size` is the number of bytes to read, and `rows` the number of rows (None for all). A
+    part has the rows from `start` to before `stop` (None for the end of the file). If `gaps` is not
+    empty, only the rows in these ranges are read. `constants` and `deleted` are as in
+    `input.tables.DataFile`. Row numbers do not count deleted rows. `version` is the version in the
+    snapshot; None for data files of tables, which never change."""
 
     number: int
     path: str
@@ -79,11 +79,11 @@ class InputFile:
 class InputSnapshot:
     """The files of the input. `root` is an address in the file system of the files.
 
-    `table` has a row per file, with the columns path, size (bytes) and modified (nanoseconds, or
-    null). If `options.limit` cuts the input, the columns rows and bytes tell how much of each file
-    is read. The columns of STATS, if present, have file statistics or null. `ignored` are files not
-    read. `version` is only set for a lakehouse table. `table` then also has the column `deleted`
-    and, if any file has constants, the column `constants`."""
+    `table` has a row per file, with the columns `path`, `size` (bytes) and `modified` (nanoseconds,
+    or null). If `options.limit` cuts the input, `rows` and `bytes` tell how much of each file is
+    read. The columns of STATS, if present, have file statistics or null. `ignored` are files that
+    are not read. Only a lakehouse table has a `version`, and the columns `deleted` and (if a file
+    has constants) `constants`."""
 
     root: Location
     table: pa.Table
@@ -184,8 +184,8 @@ class InputSnapshot:
         return sum(self.table.column("rows").to_pylist()) if limited else None
 
     def limited(self, rows: list[int], size: int) -> InputSnapshot:
-        """Return a snapshot of the first `len(rows)` files. `rows` has the number of rows to read
-        from each of them, and `size` is the number of bytes to read from the last file."""
+        """Return a snapshot of the first files. `rows` has the number of rows to read from each of
+        these files. `size` is the number of bytes to read from the last file."""
         table = self.table.slice(0, len(rows))
         read = [*table.column("size").to_pylist()[:-1], size]
         table = table.append_column("rows", pa.array(rows, pa.int64()))
@@ -225,7 +225,7 @@ class InputSnapshot:
     @classmethod
     def parse(cls, content: bytes, storage: Storage, max_files: int = MAX_FILES) -> InputSnapshot:
         """Return a snapshot from its stored form. Raises KeyError or ValueError (also ArrowInvalid)
-        if it cannot be parsed, or lists more than `max_files`, which would need much memory."""
+        if it cannot be parsed. More than `max_files` files are refused, to save memory."""
         table = read_table(pa.BufferReader(content))
         if table.num_rows > max_files:
             raise pa.ArrowInvalid(f"it lists {table.num_rows} files")
@@ -270,17 +270,15 @@ def as_parquet(table: pa.Table) -> bytes:
 
 @lru_cache(maxsize=4)
 def paths_of(stored: Location, _content: str) -> pa.ChunkedArray:
-    """Return the addresses in a stored input snapshot, by file number. The cache lets a process
-    read a snapshot once. `_content` is the digest of the snapshot, because a later run in this
-    process may store another snapshot at the same location."""
+    """Return the addresses in a stored input snapshot, by file number. A process reads a snapshot
+    once. The digest `_content` is a key of the cache, because a later run may store another
+    snapshot at the same location."""
     return read_table(pa.BufferReader(stored.read()), columns=["path"]).column("path")
 
 
 def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -> InputSnapshot:
-    """Return the input snapshot stored in a file.
-
-    Raises BadOutput if it is missing or damaged, or has another digest than `wanted`, for example
-    because it belongs to another output."""
+    """Return the input snapshot stored in a file. Raises BadOutput if the file is missing or
+    damaged, or if its digest is not `wanted` (it may belong to another output)."""
     try:
         content = file.read()
         if wanted in (None, digest(content)):
@@ -293,9 +291,9 @@ def read_snapshot(file: Location, storage: Storage, wanted: str | None = None) -
 def read_own_snapshot(
     job_pass: JobPass, storage: Storage, wanted: str
 ) -> tuple[InputSnapshot, bool]:
-    """Return the input snapshot with the digest `wanted`, and whether only the directory of the
-    last pass has it, because that pass died before it copied a changed snapshot to the output.
-    Raises BadOutput if the snapshot is missing or damaged."""
+    """Return the input snapshot with the digest `wanted`. True means that only the directory of the
+    last pass has it, because the pass died before copying it to the output. Raises BadOutput if the
+    snapshot is missing or damaged."""
     try:
         return read_snapshot(job_pass.layout.input, storage, wanted), False
     except BadOutput:

@@ -1,8 +1,7 @@
-"""Infers the column types of JSON rows, and parses rows to tables without changing a value
-silently.
+"""Infers the column types of JSON rows, and parses rows to tables. No value changes silently.
 
-pyarrow parses the rows. Without the checks here, it would round integers in columns of floats, drop
-time zones of timestamps, and convert texts that look like timestamps."""
+pyarrow parses the rows. Without checks, it would round integers in columns of floats, drop time
+zones, and convert texts that look like timestamps."""
 
 from __future__ import annotations
 
@@ -55,9 +54,9 @@ class SeveralShapes(Exception):
 @dataclasses.dataclass
 class Shape:
     """Collects the JSON types of the values of a column or field, without nulls, to infer its type.
-    Integers are `int64`, or `uint64` if int64 does not hold them. Numbers with fractions are
-    `float64`, unless there is an integer that float64 would round. Values without a common type
-    (several shapes), such as texts and lists, are read as text."""
+    Integers are `int64`, or `uint64` if `int64` does not hold them. Numbers with fractions are
+    `float64`. Values without a common type (several shapes) are read as text. Examples are texts
+    and lists, or fractions and an integer that `float64` would round."""
 
     kinds: set[type] = dataclasses.field(default_factory=set)
     lowest: int = 0
@@ -70,7 +69,7 @@ class Shape:
     """The number of nested levels of lists and structs that get a type."""
 
     def add(self, values: list[Any]) -> None:
-        """Add more values of this column."""
+        """Add more values of the column or field."""
         kinds = set(map(type, values))
         self.kinds |= kinds - {NoneType}
         if int in kinds:
@@ -215,8 +214,8 @@ class JsonRows:
         return JsonRows(*types, several_shapes=self._always_quotes)
 
     def parse(self, chunk: bytes) -> pa.Table:
-        """Return the rows in lines of JSON. Raises ValueError for invalid JSON, a value that does
-        not fit its type, and a null row, which pyarrow would read as an object without fields."""
+        """Return the rows in lines of JSON. Raises ValueError for invalid JSON, for a value that
+        does not fit its type, and for a null row."""
         chunk.decode()  # fails for invalid UTF-8, which pyarrow would accept
         if _NULL_FIRST.match(chunk):  # pyarrow would crash
             raise ValueError(NULL_ROW)
@@ -239,7 +238,7 @@ class JsonRows:
 
     def _table(self, chunk: bytes) -> pa.Table:
         """Return the rows, with times and decimals as text. Values of fields without a common type
-        are quoted, so that pyarrow reads them as text."""
+        are quoted, so pyarrow reads them as text."""
         types, quotes = self._read_types, self._always_quotes
         for _ in range(MAX_ATTEMPTS):
             content = with_texts(chunk.decode(), types).encode() if quotes else chunk
@@ -291,7 +290,6 @@ def sampled_rows(declared: Mapping[str, ColumnType], samples: Iterable[bytes]) -
 
 
 def _check_cases(declared: Iterable[str], present: Iterable[str]) -> None:
-    """Raise BadInput if a declared name is only present in other upper and lower case letters."""
     columns = {name.casefold(): name for name in present}
     for name in declared:
         column = columns.get(name.casefold(), name)
@@ -342,7 +340,7 @@ def _read(chunk: bytes, schema: pa.Schema) -> pa.Table:
 
 def _as_read(kind: ColumnType) -> ColumnType:
     """Return the type with which pyarrow reads values. Times and decimals are read as text and cast
-    later: pyarrow would check the digits of decimals before it adds zeros for the scale."""
+    later. Otherwise, pyarrow would check the digits of decimals before it adds zeros."""
     if isinstance(kind, dict):
         return {name: _as_read(inner) for name, inner in kind.items()}
     if isinstance(kind, list):
@@ -351,8 +349,7 @@ def _as_read(kind: ColumnType) -> ColumnType:
 
 
 def _declared_within(parsed: pa.DataType, kind: ColumnType) -> pa.DataType:
-    """Return the type of values that pyarrow has read as `parsed`, after a cast to `kind`. Fields
-    that `kind` lacks keep their type."""
+    """Return the type `parsed` after a cast to `kind`. Fields that `kind` lacks keep their type."""
     if isinstance(kind, dict):
         return pa.struct(
             field.with_type(_declared_within(field.type, kind[field.name]))
@@ -410,7 +407,7 @@ def _check_floats(chunk: bytes, table: pa.Table) -> None:
 
 
 def _large_floats(array: pa.Array) -> Iterator[np.ndarray]:
-    """Yield the floats, also nested ones, so large that their type cannot hold every integer."""
+    """Yield the large floats, also nested ones: their type does not hold every integer."""
     kind = array.type
     if pa.types.is_struct(kind):
         for values in array.flatten():

@@ -80,7 +80,7 @@ def _table_of(file: str) -> Iterator[TableDirectory]:
 
 
 def tables_above(directory: Location) -> Iterator[TableDirectory]:
-    """Yield the tables above a directory that is named like a data directory or a partition."""
+    """Yield the tables above a directory if its name is `data`, or a partition (`key=value`)."""
     path, name = os.path.split(directory.path)
     while path and (name == "data" or "=" in name):
         infos = [pafs.FileInfo(f"{path}/{name}", pafs.FileType.Directory) for name in _METADATA]
@@ -96,16 +96,16 @@ _ANY_DEPTH = "**"
 
 @dataclass
 class Glob:
-    """Finds the files and directories that a glob matches. `matches` sets `start`, the directory
-    above the first pattern (None without patterns), and `listed`, all that it has listed."""
+    """Finds the files and directories that a glob matches. `matches` adds all that it lists to
+    `listed`, and sets `start` to the directory above the first pattern (None without patterns)."""
 
     address: Location
     listed: list[pafs.FileInfo] = field(default_factory=list, init=False)
     start: Location | None = field(default=None, init=False)
 
     def matches(self) -> list[pafs.FileInfo]:
-        """Return the files and directories that match, without repetitions. A part such as `[x]`
-        before all other patterns is a name if a directory has this name. Raises OSError."""
+        """Return the files and directories that match, without repetitions. Before all patterns, a
+        part such as `[x]` is a name if a directory has this name. Raises OSError."""
         parts = self.address.path.split("/")
         fixed = next((at for at in range(len(parts)) if self._is_pattern(parts[: at + 1])), None)
         if fixed is None:
@@ -265,10 +265,10 @@ def snapshot_input(
 ) -> InputSnapshot:
     """List the files at these paths. Return an input snapshot, sorted by path.
 
-    The files of a repeated path are repeated. `extensions` selects files in directories (see
-    `FileRule`); a path of a file is always read. Raises BadInput for paths in several storages, and
-    for a path that is missing or unreadable, has no files to read, or belongs to a table. With
-    `ignore_missing`, some paths may be missing or empty. With `allow_empty`, all may be empty."""
+    The files of a repeated path are repeated. A path of a file is always read; in directories,
+    `extensions` selects files (see `FileRule`). Raises BadInput if paths are in several storages,
+    or if a path is missing, unreadable, empty or in a table. With `ignore_missing`, some paths may
+    be missing or empty. With `allow_empty`, all paths may be empty."""
     _check_one_store(paths)
     rule = FileRule.of(extensions, kind)
     by_path: dict[str, list[pafs.FileInfo]] = {}
@@ -311,8 +311,8 @@ def list_existing(storage: Storage, *paths: str) -> InputSnapshot:
 
 
 def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
-    """Return the files at an address. Raises BadInput, whose message begins with `label`, if they
-    cannot be listed or belong to a table, or if the address is a special file."""
+    """Return the files at an address. Raises BadInput if they cannot be listed or belong to a
+    table, or if the address is a special file. The message begins with `label`."""
     try:
         files = PathFiles.of(address, rule)
     except OSError as error:
@@ -326,8 +326,8 @@ def _list(address: Location, rule: FileRule, label: str) -> PathFiles:
 
 
 def _check_missing(files: PathFiles, label: str, *, allow_empty: bool) -> None:
-    """Raise BadInput about a path without files to read, unless `allow_empty` allows it. In an
-    object store, which has no empty directories, `allow_empty` also allows missing directories."""
+    """Raise BadInput about a path without files to read. `allow_empty` allows empty directories. In
+    an object store, which has no empty directories, it also allows missing directories."""
     if allow_empty and (files.exists or not files.address.local):
         return
     if files.exists:

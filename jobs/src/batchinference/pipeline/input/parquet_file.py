@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 # INT96 is the timestamp type of Hive, Impala and old versions of Spark. No Arrow type holds all its
-# values: in nanoseconds, Arrow covers only the years 1677 to 2262, and in microseconds, it lacks
-# three digits. pyarrow silently wraps around or drops digits. So an INT96 column is read in both
-# units, and the values are compared.
+# values. In nanoseconds, Arrow covers only the years 1677 to 2262. In microseconds, it lacks three
+# digits. It would silently wrap around or drop digits. So an INT96 column is read in both units,
+# and the values are compared.
 
 Unit = Literal["us", "ns"]
 OTHER_UNIT: dict[Unit, Unit] = {"us": "ns", "ns": "us"}
@@ -60,7 +60,7 @@ def with_other_unit(
 
 
 def _check(name: str, unit: Unit, micros: np.ndarray, nanos: np.ndarray) -> None:
-    """Raise ValueError if `unit` cannot hold timestamps exactly. Both units are given."""
+    """Raise ValueError if `unit` cannot hold times exactly. Both arrays have the same times."""
     if unit == "ns" and np.abs(micros).max(initial=0) > _MAX_MICROSECONDS:
         raise ValueError(
             f"column '{name}': an INT96 timestamp is outside of the years 1677 to 2262, which "
@@ -164,11 +164,11 @@ class OpenParquet:
 
 def _renamed(table: pa.Table, names: Sequence[tuple[str, str]], wanted: Container[str]) -> pa.Table:
     """Return the wanted columns of a table, renamed. `names` has the stored name and the new name
-    of each column of the file. Raises UnsafeColumn if a column holds pickles: for a name with a
-    dot, pyarrow also reads the field of a struct, which is not yet checked."""
+    of each column of the file. Raises UnsafeColumn if a column holds pickles. A name with a dot
+    needs this check, because pyarrow then also reads the field of a struct."""
     stored = set(table.column_names)
     unique = [name for each, name in names if each in stored]
-    chosen = [index for index, name in enumerate(unique) if name in wanted]
+    indexes = [index for index, name in enumerate(unique) if name in wanted]
     if unique != table.column_names:
         table = table.rename_columns(unique)
-    return refuse_pickles(table if len(chosen) == len(unique) else table.select(chosen))
+    return refuse_pickles(table if len(indexes) == len(unique) else table.select(indexes))

@@ -31,10 +31,9 @@ class PathColumns:
 
     @classmethod
     def of(cls, options: FileOptions, paths: list[str]) -> PathColumns:
-        """Return the columns for files at these paths.
-
-        Raises BadInput if `key=value` parts are missing or repeated, if paths have different keys,
-        if a value does not fit its declared type, or if a key equals `pathColumn`."""
+        """Return the columns for files at these paths. Raises BadInput if parts `key=value` are
+        missing or repeated, or if paths have different keys. Also raises BadInput if a value does
+        not fit its declared type, or if a key equals `pathColumn`."""
         partitions = [partition_values(path) for path in paths] if options.partitioning else []
         keys = list(partitions[0]) if partitions else []
         if partitions:

@@ -1,5 +1,5 @@
-"""Counts the rows of input files, chooses the number of read tasks, blocks and rows per output
-file, and divides files into read tasks."""
+"""Counts the rows of input files, and divides files into read tasks. Chooses the number of read
+tasks, of blocks, and of rows per output file."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ TASK_BYTES = 64 << 20
 MIN_TASKS, MAX_TASKS = 64, 10_000
 """Limits for the number of read tasks. There are fewer than MIN_TASKS if there are fewer files."""
 MIN_BLOCKS, MIN_BLOCK_ROWS = 64, 16
-"""There are at least MIN_BLOCKS blocks, unless a block would have less than MIN_BLOCK_ROWS."""
+"""There are at least MIN_BLOCKS blocks if each block then has at least MIN_BLOCK_ROWS rows."""
 MIN_COMMITS = 32
 """Minimum number of commits, because progress is shown per commit."""
 MIN_FILES, SMALL_FILE_ROWS = 8, 100
-"""If small output files are not merged at the end of the job, MIN_FILES replaces MIN_COMMITS as
-long as commits have at most SMALL_FILE_ROWS rows."""
+"""If small output files are not merged later, MIN_FILES replaces MIN_COMMITS for commits of up to
+SMALL_FILE_ROWS rows."""
 FILE_ROWS, FILE_BYTES = 10_000, 64 << 20
 """An output file with this many rows or bytes is large enough."""
 FILE_COST = 1 << 16
@@ -73,20 +73,20 @@ def sizing_of(job_input: JobInput, read: Read, count: RowCount | None, *, merged
     files, size = len(job_input), job_input.size
     rows = count.rows if count else size // 100
     tasks = _tasks(files, size, rows, read)
-    wanted = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
-    blocks = tasks * max(1, math.ceil(wanted / max(1, tasks)))
-    if chosen := read.options.override_num_blocks:
-        tasks = blocks = chosen
-    wanted_rows = rows // MIN_COMMITS
+    min_blocks = min(MIN_BLOCKS, rows // MIN_BLOCK_ROWS)
+    blocks = tasks * max(1, math.ceil(min_blocks / max(1, tasks)))
+    if number := read.options.override_num_blocks:
+        tasks = blocks = number
+    commit_rows = rows // MIN_COMMITS
     if not merged:
-        wanted_rows = max(wanted_rows, min(rows // MIN_FILES, SMALL_FILE_ROWS))
-    rows_per_file = min(wanted_rows, FILE_ROWS, FILE_BYTES // read.row_bytes(size, rows))
+        commit_rows = max(commit_rows, min(rows // MIN_FILES, SMALL_FILE_ROWS))
+    rows_per_file = min(commit_rows, FILE_ROWS, FILE_BYTES // read.row_bytes(size, rows))
     return Sizing(tasks, blocks, max(1, rows_per_file))
 
 
 def _tasks(files: int, size: int, rows: int, read: Read) -> int:
-    """Return the number of read tasks. If the format has TASK_ROWS, because its rows are fetched
-    from URLs, the number depends on rows: fetching costs much more than reading the file."""
+    """Return the number of read tasks. It depends on rows if these are fetched from URLs (the
+    format has TASK_ROWS). Fetching costs much more than reading the file."""
     task_rows = read.TASK_ROWS
     lower = files if task_rows is None else max(files, math.ceil(rows / task_rows))
     upper = files if task_rows is None else MAX_TASKS
@@ -96,19 +96,18 @@ def _tasks(files: int, size: int, rows: int, read: Read) -> int:
 def counted_files(
     snapshot: InputSnapshot, max_files: int = COUNTED_FILES, task_bytes: int = TASK_BYTES
 ) -> list[InputFile]:
-    """Return the files whose rows are counted before the first row is read: all files if there are
-    at most `max_files`, or if there will be more read tasks than files, and otherwise a sample.
-    Counting 5,000 files takes several seconds."""
+    """Return the files whose rows are counted before the first row is read. These are all files if
+    there are at most `max_files`, or if there will be more read tasks than files. Otherwise, these
+    are a sample, because counting 5,000 files takes several seconds."""
     files = snapshot.files()
     split = math.ceil(snapshot.size / task_bytes) > len(files)
     return files if split or len(files) <= max_files else sample(files)
 
 
 def count_rows(snapshot: InputSnapshot, reader: Reader, ends: Mapping[int, int]) -> RowCount | None:
-    """Return the number of rows: exact if each file is one row, or the snapshot has statistics of
-    all files; else estimated from a few files. None if the reader cannot estimate it.
-
-    `ends` has the known numbers of rows, by file number."""
+    """Return the number of rows; None if the reader cannot estimate it. The number is exact if each
+    file is one row, or the snapshot has statistics of all files. Otherwise, it is estimated from a
+    few files. `ends` has the known numbers of rows, by file number."""
     if isinstance(reader, WholeFileReader):
         return RowCount(rows_in_all(len(snapshot), ends, 1), estimated=False)
     files = [file for file in snapshot.files() if file.number not in ends]
@@ -177,8 +176,8 @@ def _stats(reader: Reader, file: Location, size: int) -> FileStats:
 def prepare_reader(
     snapshot: InputSnapshot, reader: Reader, samples: list[InputFile], changed: list[InputFile]
 ) -> InputSnapshot:
-    """Let the reader find the column types of the input. Return the snapshot, for a StatsReader
-    with the statistics of `samples`, or of `changed` if it already has statistics."""
+    """Let the reader find the column types of the input. Return the snapshot. A StatsReader adds
+    the statistics of `samples` to it, or of `changed` if the snapshot already has statistics."""
     if not isinstance(reader, StatsReader):
         addresses = [snapshot.address(file) for file in dict.fromkeys([*samples, *changed])]
         with_retries(lambda: reader.prepare(addresses))
@@ -203,9 +202,10 @@ def with_row_counts(
 
 
 def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> list[InputFile]:
-    """Return the parts of these files, or of these parts of files, with the rows in `gaps`. If the
-    reader cannot enter a file, it reads the file from the beginning for each part. So such parts
-    are joined up to the row count of the largest of `files`, also assumed for gaps without end."""
+    """Return the parts of files, or of parts of files, that have rows in `gaps`.
+
+    Parts are joined if the reader must read each part from the beginning of the file. They get at
+    most as many rows as the largest of `files`. A gap without end counts as this number of rows."""
     max_rows = max((file.stop - file.start for file in files if file.stop), default=0)
     parts: list[InputFile] = []
     for part in (part for file in files for part in _with_gaps(file, gaps[file.number])):
@@ -222,7 +222,7 @@ def within_gaps(files: list[InputFile], gaps: MissingRows, reader: Reader) -> li
 
 
 def _with_gaps(file: InputFile, gaps: list[RowRange]) -> list[InputFile]:
-    """Return the part of a file, or of a part of a file, with the rows in `gaps`, if any."""
+    """Return the part of a file, or of a part of a file, that has rows in `gaps`, if any."""
     inside: list[RowRange] = [
         (max(first, file.start), min((end for end in (after, file.stop) if end), default=None))
         for first, after in gaps_within(gaps, file.start, file.stop)
@@ -244,9 +244,8 @@ def parts_of(files: list[InputFile], stats: Mapping[int, FileStats], parts: int)
 
 
 def _starts(allowed: list[int] | None, count: int, part_rows: int) -> list[int]:
-    """Return the first row of each part of a file of `count` rows, one part per `part_rows` rows.
-
-    Each start is moved back to the nearest `allowed` row, at which the reader can start."""
+    """Return the first row of each part of `part_rows` rows in a file of `count` rows. Each start
+    is moved back to the nearest `allowed` row, at which the reader can start."""
     wanted = range(0, max(1, count), part_rows)
     if allowed is None:
         return list(wanted)

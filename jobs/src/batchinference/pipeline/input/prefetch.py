@@ -17,9 +17,10 @@ MAX_THREADS = 16
 
 
 class Prefetch(Generic[File, Content]):
-    """Calls `fetch` for the files of each group while the caller reads the group before it. The
-    threads share a CPU with the decoder, so there are only as many as the storage needs: `threads`
-    at first, and twice as many (up to MAX_THREADS) after each group for which the caller waits."""
+    """Calls `fetch` for the files of each group while the caller reads the group before it.
+
+    The threads share a CPU with the decoder, so there are few: `threads` at first. Their number
+    doubles (up to MAX_THREADS) after each group for which the caller waits."""
 
     def __init__(self, fetch: Callable[[File], Content], threads: int) -> None:
         self._fetch, self.threads = fetch, threads
@@ -55,7 +56,7 @@ class Prefetch(Generic[File, Content]):
 
 
 def _one_ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield each item after creating the next item, so that the fetch of the next group begins."""
+    """Yield each item after creating the next item, which starts the fetch of the next group."""
     previous: list[Item] = []
     for item in items:
         yield from previous

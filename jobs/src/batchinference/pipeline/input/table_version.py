@@ -1,4 +1,4 @@
-"""The version of a Delta or Iceberg table that a job reads, which the input snapshot stores."""
+"""The version of a Delta or Iceberg table that a job reads. The input snapshot stores it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from batchinference.pipeline.storage.arrow_files import schema_of
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A version of a table, or the changes after the version `since` up to `version`.
+    """A version of a table; with `since`, the changes after the version `since`, up to `version`.
 
-    `name` is the name of the table in messages. `table` is the id of the table: a table that is
-    dropped and created again at the same path gets another id."""
+    `name` is the name of the table in messages. `table` is the id of the table. A table that is
+    dropped and created again gets another id."""
 
     name: str
     version: int

@@ -1,7 +1,7 @@
 """Groups the members of untrusted tar archives into samples.
 
 The members of a sample may be anywhere in an archive. So in `samples_of`, one pass over the headers
-finds all members, and another reads the samples. In between, memory has two integers per member."""
+finds all members, and another reads the samples. Two numbers per member are in memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ DAMAGE = (
     *(ValueError, OverflowError, RecursionError, MemoryError, struct.error),
 )
 _NAME = re.compile(r"^(?:\./+(?!/))*(?!\./)((?:.*/|)[^./]+)[.]([^/]+)$", re.DOTALL)
-"""Matches the name of a member: the key, which includes the folder, and the suffix after the first
-dot of the file name. `./a/b.seg.png` has the key `a/b` and the suffix `seg.png`. The lookaheads
-prevent backtracking in `./`, like possessive quantifiers, which have bugs before Python 3.11.5."""
+"""Matches the key of a member (with its folder) and the suffix after the first dot of its file
+name: `./a/b.seg.png` has the key `a/b` and the suffix `seg.png`. The lookaheads prevent
+backtracking in `./`. (Possessive quantifiers have bugs before Python 3.11.5.)"""
 _METADATA = re.compile(
     r"(?:^|/)(?:__MACOSX/|PaxHeaders?(?:\.\d+)?/|(?:\._[^/]*|\.DS_Store|Thumbs\.db|desktop\.ini)$)"
 )
@@ -62,7 +62,7 @@ class _Archive(tarfile.TarFile):
 
 
 class _TarInfo(tarfile.TarInfo):
-    """A TarInfo that raises ReadError for a damaged header. tarfile would treat a damaged header as
+    """A TarInfo that raises ReadError for a damaged header. `tarfile` would treat this header as
     the end of the archive, and rows would be lost silently."""
 
     @classmethod
@@ -202,7 +202,7 @@ def _grouped(
     suffixes: list[str] | None,
     limit: int,
 ) -> Iterator[Sample]:
-    """Yield samples of adjacent members with equal keys. Raises ValueError if none is read."""
+    """Yield samples of adjacent members with equal keys. Raises ValueError if no member is read."""
     endings = None if suffixes is None else tuple(f".{suffix}" for suffix in suffixes)
     key, sample = "", Sample("")
     for member in members:

@@ -45,7 +45,7 @@ class Page:
 @dataclass
 class Document:
     """A document. `pages` yields an error in place of an unreadable page. `attachments` are names
-    of attached files. `left_out` is the number of unread parts that no page counts as left out."""
+    of attached files. `left_out` is the number of unread parts that no `Page.left_out` counts."""
 
     pages: Iterator[Page | Exception]
     title: str | None = None

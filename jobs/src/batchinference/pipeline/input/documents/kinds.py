@@ -44,9 +44,9 @@ def open_document(content: bytes, name: str, options: DocumentOptions) -> Docume
 
 
 def document_kind(content: bytes, name: str, max_bytes: int) -> str:
-    """Return the kind of a document: pdf, docx, pptx, html or eml. The extension of `name` only
-    decides between kinds that are text. Raises ValueError for other files and for a document of
-    more than `max_bytes` once it is unpacked, and BadZipFile for a damaged zip archive."""
+    """Return the kind of a document: pdf, docx, pptx, html or eml. The extension of `name` counts
+    only for html and eml. Raises BadZipFile for a damaged zip archive, and ValueError for other
+    files and for a document of more than `max_bytes` (unpacked)."""
     if not content:
         raise ValueError("the file is empty")
     head, extension = content[:HEAD_BYTES], name.lower().rpartition(".")[2]

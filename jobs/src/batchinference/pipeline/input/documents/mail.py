@@ -19,8 +19,8 @@ _EMPTY_LINES = re.compile(r"\n[ \t]*\n\s*")
 
 
 class _BoundedHeaders(EmailPolicy):
-    """Raises ValueError if a content header, or all content headers and subjects together, are too
-    long, because the time to parse one of these grows with the square of its length."""
+    """Raises ValueError for a long content header, and for content headers and subjects that are
+    long together. The time to parse a header grows with the square of its length."""
 
     size = 0
 

@@ -38,8 +38,8 @@ class Markup:
         return text
 
     def elements(self, root: etree._Element, *, cells: bool = True) -> Iterator[Element]:
-        """Yield the elements with text below a node, in document order. If `cells` is False, `root`
-        is a table, and only elements outside of its cells are yielded, such as a caption."""
+        """Yield the elements with text below `root`, in document order. If `cells` is False, `root`
+        is a table, and the elements in its cells are left out."""
         kinds, parts = ["paragraph"], list[str]()
         walk = etree.iterwalk(root, events=("start", "end"))
         for event, node in walk:
@@ -176,7 +176,7 @@ def _left_out(root: etree._Element) -> int:
 
 
 def _outermost(root: etree._Element, *tags: str) -> Iterator[etree._Element]:
-    """Yield the nodes with one of these tags, except those that are inside another such node."""
+    """Yield the nodes with one of these tags. Nodes inside of a yielded node are left out."""
     walk = etree.iterwalk(root, ("start",), tags)
     for _, node in walk:
         walk.skip_subtree()

@@ -106,8 +106,6 @@ def _check_markup(root: etree._Element) -> None:
 
 
 class _Slides(_Office):
-    """PowerPoint markup."""
-
     SKIPPED = frozenset((_FALLBACK,))
     TABLE, ROW, CELLS = f"{_A}tbl", f"{_A}tr", (f"{_A}tc",)
 

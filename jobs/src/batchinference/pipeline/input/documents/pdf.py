@@ -34,8 +34,8 @@ _END, _NOT_CHECKED = 2, "Off".encode("utf-16-le")
 _UNITS = 100
 """Units per point for conversions by PDFium, which returns integers."""
 _SAME_BLOCK, _SAME_SIZE = 0.7, 1.35
-"""Two lines are in one block if their distance is at most _SAME_BLOCK line heights, and the ratio
-of their heights is at most _SAME_SIZE."""
+"""Two lines are in one block if their distance is at most _SAME_BLOCK line heights. The ratio of
+their heights must be at most _SAME_SIZE."""
 
 
 def open_pdf(content: bytes, options: DocumentOptions) -> Document:
@@ -131,7 +131,7 @@ def _rendered(page: PdfPage, render: Render) -> np.ndarray:
 
 
 def _blocks(page: PdfPage, texts: PdfTextPage, text: str) -> Iterator[Element]:
-    """Yield the text of a page, except for white space, as blocks of adjacent lines."""
+    """Yield the text of a page as blocks of adjacent lines, without blank lines."""
     lines: list[tuple[str, Box]] = []
     for line in _lines(page, texts, text):
         if lines and not _continues(lines[-1][1], line[1]):

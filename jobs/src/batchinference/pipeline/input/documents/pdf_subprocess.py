@@ -1,8 +1,7 @@
-"""Reads a PDF file in a subprocess, so that a crash of PDFium ends only the subprocess. A
-subprocess that takes too long for a page is killed.
+"""Reads a PDF file in a subprocess: if PDFium crashes, only the subprocess ends. A subprocess that
+takes too long for a page is killed.
 
-This module is only used for rows at which a process has died before, because each start takes time.
-"""
+Each start takes time, so only rows at which a process has died before are read in this way."""
 
 from __future__ import annotations
 

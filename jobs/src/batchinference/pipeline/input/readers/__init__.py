@@ -46,7 +46,7 @@ MAX_ABSENT = 200
 
 @dataclass(frozen=True)
 class BadRow:
-    """Rows that cannot be decoded or are not needed. `warnings` are about the first of them."""
+    """Rows that cannot be decoded or are not needed. `warnings` are about the first row."""
 
     error: Exception
     rows: int = 1
@@ -80,9 +80,9 @@ class Recognize(Protocol):
 class Reader(Protocol):
     """Reads the files of one format. Base class of all readers.
 
-    If a file cannot be opened or fetched, a reader raises the storage error (OSError), because no
-    row has caused this error. Data that cannot be decoded becomes a BadRow at its position, or
-    raises an error if it is the rest of the file. Each read yields the same rows in order."""
+    If a file cannot be opened or fetched, a reader raises the storage error (OSError): no row has
+    caused it. Data that cannot be decoded becomes a BadRow at its position. If the rest of a file
+    cannot be decoded, a reader may raise an error. Each read yields the same rows in order."""
 
     rows_exact: ClassVar[bool] = False
     """Whether `rows_in` is exact. Otherwise it is an estimate."""
@@ -98,8 +98,8 @@ class Reader(Protocol):
 
     @staticmethod
     def other_format(head: bytes) -> str | None:  # noqa: ARG004 - for subclasses
-        """Return what a file with these first bytes is instead of this format, and the fix; None if
-        it may be of this format."""
+        """Return None if a file with these first bytes may be of this format. Otherwise, return
+        what the file is, and the fix."""
         return None
 
     def for_file(self, constants: Mapping[str, Any] | None, deleted: bytes | None) -> Reader:
@@ -159,22 +159,23 @@ class StatsReader(Reader, Protocol):
 def describe_lacking(names: Mapping[str, Sequence[str]]) -> str:
     """Return a remark about files that lack columns of other files; empty if no file does. `names`
     has the columns of each file by its URI."""
-    every = dict.fromkeys(name for columns in names.values() for name in columns)
-    lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(every)]
+    all_names = dict.fromkeys(name for columns in names.values() for name in columns)
+    lacking = [uri for uri, columns in names.items() if len(set(columns)) < len(all_names)]
     if not lacking:
         return ""
     first, own = lacking[0], set(names[lacking[0]])
-    absent = ", ".join(f"'{name}'" for name in every if name not in own)
+    absent = ", ".join(f"'{name}'" for name in all_names if name not in own)
     count = "1 file lacks" if len(lacking) == 1 else f"{len(lacking)} files lack"
     shown = cut(absent, MAX_ABSENT)
     return f"{count} columns of others, which are null there: {first} has no {shown}"
 
 
 def schemas_of(inspected: Iterable[tuple[str, FileStats]]) -> dict[str, pa.Schema]:
-    """Return the schemas, by URI, of inspected files that have rows (of all if no file has any)."""
-    known = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
-    filled = [(uri, stats) for uri, stats in known if stats.rows]
-    return {uri: stats.schema for uri, stats in filled or known}
+    """Return the schemas of inspected files by URI, without files that have no rows. If no file has
+    rows, all schemas are returned."""
+    with_schema = [(uri, stats) for uri, stats in inspected if stats.schema is not None]
+    with_rows = [(uri, stats) for uri, stats in with_schema if stats.rows]
+    return {uri: stats.schema for uri, stats in with_rows or with_schema}
 
 
 @runtime_checkable
@@ -249,8 +250,8 @@ def grouped(
     max_items: int = sys.maxsize,
     key: Callable[[Item], object] = lambda _: None,
 ) -> Iterator[list[Item] | BadRow]:
-    """Yield the items in lists, and each BadRow between the lists. A list ends when it has
-    `max_items` items or a total size of at least `max_size`, and before an item of another key."""
+    """Yield the items in lists, and each BadRow between the lists. A list ends at `max_items` items
+    or at the total size `max_size`, and before an item of another key."""
     group, size = list[Item](), 0
     for item in items:
         if group and (isinstance(item, BadRow) or key(item) != key(group[0])):
@@ -300,25 +301,26 @@ def with_notes(chunks: Iterable[SomeChunk], first: int, note: ReadNote) -> Itera
 
 
 def slice_chunk(chunk: Chunk, start: int, rows: int) -> Chunk:
-    """Return at most `rows` rows of a chunk, from row number `start` of the chunk on."""
+    """Return at most `rows` rows of a chunk, from row number `start` of the chunk on. Arrow's own
+    `slice` does not limit the rows of a table without columns."""
     if isinstance(chunk, BadRow):
         warnings = () if start else chunk.warnings
         return BadRow(chunk.error, min(rows, chunk.rows - start), warnings)
-    return chunk.slice(start, min(rows, chunk.num_rows - start))  # no columns: slice may be longer
+    return chunk.slice(start, min(rows, chunk.num_rows - start))
 
 
 def gaps_within(gaps: Sequence[RowRange], start: int, stop: int | None) -> Sequence[RowRange]:
-    """Return the row ranges of `gaps`, which are sorted, with rows from `start` to before `stop`
-    (None: the end of the file)."""
+    """Return the row ranges in `gaps` that overlap the range from `start` to before `stop` (None:
+    the end of the file). `gaps` must be sorted."""
     begin = bisect_right(gaps, float(start), key=lambda gap: inf if gap[1] is None else gap[1])
     end = len(gaps) if stop is None else bisect_left(gaps, stop, key=itemgetter(0))
     return gaps[begin:end]
 
 
 def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[tuple[int, Chunk]]:
-    """Yield the parts of a chunk that are in the row ranges `gaps`; all of the chunk if `gaps` or
-    the chunk is empty. Each part is yielded as a pair: its first row, counted from the start of the
-    chunk, and the part. `row` is the number of the first row of the chunk in the file."""
+    """Yield the parts of a chunk that are in the row ranges `gaps`. Before each part is the index
+    of its first row in the chunk. If `gaps` or the chunk is empty, yield (0, chunk). `row` is the
+    number of the first row of the chunk in the file."""
     size = size_of(chunk)
     inside = gaps_within(gaps, row, row + size) if gaps and size else [(row, None)]
     for first_row, after_row in inside:
@@ -328,8 +330,8 @@ def parts_in_gaps(chunk: Chunk, row: int, gaps: Sequence[RowRange]) -> Iterator[
 
 
 def only_gaps(gaps: Sequence[RowRange], row: int, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
-    """Yield the chunks, in which BadRows replace the rows outside of `gaps`, so that other rows
-    keep their numbers. `row` is the number of the first row of the first chunk."""
+    """Yield the chunks with BadRows in place of the rows outside of `gaps`. The rows in `gaps` keep
+    their numbers. `row` is the number of the first row of the first chunk."""
     for chunk in chunks:
         done, size = 0, size_of(chunk)
         for start, wanted in parts_in_gaps(chunk, row, gaps):

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 MIN_ROW_BYTES, MAX_BLOCK = 1 << 20, (1 << 31) - 2
 """The lowest limit for the size of a row, and the largest block that pyarrow can read, in bytes."""
 SAMPLE_BYTES = 4 << 20
-"""Approximate bytes of the samples from which types are inferred, in equal parts for the sampled
-files. A file that is smaller than its part is sampled completely: types fit all of its values."""
+"""Approximate bytes from which types are inferred, in equal parts for the sampled files. A file
+that is smaller than its part is sampled completely."""
 COMPARED_LINES = 20
 """Maximum number of lines, from the header on, that are searched for another delimiter."""
 _DELIMITERS = (b";", b"\t", b"|", b",", b"\1")
@@ -145,8 +145,8 @@ class CsvReader(Reader):
         return text
 
     def _names(self, text: CsvText) -> list[str] | Damage:
-        """Return the column names in the options. If there are none, remove the header, and return
-        its names or its damage."""
+        """Return the column names in the options. If there are none, remove the header from `text`,
+        and return its names or its damage."""
         names = self._options.column_names or read_header(text, self._options.encoding, self._fix)
         if isinstance(names, Damage) or self._options.duplicate_columns == "fail":
             return names
@@ -193,7 +193,7 @@ class CsvReader(Reader):
 
 
 def _check_delimiter(uri: str, beginning: bytes, quote: bytes) -> None:
-    """Raise BadInput if all first lines contain the same number of another delimiter. Call it if
+    """Raise BadInput if the first lines all have the same number of another delimiter. Called if
     the current delimiter gives one column. `beginning` is the text from the header on."""
     quoted = re.compile(b"%b[^%b]*%b" % ((re.escape(quote or b"\r"),) * 3))
     lines = [quoted.sub(b"", line) for line in LINE_END.split(beginning) if line][:COMPARED_LINES]
@@ -243,9 +243,9 @@ def _in_order(
 def _with_skipped(
     table: pa.Table, skipped: Mapping[int, int], errors: Mapping[int, Exception]
 ) -> pa.Table:
-    """Return rows with warnings about skipped lines; `skipped` counts the lines before each row. A
-    failed row (in `errors`) would lose its warning, so the next good row gets it, or the last good
-    row if none follows. At least one row must be good."""
+    """Return rows with warnings about skipped lines. `skipped` has the number of skipped lines
+    before each row. A failed row (in `errors`) would lose its warning. Therefore, the next good row
+    gets the warning, or else the last good row. At least one row must be good."""
     lines = Counter[int]()
     good = [row for row in range(table.num_rows) if row not in errors]
     for row, number in skipped.items():

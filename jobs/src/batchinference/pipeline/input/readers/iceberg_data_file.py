@@ -29,8 +29,8 @@ from batchinference.pipeline.storage import iceberg_nulls  # noqa: F401 - correc
 from batchinference.pipeline.type_widening import map_types
 
 SCHEMA, MAPPING = b"iceberg.schema", b"schema.name-mapping.default"
-"""Keys in the metadata of the Arrow schema of a version: for the Iceberg schema, and for its name
-mapping (the ids of columns by name)."""
+"""Keys in the metadata of an Arrow schema: for the Iceberg schema, and for its name mapping, which
+has the ids of columns by name."""
 
 
 @dataclass(frozen=True)

@@ -45,14 +45,14 @@ _KINDS = {"[": "array", '"': "text", "n": "null", "t": "boolean", "f": "boolean"
 
 
 def _schema_of(part: Chunk) -> pa.Schema | None:
-    """Return the schema of a table; None for a BadRow, and for a table without columns, because
-    concatenating tables without columns loses their rows."""
+    """Return the schema of a table; None for a BadRow. None also for a table without columns, which
+    cannot be concatenated: the rows would be lost."""
     return None if isinstance(part, BadRow) or not part.num_columns else part.schema
 
 
 def row_slices(rows: bytes, max_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
-    """Yield JSON rows in slices of about `max_bytes` bytes, or fewer if parsing needs it (`_size`).
-    Slices end after an object if possible, else after a line."""
+    """Yield JSON rows in slices of about `max_bytes` bytes, or fewer if their table would be large
+    (`_size`). Slices end after an object if possible, else after a line."""
     start = 0
     while start < len(rows):
         stop = _cut(rows, start, start + _size(rows, start, max_bytes))
@@ -61,8 +61,8 @@ def row_slices(rows: bytes, max_bytes: int = SLICE_BYTES) -> Iterator[bytes]:
 
 
 def _size(rows: bytes, start: int, max_bytes: int) -> int:
-    """Return the number of bytes for the next slice of rows. Even if each colon
-    belongs to a different field, a slice above MIN_SLICE_BYTES has at most MAX_CELLS cells."""
+    """Return the number of bytes of the next slice of rows. A slice above MIN_SLICE_BYTES has at
+    most MAX_CELLS cells, even if each colon belongs to another field."""
     size = max_bytes
     while size > MIN_SLICE_BYTES:
         lines, colons = (rows.count(mark, start, start + size) for mark in (b"\n", b":"))
@@ -142,7 +142,7 @@ class JsonReader(Reader):
 
 
 def lines_in(sample: bytes) -> bytes:
-    """Return a sample as JSON Lines; empty if it is packed, UTF-16 or an incomplete array."""
+    """Return a sample as JSON Lines; empty if packed, UTF-16, or an array over several lines."""
     try:
         return as_lines(sample) if spans_lines(sample) else sample
     except ValueError:

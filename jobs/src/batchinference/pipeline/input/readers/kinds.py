@@ -1,4 +1,4 @@
-"""The readers of all file formats. A module is imported when it is needed."""
+"""Returns the reader of a file format. The module of a reader is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ READERS = {
     "manifest": ("url_manifest", "UrlManifestReader"),
     "documents": ("documents", "DocumentReader", "pypdfium2", "docx", "pptx", "lxml"),
 }
-"""By format: the name of a module of this package, the name of the reader class in the module, and
-the libraries that the reader needs. A module is imported when it is needed."""
+"""By format: a module of this package, its reader class, and the libraries that it needs."""
 
 
 def reader_class(file_format: str) -> type[Reader]:

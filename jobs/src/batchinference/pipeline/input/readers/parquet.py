@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from batchinference.spec.read import ParquetOptions
 
 TAIL_BYTES = 1 << 13
-"""The number of bytes at its end that are read first from a file. Most footers have fewer bytes."""
+"""The number of bytes at the end of a file that are read first. Most footers have fewer bytes."""
 
 
 class ColumnCasts:
@@ -112,8 +112,8 @@ def _zoned_type(kind: pa.DataType, zone: str) -> pa.DataType:
 
 
 def _zoned(array: pa.Array, zone: str) -> pa.Array:
-    """Return an array cast to `_zoned_type`. Raises ArrowInvalid for a time that does not exist or
-    is ambiguous (daylight saving), and TypeError for timestamps in maps and fixed-size lists."""
+    """Return an array cast to `_zoned_type`. Raises TypeError for timestamps in maps and fixed-size
+    lists, and ArrowInvalid for an ambiguous or missing time (daylight saving)."""
     kind = _zoned_type(array.type, zone)
     if kind == array.type:
         return array
@@ -152,14 +152,14 @@ class ParquetReader(StatsReader, DivisibleReader):
         for name in declared if schemas else ():
             check_known(f"types.{name}", name, names)
         self._columns = wanted or next((schema.names for schema in schemas.values()), None)
-        chosen = {
+        selected = {
             uri: pa.schema([field for field in schema if field.name in (wanted or schema.names)])
             for uri, schema in schemas.items()
         }
-        for uri, schema in chosen.items():
+        for uri, schema in selected.items():
             check_names(schema.names, uri, RENAME)
-        self.lacking = describe_lacking({uri: schema.names for uri, schema in chosen.items()})
-        self._casts.find_shared_types(chosen)
+        self.lacking = describe_lacking({uri: schema.names for uri, schema in selected.items()})
+        self._casts.find_shared_types(selected)
 
     def read_part(
         self, file: Location, start: int, stop: int | None, gaps: Sequence[RowRange] = ()

@@ -41,8 +41,8 @@ NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
 def positions_in(deleted: bytes | None) -> np.ndarray:
-    """Return the sorted positions (int64) in `deleted`, a portable 64-bit Roaring bitmap, which is
-    the format of Delta and of Iceberg; no positions if it is None."""
+    """Return the sorted positions (int64) in `deleted`; no positions if it is None. `deleted` is a
+    portable 64-bit Roaring bitmap, as in Delta and Iceberg tables."""
     if deleted is None:
         return NO_POSITIONS
     from pyroaring import BitMap64
@@ -52,7 +52,8 @@ def positions_in(deleted: bytes | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TypedRows:
-    """Converts rows of a data file to the columns `names` of a table. With a filter, adds KEPT.
+    """Converts rows of a data file to the columns `names` of a table. With a filter, adds the
+    column KEPT: whether the filter is true for a row.
 
     `shared` has the types of these columns, and of the columns that the filter reads. A column with
     a value in `constants` has this value in all rows, even if the file has the column."""
@@ -68,8 +69,8 @@ class TypedRows:
         table = pa.table(columns) if columns else rows
         if self.filter is None:
             return table
-        kept = self.filter(table).cast(pa.bool_()).fill_null(False)
-        return table.select(self.names).append_column(KEPT, kept)
+        matches = self.filter(table).cast(pa.bool_()).fill_null(False)
+        return table.select(self.names).append_column(KEPT, matches)
 
     def _column(self, rows: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         if name in rows.column_names and self.constants.get(name) is None:
@@ -83,7 +84,7 @@ class TypedRows:
 
 class VersionedReader(ParquetReader):
     """Reads the columns `names` of a table. KEPT marks the rows for which the filter `where` is
-    true. A row group is not read if its statistics show that it has no such rows."""
+    true. A row group is not read if its statistics show that the filter removes all its rows."""
 
     sampled_files = 8
 
@@ -138,6 +139,7 @@ class VersionedReader(ParquetReader):
             raise removed_file(self._version, file.uri) from None
 
     def _edges(self, footer: pq.FileMetaData) -> list[int]:
+        """Return the edges as in the base class, but without counting deleted rows."""
         return [edge - bisect_left(self._deleted, edge) for edge in super()._edges(footer)]
 
     def _group(self, opened: OpenParquet, group: int) -> Iterator[Chunk]:
@@ -168,7 +170,7 @@ class VersionedReader(ParquetReader):
         return None if self._filter is None else self._filter.arrow(self._schema)
 
     def _skips(self, footer: pq.FileMetaData, group: int) -> bool:
-        """Return whether the statistics of a row group show that the filter removes its rows."""
+        """Return whether the statistics of a row group show that no row matches the filter."""
         if self.condition is None:
             return False
         return not matching(self.condition, self._schema, [self._bounds(footer, group)])

@@ -54,7 +54,7 @@ def unpacked(source: io.BufferedReader) -> BinaryIO:
 
 
 def archive_in(source: io.BufferedReader) -> BinaryIO:
-    """Return an archive as a stream, decompressed if it is gzip, bzip2 or xz. tarfile itself would
+    """Return an archive as a stream, decompressed if it is gzip, bzip2 or xz. `tarfile` would
     decompress 10 KB at once, which can become several GiB."""
     beginning = source.peek(len(_XZ))
     if beginning.startswith(_BZIP2):
@@ -65,8 +65,8 @@ def archive_in(source: io.BufferedReader) -> BinaryIO:
 def up_to_damage(
     records: Iterator[Record], damage: tuple[type[Exception], ...]
 ) -> Iterator[Record | Exception]:
-    """Yield the records of a file. If an exception of the types `damage` is raised, yield the
-    exception as the last item, because the rest of the file cannot be read."""
+    """Yield the records of a file. An exception of the types `damage` is yielded as the last item,
+    because the rest of the file cannot be read."""
     try:
         yield from records
     except damage as error:
@@ -79,8 +79,8 @@ def up_to_damage(
 def beginning(
     records: Iterator[Record], source: BinaryIO, count: int, size_of: Callable[[Record], int]
 ) -> Iterator[Record]:
-    """Yield the first records of a file. Ends after `count` records, or when SAMPLE_BYTES of the
-    file are read, or when the yielded records together have this size."""
+    """Yield the first records of a file. Ends after `count` records, or after SAMPLE_BYTES of the
+    file or of the records."""
     size = 0
     for record in itertools.islice(records, count):
         yield record
@@ -162,10 +162,11 @@ def read_whole(file: Location, max_bytes: int) -> bytes:
 def samples_of(
     files: Sequence[Location], max_bytes: int | None = None
 ) -> Iterator[tuple[Location, bytes]]:
-    """Yield each file with its first complete lines: about SAMPLED_BYTES of all files together, and
-    between MIN_SAMPLE_BYTES and LINE_SAMPLE_BYTES of each file. `max_bytes` replaces SAMPLED_BYTES
-    and LINE_SAMPLE_BYTES. The lines are empty if the file is damaged. If the first line is too long
-    for a sample, they are empty or a part of this line."""
+    """Yield each file with its first complete lines: about SAMPLED_BYTES of all files together.
+
+    A file has between MIN_SAMPLE_BYTES and LINE_SAMPLE_BYTES of lines. `max_bytes` replaces
+    SAMPLED_BYTES and LINE_SAMPLE_BYTES. A damaged file has no lines. A first line that is too long
+    for a sample is left out or cut."""
     share = (max_bytes or SAMPLED_BYTES) // max(1, len(files))
     size = min(max(MIN_SAMPLE_BYTES, share), max_bytes or LINE_SAMPLE_BYTES)
     step = -(-len(files) // (SAMPLED_BYTES // LINE_SAMPLE_BYTES))
@@ -183,8 +184,8 @@ def estimated_rows(file: Location, size: int) -> int:
 
 
 def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
-    """Return the complete lines in the first `size` unpacked bytes of a file, and about how many
-    bytes of the file they take. With the default LINE_SAMPLE_BYTES, a longer first line is cut."""
+    """Return the complete lines in the first `size` unpacked bytes of a file, and their approximate
+    size in the file. By default, `size` is LINE_SAMPLE_BYTES, and a longer first line is cut."""
     size = size or LINE_SAMPLE_BYTES
     try:
         with file.filesystem.open_input_file(file.path) as source:
@@ -204,7 +205,7 @@ def _sample(file: Location, size: int | None = None) -> tuple[bytes, int]:
 
 
 def _has_end(stream: io.BufferedReader | pa.NativeFile) -> bool:
-    """Return whether the end of a file, of which all other bytes were read, is there."""
+    """Return whether a file is complete. All of its bytes must have been read from the stream."""
     try:
         stream.read1(1)
     except MissingEnd:

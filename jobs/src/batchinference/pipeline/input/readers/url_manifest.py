@@ -53,8 +53,8 @@ CHUNK_ROWS = 32
 TABLE_BYTES = 64 << 20
 """Approximate maximum bytes of decoded values per table."""
 PREFETCHED_ROWS, PREFETCHED_BYTES = 64, 1 << 30
-"""Maximum number of rows that a read task fetches in advance, and of their bytes. Rows are decoded
-later, one at a time, because decoded images are much larger than the fetched bytes."""
+"""Maximum numbers of rows and bytes that a read task fetches in advance. Rows are decoded later,
+one at a time, because decoded images are much larger than the fetched bytes."""
 _FIX = "with read.options.onUnreachable: error, only such rows fail"
 
 
@@ -146,8 +146,8 @@ class UrlManifestReader(DivisibleReader):
                 yield _Row(chunk, row, pool.submit(self._fetched, uri, file))
 
     def _in_order(self, started: Iterator[_Row]) -> Iterator[_Row]:
-        """Yield the rows in order. Starts as many fetches in advance (at most `prefetched_rows`) as
-        fit into `prefetched_bytes`. A fetch counts with `maxBytes` until it is finished."""
+        """Yield the rows in order. Fetches are started in advance: at most `prefetched_rows`, with
+        at most `prefetched_bytes`. An unfinished fetch counts as `maxBytes`."""
         waiting: deque[_Row] = deque()
         max_bytes = self._options.max_bytes
         while True:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 KEY = "__key__"
 SAMPLE_ROWS, MAX_SAMPLES = 100, 1 << 14
-"""Maximum number of samples of an archive that are inspected for types of JSON, and of labels."""
+"""Maximum number of samples per archive that are inspected: for JSON members, and for labels."""
 CHUNK_SAMPLES, CHUNK_BYTES = 4096, 8 << 20
 _KINDS = {
     **dict.fromkeys((*PICTURES, *HEIF), "picture"),
@@ -125,8 +125,8 @@ class WebdatasetReader(Reader):
             )
 
     def _beginning(self, file: Location) -> list[Sample]:
-        """Return the first samples of an archive. If the archive may have more members of these
-        samples elsewhere, the headers of all members are read."""
+        """Return the first samples of an archive. If members of these samples may be further back
+        in the archive, the headers of all members are read."""
         with open_raw(file) as source:
             first = self._first(adjacent_samples, source)
             unique = len({sample.key for sample in first}) == len(first)

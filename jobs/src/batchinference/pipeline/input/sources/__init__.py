@@ -1,8 +1,8 @@
 """Inputs that are not files or lakehouse tables: SQL, Hugging Face, Lance and items in the spec.
 There is one module per format. The modules for Hugging Face and Lance use datasources of Ray.
 
-An input consists of parts, and each read task of Ray reads one part. If a source has a version, a
-job resumes unless the version has changed. Without a version, each attempt starts over."""
+An input consists of parts, and each read task of Ray reads one part. If the source still has the
+version that the job began with, the job resumes. Without versions, each attempt starts over."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reads datasets of the Hugging Face Hub, or folders that `datasets` saved, with Ray's datasource.
+"""Reads datasets of the Hugging Face Hub, or folders of `save_to_disk`, with Ray's datasource.
 
-`state.json` in a saved folder lists the data files, and `datasets` would open any path in the list.
+In such a folder, `state.json` lists the data files. `datasets` would open any path in this list.
 The folder is untrusted, so this module refuses files outside of the folder."""
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _resolved_inside(folder: Path, name: object, source: str) -> Path:
-    """Return the path of the file or folder `name`, which the file `source` names. Raises BadInput
-    if the path does not exist, or is outside of `folder` once links are resolved."""
+    """Return the path of the file or folder `name`, a name in the file `source`. Raises BadInput if
+    the path does not exist, or is outside of `folder` once links are resolved."""
     path, root = folder / str(name), folder.resolve()
     below = isinstance(name, str) and path.resolve() != root
     if not below or not path.resolve().is_relative_to(root) or not path.exists():
@@ -161,8 +161,8 @@ def _split_of(dataset: Any, options: HuggingfaceOptions) -> Any:
         return next(iter(dataset.values()))
     if options.split not in dataset:
         splits = ", ".join(map(str, dataset))
-        asked = f"there is no '{options.split}'; " if options.split else ""
-        raise BadInput(f"read.options.split: {asked}the data set has {splits}")
+        problem = f"there is no '{options.split}'; " if options.split else ""
+        raise BadInput(f"read.options.split: {problem}the data set has {splits}")
     return dataset[options.split]
 
 

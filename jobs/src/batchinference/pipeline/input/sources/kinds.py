@@ -1,4 +1,4 @@
-"""The sources of all formats. A module is imported when it is needed."""
+"""Opens the sources of all formats. The module of a format is imported when it is needed."""
 
 from __future__ import annotations
 

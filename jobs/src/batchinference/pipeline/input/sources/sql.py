@@ -33,7 +33,7 @@ class Database:
 
     @property
     def _field(self) -> str:
-        """The field of the spec with the address, for messages."""
+        """The field of the spec that gives the address, for messages."""
         return "read.url" if self.url else "read.urlEnv"
 
     def __call__(self) -> Any:
@@ -111,12 +111,12 @@ def _has_uri(address: str) -> bool:
 
 
 def _for_reading(address: str) -> str | URL:
-    """Return the address. If it is the URI of a SQLite file, add mode=ro, to create no file."""
+    """Return the address. The URI of a SQLite file gets `mode=ro`, or SQLite may create a file."""
     if not _has_uri(address):
         return address
     url = make_url(address)
     if not (url.database or "").startswith("file:"):
-        raise BadInput("read.url: with uri=true, the name of the file begins with 'file:'")
+        raise BadInput("read.url: with uri=true, the name of the file must begin with 'file:'")
     return url if url.query.get("mode") == "memory" else url.update_query_dict({"mode": "ro"})
 
 

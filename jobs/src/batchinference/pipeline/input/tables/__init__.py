@@ -1,8 +1,8 @@
 """Creates input snapshots of tables with versions (Delta, Iceberg); one module per table format.
 
-An input snapshot lists data files with their deleted rows, so a resumed job reads the same rows
-although the table has changed. Deleted rows have no row ids. With `write.mode: append`, a
-later run reads the changes after the last version that the job has read."""
+An input snapshot lists data files and their deleted rows. A resumed job therefore reads the same
+rows, even if the table has changed. Deleted rows have no row ids. With `write.mode: append`, a
+later run reads only the changes after the last version that was read."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CHANGE_TYPE, INSERT = "_change_type", "insert"
 class DataFile:
     """A data file of a table: its path in the file system, and its size in bytes.
 
-    `constants` has the values of columns that have the same value in all rows. A column whose value
-    is None is read from the file. `deleted` is the bitmap of the positions of deleted rows."""
+    `constants` has the values of columns that have the same value in all rows. If a value is None,
+    the column is read from the file. `deleted` is a bitmap of the positions of deleted rows."""
 
     path: str
     size: int
@@ -49,7 +49,7 @@ class VersionedTable(Protocol):
     """An opened table. Its methods raise BadInput with the name of the incorrect field."""
 
     root: Location
-    """A location in the file system of the data files. On a disk, it opens only these."""
+    """The location that opens data files. On a disk, it refuses files outside of the table."""
     identity: str
     """The id of the table. Its versions have this id as `TableVersion.table`."""
 
@@ -67,8 +67,8 @@ class VersionedTable(Protocol):
 
 
 def check_change_columns(columns: Collection[str], added: pa.Schema, table: str) -> None:
-    """Raise BadInput if one of the columns of a table has the name of a change column in `added`,
-    such as `_change_type`. The message begins with `table`."""
+    """Raise BadInput if the columns of a table contain a name in `added`, such as `_change_type`.
+    The message begins with `table`."""
     if duplicates := [name for name in added.names if name in columns]:
         raise BadInput(
             f"{table} has a column '{duplicates[0]}', which is the name of a column of changes. "

@@ -1,8 +1,8 @@
 """Lists the data files of versions and of changes of Delta Lake tables.
 
-The library lists the files of a version. This module reads changes from the commits of the log. A
-commit that rewrites files has change files if the change data feed is enabled. In a commit without
-change files, the rows of added files are inserted, and the rows of removed files are deleted."""
+`deltalake` lists the files of a version. This module reads changes from the commits of the log:
+- A commit that rewrites files has change files if the change data feed is enabled.
+- In other commits, rows of added files are inserted, and rows of removed files are deleted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from batchinference.pipeline.storage.location import Location, is_inside
 from batchinference.spec.read import ReadDelta
 
 FEATURES = {"deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
-"""The supported reader features. columnMapping is refused only if a table makes use of it."""
+"""The supported reader features. `columnMapping` is also allowed if its mode is `none`."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _CHANGES = pa.schema(
     [
@@ -157,7 +157,7 @@ class DeltaVersions(VersionedTable):
         return TableVersion(self._name, table.version(), schema, since, self.identity)
 
     def _path(self, logged: str) -> str:
-        """Return the path of a logged file. Raises BadInput if it is outside of the table."""
+        """Return the path of a logged file. Raises BadInput if the file is outside of the table."""
         path = unquote(logged)
         if "://" in path or not is_inside(path):
             raise BadInput(
@@ -167,16 +167,16 @@ class DeltaVersions(VersionedTable):
         return f"{self._directory.path}/{path}"
 
     def _deleted_in(self, table: DeltaTable, paths: Sequence[str]) -> dict[str, bytes]:
-        """Return the bitmap of the deleted positions of each file that has any, by logged path."""
+        """Return the bitmap of deleted positions, by logged path, of each file that needs one."""
         if "deletionVectors" not in (table.protocol().reader_features or ()):
             return {}
-        deleted, known = {}, {unquote(path): path for path in paths}
+        deleted, logged = {}, {unquote(path): path for path in paths}
         root = unquote(table.table_uri).rstrip("/") + "/"
         for batch in table.deletion_vectors():
             rows = pa.record_batch(batch)
-            for uri, kept in zip(rows["filepath"], rows["selection_vector"], strict=True):
-                positions = np.flatnonzero(~kept.values.to_numpy(zero_copy_only=False))
-                path = known[unquote(uri.as_py()).removeprefix(root)]
+            for uri, live in zip(rows["filepath"], rows["selection_vector"], strict=True):
+                positions = np.flatnonzero(~live.values.to_numpy(zero_copy_only=False))
+                path = logged[unquote(uri.as_py()).removeprefix(root)]
                 deleted[path] = BitMap64(positions).serialize()
         return deleted
 
@@ -210,7 +210,8 @@ class DeltaVersions(VersionedTable):
         return Commit(version, [action for action in actions if action])
 
     def _find_feeds(self, table: DeltaTable, since: int, commits: Sequence[Commit]) -> None:
-        """Set `feed` of each commit. The action `metaData` of a commit may change the setting."""
+        """Set `feed` of each commit. The action `metaData` of a commit may turn the feed on or off.
+        The setting before the first commit is the one of the version `since`."""
         settings = table.metadata().configuration
         if any(commit.all("metaData") for commit in commits):
             settings = {}
@@ -262,7 +263,8 @@ class DeltaVersions(VersionedTable):
         schema: pa.Schema,
         deleted: BitMap64 | None = None,
     ) -> DataFile:
-        """Return the data file of an action. `change` is None if a column of the file has it."""
+        """Return the data file of an action. `change` is the kind of change; None if the file has a
+        column with the kind of each row."""
         constants = self._partition(action, commit, schema)
         changes = zip(_CHANGES.names, (change, commit.version, commit.timestamp), strict=True)
         path, size = self._path(action["path"]), action.get("size") or 0
@@ -320,7 +322,7 @@ def _all_positions_except(positions: BitMap64, action: dict[str, Any]) -> BitMap
 
 
 def _typed(text: str | None, kind: pa.DataType) -> Any:
-    """Return the value of a partition text in the log. An empty text is null."""
+    """Return the value of a partition, which the log has as a text. An empty text is null."""
     if not text:
         return None
     if pa.types.is_timestamp(kind):

@@ -1,5 +1,5 @@
-"""Opens Iceberg tables, and lists the data files of snapshots and of changes, except for data files
-whose statistics show that the filter of the job removes all rows."""
+"""Opens Iceberg tables, and lists the data files of snapshots and of changes. Data files are left
+out if their statistics show that the filter of the job removes all rows."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _CHANGES = pa.schema(
 )
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 Columns: TypeAlias = list[tuple[NestedField, pa.DataType]]
-"""The columns of a table, each with the type that its values have in rows."""
+"""The columns of a table, each with the Arrow type of its values."""
 NO_SNAPSHOT = 0
 """The version number of a table that has no snapshot yet."""
 SHOWN_SNAPSHOTS = 5
@@ -116,10 +116,10 @@ class IcebergVersions(VersionedTable):
         self._latest_paths: list[str] = []
 
     def current(self) -> int:
-        latest, chosen = self._metadata.current_snapshot(), self.read.options.snapshot
-        if chosen is None:
+        latest, number = self._metadata.current_snapshot(), self.read.options.snapshot
+        if number is None:
             return latest.snapshot_id if latest else NO_SNAPSHOT
-        return self._snapshot(chosen).snapshot_id
+        return self._snapshot(number).snapshot_id
 
     def _snapshot(self, number: int) -> Snapshot:
         """Return the snapshot with this id. Raises BadInput if the table does not have it."""
@@ -196,7 +196,8 @@ class IcebergVersions(VersionedTable):
         return DataFile(location.path, file.file_size_in_bytes, None, constants, deleted)
 
     def _partition(self, file: IcebergFile, columns: Columns) -> dict[str, Any]:
-        """Return the identity partition values of a file by column, if Python can hold them."""
+        """Return the identity partition values of a file by column. Values that Python cannot hold
+        are left out."""
         values = partition_of(file, self._metadata)
         typed = {
             column.name: _typed(kind, values[column.field_id])
@@ -246,12 +247,12 @@ _COMPARISONS: dict[type[ast.cmpop], Any] = {
     ast.LtE: iceberg.LessThanOrEqual,
 }
 _EXACT = {int: (IntegerType, LongType), str: (StringType, DateType, TimestampType, TimestamptzType)}
-"""The column types that Iceberg compares like the filter, by the Python type of the constant."""
+"""By the type of a constant: the types of columns that Iceberg compares as the filter does."""
 
 
 def iceberg_filter(text: str | None, schema: Schema) -> BooleanExpression:
-    """Return a condition that holds for all rows for which the filter holds, and perhaps for more
-    rows, because parts of the filter that Iceberg cannot evaluate become "always true"."""
+    """Return the filter `text` as a condition of Iceberg. The condition may hold for more rows,
+    because a part of the filter that Iceberg cannot evaluate becomes "always true"."""
     return iceberg.AlwaysTrue() if text is None else _condition(parse_expression(text), schema)
 
 

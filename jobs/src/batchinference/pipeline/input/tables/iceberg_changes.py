@@ -42,9 +42,9 @@ from batchinference.pipeline.row_hashes import row_hashes
 from batchinference.pipeline.storage.arrow_files import open_parquet
 
 Rows: TypeAlias = dict[str, tuple[DataFile, np.ndarray]]
-"""By path: a data file, and a mask (bool) that selects some of its rows."""
+"""By path: a data file, and a mask (bool) of some of its rows."""
 Hashes: TypeAlias = Callable[[DataFile, np.ndarray], Iterable[bytes]]
-"""Returns the hashes of the rows of a data file that a mask selects."""
+"""Returns the hashes of the rows that a mask selects in a data file."""
 _EQUALITY_DELETES = (
     "read.table: the snapshot has files with equality deletes, as Flink writes them, and only "
     "position deletes and deletion vectors are read. Compact the table first (rewrite_data_files)"
@@ -56,9 +56,9 @@ DELETE = "delete"
 
 @dataclass(frozen=True)
 class Change:
-    """Rows of a data file that the mask `wanted` selects: rows that `snapshot` contains, or rows
-    that `snapshot` has inserted or deleted. `kind` is INSERT or DELETE. `ordinal` is the position
-    of the snapshot among the snapshots whose changes are read."""
+    """The rows of a data file that the mask `wanted` selects. `snapshot` contains these rows, or
+    has inserted or deleted them (`kind` is INSERT or DELETE). `ordinal` is the position of the
+    snapshot among the snapshots whose changes are read."""
 
     file: DataFile
     wanted: np.ndarray
@@ -107,10 +107,10 @@ class IcebergFiles:
 
     def _difference(self, snapshot: Snapshot) -> Iterator[Change]:
         """Yield the rows that a snapshot has removed, and then the rows that it has added."""
-        known = snapshot.parent_snapshot_id
-        parent = None if known is None else self.metadata.snapshot_by_id(known)
-        if known is not None and parent is None:
-            raise expired_changes(known)
+        parent_id = snapshot.parent_snapshot_id
+        parent = None if parent_id is None else self.metadata.snapshot_by_id(parent_id)
+        if parent_id is not None and parent is None:
+            raise expired_changes(parent_id)
         manifests = [each.manifests(self.io) if each else [] for each in (parent, snapshot)]
         before, after = self._changed_tasks(*manifests)
         old, new = self._live(before), self._live(after)
@@ -145,12 +145,12 @@ class IcebergFiles:
         added. If a row is removed twice and added once, one removal remains."""
         schema = self.metadata.schema_by_id(snapshot.schema_id or 0) or self.metadata.schema()
         hashes = partial(self._hashes, TableRows(schema, self.metadata.name_mapping()))
-        known = {path: list(hashes(*rows)) for path, rows in added.items()}
-        copied = _leave_out(removed, hashes, Counter(chain.from_iterable(known.values())))
-        _leave_out(added, lambda file, _: known[file.file_path], copied)
+        added_hashes = {path: list(hashes(*rows)) for path, rows in added.items()}
+        copied = _leave_out(removed, hashes, Counter(chain.from_iterable(added_hashes.values())))
+        _leave_out(added, lambda file, _: added_hashes[file.file_path], copied)
 
     def _hashes(self, rows: TableRows, file: DataFile, wanted: np.ndarray) -> Iterator[bytes]:
-        """Yield the hashes of the rows of a data file that the mask `wanted` selects."""
+        """Yield the hashes of the rows that the mask `wanted` selects in a data file."""
         first, wanted, constants = 0, wanted.copy(), partition_of(file, self.metadata)
         with self.io.new_input(file.file_path).open() as source:
             opened = open_parquet(source)
@@ -191,8 +191,8 @@ class IcebergFiles:
         live = {}
         for task in tasks:
             rows, path = _all_rows(task.file), task.file.file_path
-            for gone in filter(None, (deleted[file].get(path) for file in task.delete_files)):
-                rows[gone.to_numpy()] = False
+            for numbers in filter(None, (deleted[file].get(path) for file in task.delete_files)):
+                rows[numbers.to_numpy()] = False
             live[path] = task.file, rows
         return live
 
@@ -225,7 +225,7 @@ def commits_after(metadata: TableMetadata, last: int, now: Snapshot | None) -> l
 
 
 def expired_changes(snapshot: int) -> BadInput:
-    """Return the error for changes after `snapshot` that are needed and cannot be computed."""
+    """Return the error about changes after `snapshot` that have expired."""
     return BadInput(
         f"read.table: changes after snapshot {snapshot} have expired (expire_snapshots), and the "
         f"output lacks them. {START_OVER}, and keep snapshots longer than the time between two runs"

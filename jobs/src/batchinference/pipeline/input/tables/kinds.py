@@ -1,4 +1,4 @@
-"""Creates input snapshots of tables of all formats. A module is imported when it is needed."""
+"""Creates input snapshots of tables. The module of a table format is imported when it is needed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_table(read: ReadVersioned) -> VersionedTable:
 
 
 def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedReader:
-    """Return the reader of data files. `version` is the version that their input snapshot names."""
+    """Return the reader of a table's data files. `version` is the version in the input snapshot."""
     version = cast(TableVersion, version)
     options, names = read.options, version.schema.names
     has_changes = version.since is not None or options.changes == "include"
@@ -61,7 +61,7 @@ def reader_of(read: ReadVersioned, version: TableVersion | None) -> VersionedRea
 def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | None) -> InputSnapshot:
     """Return the input snapshot of a job that reads a table. The snapshot may have no files.
 
-    Raises BadInput if the table cannot be read, or a data file with unread rows is gone, and
+    Raises BadInput if the table cannot be read, or a data file with unread rows is gone. Raises
     NoNewFiles if the job has already read the current version."""
     table = open_table(read)
     if isinstance(earlier, ResumedInput):
@@ -75,9 +75,11 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
 
 
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
-    """Return the part of the table that no output in `read` has: usually, the changes after the
-    last version. But `read` lacks the version or range of an output that is computed again. For
-    example, if `read` has version 1 and the changes from 3 to 7, return the changes from 1 to 3.
+    """Return what no output has read: the current version in the first run, and later, the changes
+    after the last version. `read` has what the outputs have read. An output that is computed again
+    is not in `read`, and reads the same part again. For example, if `read` has version 1 and the
+    changes from 3 to 7, return the changes from 1 to 3.
+
     Raises BadInput if a version in `read` is of an earlier table at the same path."""
     known = {version.since: version.version for version in read}
     since: int | None = None
@@ -118,8 +120,8 @@ def snapshot_of(read: ReadVersioned, root: Location, listed: FilesToRead) -> Inp
 
 
 def check_additions(read: ReadVersioned, snapshot: InputSnapshot) -> None:
-    """Raise BadInput in the first run of a job if later runs, which read changes, would fail
-    because a column of the table has the name of a change column."""
+    """Raise BadInput in the first run of a job if a column has the name of a change column. Later
+    runs, which read changes, would fail."""
     version, names = cast(TableVersion, snapshot.version), read.options.CHANGE_COLUMNS
     if version.since is not None or read.is_pinned or read.options.changes != "inserts":
         return

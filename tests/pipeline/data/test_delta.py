@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from batchinference.pipeline.errors import BadInput
 from batchinference.pipeline.input import RowCount
 from batchinference.pipeline.input.changed_files import ProcessedFiles
+from batchinference.pipeline.input.input_snapshot import InputSnapshot
 from plugins.messages import Messages
 from support.calls import counted
 from support.inputs.delta_vectors import (
@@ -35,6 +36,18 @@ def opened(table: Path, earlier: ProcessedFiles | None = None, **options: Any) -
 def changes_after(earlier: Input, table: Path) -> Outcome:
     """Return the rows that a later run reads if an earlier run has read `earlier`."""
     return opened(table, ProcessedFiles([earlier.snapshot])).read()
+
+
+def test_parts_that_several_runs_have_lost_are_read_in_order(tmp_path: Path) -> None:
+    """Runs have read each version. The outputs of two runs with a run between them are gone."""
+    runs: list[InputSnapshot] = []
+    for number in range(10):
+        append(tmp_path, "day", number)
+        runs.append(opened(tmp_path, ProcessedFiles([*runs]) if runs else None).snapshot)
+    remaining = [run for number, run in enumerate(runs) if number not in (3, 8)]
+    first = opened(tmp_path, ProcessedFiles(remaining))
+    second = opened(tmp_path, ProcessedFiles([*remaining, first.snapshot]))
+    assert (first.read().ids, second.read().ids) == ([3], [8])
 
 
 def read(table: Path, **options: Any) -> Outcome:

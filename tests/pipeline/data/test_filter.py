@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -333,6 +334,16 @@ COLUMNS: dict[str, tuple[list[pa.Array], str]] = {
 """Columns of each type, and the masks that expressions give for all of them."""
 
 
+COMPARISONS = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
 @pytest.mark.parametrize(("columns", "cases"), COLUMNS.values(), ids=COLUMNS)
 def test_every_column_type_is_filtered(columns: list[pa.Array], cases: str) -> None:
     for column in columns:
@@ -345,6 +356,22 @@ def test_integers_are_not_rounded_to_compare_them_with_a_column_of_fractions() -
     assert mask("i == f", pa.table({"i": [4, 3], "f": floats})) == [False, True]
     with pytest.raises(pa.ArrowInvalid, match="not in range"):
         mask("i == f", pa.table({"i": [2**53 + 1, 3], "f": floats}))
+
+
+@pytest.mark.parametrize("number", [5, 2**24 + 1, 2**53 + 1, -(2**53) - 1, 2**63 - 1])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_constant_that_a_column_of_fractions_does_not_hold_is_not_rounded(
+    kind: pa.DataType, number: int
+) -> None:
+    nearest = [number, math.nextafter(number, math.inf), math.nextafter(number, -math.inf)]
+    column = pa.array([*map(float, nearest), 2.0**24, 0.5, math.nan, math.inf, -math.inf], kind)
+    values = column.to_pylist()
+    for name, compare in COMPARISONS.items():
+        right, left = f"a {name} {number}", f"{number} {name} a"
+        assert mask(right, pa.table({"a": column})) == [compare(a, number) for a in values]
+        assert mask(left, pa.table({"a": column})) == [compare(number, a) for a in values]
+    listed = mask(f"a in [{number}, 0.5]", pa.table({"a": column}))
+    assert listed == [a in [number, 0.5] for a in values]
 
 
 def test_uint64_above_the_largest_int64_fails() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import datetime as dt
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -58,6 +59,15 @@ _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.And: operator.and_,
     ast.Or: operator.or_,
 }
+_MIRRORED: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.Eq,
+    ast.NotEq: ast.NotEq,
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
+"""The operator of each comparison after both sides are exchanged."""
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 _FUNCTIONS: dict[str, Callable[..., pc.Expression]] = {
     "strip": pc.utf8_trim_whitespace,
@@ -285,13 +295,17 @@ class _Translation:
             between = pc.scalar(pa.scalar("", first.kind))
             join = pc.binary_join_element_wise
             return self._apply(lambda *both: join(*both, between), first, second)
-        sides = _comparable if isinstance(op, ast.cmpop) else _with_compatible_types
-        return self._apply(_OPERATORS[type(op)], *sides(left, right))
+        if isinstance(op, ast.cmpop):
+            left, op, right = _with_constant_as_float(left, op, right)
+            return self._apply(_OPERATORS[type(op)], *_comparable(left, right))
+        return self._apply(_OPERATORS[type(op)], *_with_compatible_types(left, right))
 
     def _is_in(self, value: Operand, values: list[Any]) -> Operand:
         """Return whether a list contains a value. For null: true if None is listed, else null."""
         if value.is_null:
             return constant(True) if None in values else NULL
+        if pa.types.is_floating(value.kind):
+            values = _without_rounded(values, value.kind.to_pandas_dtype())
         value = _without_decimal(value)
         inside = value.expression.isin(_list_values(values, value.kind))
         if None not in values:
@@ -566,6 +580,29 @@ def _convert_for(operand: Operand, other: pa.DataType) -> Operand:
     return _constant_as(operand, other)
 
 
+def _with_constant_as_float(
+    left: Operand, op: ast.cmpop, right: Operand
+) -> tuple[Operand, ast.cmpop, Operand]:
+    """Return a comparison of floats with an integer constant that float64 would round as an equal
+    comparison with a float. Return other comparisons unchanged.
+
+    x == 2**53 + 1  ->  x == NaN      x != 2**53 + 1  ->  x != NaN
+    x <  2**53 + 1  ->  x <= 2**53    x >= 2**53 + 1  ->  x >= 2**53 + 2"""
+    if type(left.literal) is int:
+        left, op, right = right, _MIRRORED[type(op)](), left
+    exact = right.literal
+    if type(exact) is not int or not pa.types.is_floating(left.kind) or float(exact) == exact:
+        return left, op, right
+    nearest = float(exact)
+    if isinstance(op, ast.Eq | ast.NotEq):
+        return left, op, constant(pa.scalar(math.nan))
+    if isinstance(op, ast.Lt | ast.LtE):
+        below = nearest if nearest < exact else math.nextafter(nearest, -math.inf)
+        return left, ast.LtE(), constant(pa.scalar(below))
+    above = nearest if nearest > exact else math.nextafter(nearest, math.inf)
+    return left, ast.GtE(), constant(pa.scalar(above))
+
+
 def _comparable(left: Operand, right: Operand) -> tuple[Operand, Operand]:
     """Return both operands in types that Arrow compares exactly. Raises InvalidTime if a text is
     compared with a date or time, and cannot be converted."""
@@ -643,6 +680,12 @@ def _list_values(values: list[Any], kind: pa.DataType) -> pa.Array:
             raise TypeError(f"a list of numbers cannot be compared with {kind}")
         return pa.array([_parse_time(v, kind) if isinstance(v, str) else v for v in values], kind)
     return pa.array(values)
+
+
+def _without_rounded(values: list[Any], float_type: Callable[[Any], Any]) -> list[Any]:
+    """Return constants without the integers that `float_type` cannot hold. Others become floats."""
+    integers = {x: float(float_type(x)) for x in values if type(x) is int}
+    return [integers.get(x, x) for x in values if integers.get(x, x) == x]
 
 
 def _parse_time(text: str, kind: pa.DataType) -> pa.Scalar:

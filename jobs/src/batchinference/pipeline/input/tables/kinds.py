@@ -76,18 +76,18 @@ def list_table(read: ReadVersioned, earlier: ResumedInput | ProcessedFiles | Non
 
 def _unread(table: VersionedTable, read: Sequence[TableVersion]) -> FilesToRead:
     """Return what no output has read: the current version in the first run, and later, the changes
-    after the last version. `read` has what the outputs have read. An output that is computed again
-    is not in `read`, and reads the same part again. For example, if `read` has version 1 and the
-    changes from 3 to 7, return the changes from 1 to 3.
+    after the last version. `read` has what the outputs have read, in order. An output that is
+    computed again is not in `read`, and reads the same part again:
+
+    version 1, changes from 3 to 7, changes from 9 to 12 -> changes from 1 to 3
 
     Raises BadInput if a version in `read` is of an earlier table at the same path."""
     known = {version.since: version.version for version in read}
     since: int | None = None
     while since in known:
         since = known.pop(since)
-    starts = set(known) - set(known.values())
-    version = next((start for start in starts if start is not None), None)
-    version = table.current() if version is None else version
+    starts = [start for start in known if start is not None and start not in known.values()]
+    version = starts[0] if starts else table.current()
     for each in read:
         if each.table != table.identity:
             raise BadInput(

@@ -30,7 +30,6 @@ class RowsInFlight:
         self.rows = 0
         self._changed = Condition()
         self._batches = set[_Batch]()
-        """The batches in progress."""
         self._batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
     def begin(self, rows: int) -> None:

@@ -39,7 +39,7 @@ SEARCH_ROWS = 256
 PREPARED_ROWS = 1024
 """Rows of a batch of the tasks that convert inputs to tokens (`Stage.prepares`)."""
 TASK_CPUS = 1.0
-"""CPUs of a read task, or of a task that runs column steps."""
+"""CPUs of a task that reads, or that runs steps without a model or class."""
 WRITE_CPUS = 0.25
 """CPUs of a write task, which mostly waits for storage. A task with a whole CPU might start only
 after all reading is done. A crash would lose all rows that are not written yet."""

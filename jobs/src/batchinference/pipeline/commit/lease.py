@@ -80,7 +80,6 @@ class Lease:
         return f"{self.key}-{self.series}"
 
     def pass_directory(self, layout: Layout) -> Location:
-        """Return the directory of this pass."""
         return layout.passes / f"{self.pass_number:04d}-{self.run[:8]}"
 
     def write_if_unchanged(self, layout: Layout, before: Lease | None) -> None:

@@ -80,7 +80,7 @@ End = tuple[_File, _Row]
 
 @lru_cache(maxsize=64)
 def _shared(*columns: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return one list for all entries with these columns, because 300 columns need 58 KB."""
+    """Return a list that all entries with these columns share, because 300 columns need 58 KB."""
     return list(columns)
 
 
@@ -162,11 +162,9 @@ class ManifestEntry:
 
     @property
     def files(self) -> list[DataFile]:
-        """All data and error files."""
         return [*self.data, self.errors] if self.errors else self.data
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as a manifest stores them."""
         # asdict(self) is slow, because it copies every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}

@@ -46,7 +46,7 @@ def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     id_ranges = [edges([entries[index]])[:2] for index in overlapping]
     points = np.unique(np.concatenate([NO_IDS, *(ids for pair in id_ranges for ids in pair)]))
     is_covered = np.zeros(len(points), dtype=bool)
-    """For each point, whether a kept entry has the rows from this point to the next."""
+    """For each point, whether a valid entry has the rows from this point to the next."""
     dropped = set()
     for index, pair in zip(overlapping, id_ranges, strict=True):
         positions = zip(*(np.searchsorted(points, ids).tolist() for ids in pair), strict=True)
@@ -134,7 +134,6 @@ class RowSet:
 
     @property
     def rows(self) -> int:
-        """The number of rows in the set."""
         return int((self.stops - self.starts).sum())
 
     def contains(self, ids: np.ndarray) -> np.ndarray:

@@ -101,7 +101,6 @@ class Snapshot:
 
     @property
     def counts(self) -> Counts:
-        """The counts of all entries."""
         return counts_of(self.entries)
 
     @property
@@ -191,7 +190,6 @@ class ListedFiles:
 
     @classmethod
     def of(cls, layout: Layout) -> ListedFiles:
-        """List the files of an output, and return them."""
         return cls(_sizes(layout.data), _sizes(layout.errors))
 
 

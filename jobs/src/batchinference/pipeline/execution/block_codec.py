@@ -174,7 +174,6 @@ class Sidecar:
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
-        """Return the sidecar of a batch with these shares."""
         schema = NO_ROWS.schema if len(batch.ids) else batch.table.schema
         outcomes = batch.filtered, batch.errors
         return cls(shares, *outcomes, batch.ends, batch.notes, batch.warnings, schema)

@@ -58,7 +58,6 @@ class ChunkCommits:
     ) -> None:
         self._committer, self._rules, self._task, self._notes = committer, rules, task, notes
         self._number = 0
-        """The number of the next commit."""
         self._pool = ThreadPoolExecutor(1)
         self._pending_commit: Future[None] | None = None
         self._began = time.monotonic()

@@ -63,7 +63,6 @@ class CrashNote:
 
     @property
     def first(self) -> int:
-        """The ID of the first row."""
         return self.ranges[0][0]
 
     @property
@@ -73,7 +72,6 @@ class CrashNote:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
         return sum(after - first for first, after in self.ranges)
 
     def contains(self, ids: np.ndarray) -> np.ndarray:
@@ -81,7 +79,6 @@ class CrashNote:
         return RowSet(*np.array(self.ranges, np.int64).T).contains(ids)
 
     def serialized(self) -> str:
-        """Return the note as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
@@ -116,7 +113,8 @@ class Isolation:
 
     @cached_property
     def _repeated(self) -> dict[int, list[CrashNote]]:
-        """The notes of each row on which DEATHS_ALONE processes died alone, by input row ID."""
+        """The notes of each row that killed DEATHS_ALONE processes while it was alone, by row
+        ID."""
         alone = defaultdict[int, list[CrashNote]](list)
         for notes in self.deaths:
             if len(notes) == 1 and notes[0].rows == 1:

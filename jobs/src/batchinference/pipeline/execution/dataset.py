@@ -253,7 +253,6 @@ class RowsDatasource(Datasource):
         self._tasks = tasks
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Return None: the size is unknown."""
         return None
 
     def get_read_tasks(

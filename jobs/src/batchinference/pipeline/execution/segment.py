@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from batchinference.plan import Plan, Stage
 
 BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
-"""Maximum size of a batch, and the maximum if a step has a batch size."""
+"""Maximum bytes of a batch: without a step that has a batch size, and with one."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
 """The results of a window that takes more seconds are yielded in parts."""
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
@@ -90,7 +90,6 @@ class Segment:
         run_id: str = "",
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
-        """Return the segment of these stages."""
         sizes = (BatchSize.of(step).size for stage in stages for step in stage.steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
         texts = stages[0].padded_texts if stages else ()
@@ -252,7 +251,6 @@ class Segment:
             yield batch
 
     def _run_all(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Return the results of all steps."""
         return self.load()(batch, stopping)
 
 
@@ -275,7 +273,6 @@ def _gathered(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch
 
 
 def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
-    """Yield the results as one batch, if there are any."""
     if results:
         yield merged(results)
 
@@ -290,7 +287,6 @@ class LoadedSegments:
         self._lock = Lock()
 
     def clear(self) -> None:
-        """Drop all segments."""
         with self._lock:
             self._runners.clear()
 

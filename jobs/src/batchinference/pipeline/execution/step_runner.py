@@ -427,7 +427,6 @@ class StepResults:
     rows: int = 0
     """The number of batch rows that have results."""
     nbytes: int = 0
-    """The size of the tables in memory in bytes."""
     is_full: bool = False
     """Whether the step computes only the remaining rows of input rows that it has begun."""
     failure: JobFailure | None = None
@@ -446,7 +445,6 @@ class StepResults:
 
     @property
     def last_error(self) -> str:
-        """The message of the last failed row."""
         return str(self.failed[-1][1].column("error")[0])
 
     def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
@@ -456,7 +454,6 @@ class StepResults:
         self.nbytes += int(table.nbytes)
 
     def add(self, other: StepResults) -> None:
-        """Add the results of the next rows."""
         self.tables += other.tables
         self.parents += other.parents
         self.failed += other.failed

@@ -160,8 +160,8 @@ class JobRun:
                 with self.stop.interrupting():  # rows of files without statistics are counted
                     first = limited_to_first_rows(self.job.spec, run)
                 measured = None if first.is_sample else search.step
-                used = without_suspected_nodes(plan, run.isolation.suspected_nodes)
-                executor = Executor(self.job.spec, used, first, measured)
+                pass_plan = without_suspected_nodes(plan, run.isolation.suspected_nodes)
+                executor = Executor(self.job.spec, pass_plan, first, measured)
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:

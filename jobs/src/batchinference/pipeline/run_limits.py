@@ -43,8 +43,8 @@ def check_errors(
         return
     message = f"{counted(counts.failed, 'row')} failed, limit: {limit}"
     if limits := _sufficient_limits(policy, counts, total):
-        kept = ": it resumes, and keeps the error records" if resumes else ""
-        message += f". To allow them, set {limits}, and run the job again{kept}"
+        consequence = ": it resumes, and keeps the error records" if resumes else ""
+        message += f". To allow them, set {limits}, and run the job again{consequence}"
     with suppress(Exception):  # storage that cannot be read must not replace the cause
         message += f". One of them: {example()}"
     raise TooManyErrors(message)

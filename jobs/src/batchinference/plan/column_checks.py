@@ -123,8 +123,8 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
         return {**writers, facts.result: own} if facts.result else {}
     before = {new: old for old, new in facts.renames.items()}
     names = facts.columns_after(list(writers)) or []
-    kept = {name: writers.get(before.get(name, name), "the input") for name in names}
-    return kept | dict.fromkeys(facts.adds, own)
+    sources = {name: writers.get(before.get(name, name), "the input") for name in names}
+    return sources | dict.fromkeys(facts.adds, own)
 
 
 def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
@@ -215,9 +215,9 @@ def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
         changed = {*facts.columns_added, *facts.renames, *facts.drops}
         chosen = {*types} if facts.selects is None else {*facts.selects}
         renamed = {new: types[old] for old, new in facts.renames.items() if old in types}
-        kept = {name: types[name] for name in types if name in chosen - changed}
-        made = {name: kind for name, kind in facts.adds.items() if kind is not None}
-        types = {} if facts.user_code else kept | renamed | made
+        remaining = {name: types[name] for name in types if name in chosen - changed}
+        results = {name: kind for name, kind in facts.adds.items() if kind is not None}
+        types = {} if facts.user_code else remaining | renamed | results
     return types
 
 

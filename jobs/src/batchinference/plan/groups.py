@@ -120,13 +120,13 @@ def _group(stage: Stage, *, gang: bool = False) -> WorkerGroup:
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
     """Return the groups with unique names. Two cut names may be equal, and a step may have the name
     of the group `cpu` or of the head."""
-    used = {CPU_GROUP, HEAD_GROUP, "headgroup"}
+    existing = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
         numbered = (f"{group.name[:15]}-{number}" for number in itertools.count(2))
         names = itertools.chain([group.name], numbered)
-        name = next(name for name in names if name not in used)
-        used.add(name)
+        name = next(name for name in names if name not in existing)
+        existing.add(name)
         result.append(replace(group, name=name))
     return result
 

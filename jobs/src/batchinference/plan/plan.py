@@ -64,14 +64,14 @@ class Plan:
         """Return the bytes that the steps of a group request on the disk of a pod. A pod of the
         group `cpu` runs all steps of the group, and gets the sum of their requests. A pod of
         another group runs one of the steps, and gets the highest request."""
-        asked = [
+        requests = [
             memory_bytes(step.resources.ephemeral_storage)
             for stage in self.stages
             if self.group_of(stage) == group.name
             for step in stage.steps
             if step.resources and step.resources.ephemeral_storage
         ]
-        return sum(asked) if group.name == CPU_GROUP else max(asked, default=0)
+        return sum(requests) if group.name == CPU_GROUP else max(requests, default=0)
 
     def on_machine(self, resources: Mapping[str, float]) -> Plan:
         """Return the plan for a machine with the Ray resources `resources`. If there are not enough

@@ -30,8 +30,8 @@ def writers(cpus: float) -> int:
 def cpus_with_writers(cpus: int, others: float = 0.0) -> int:
     """Return the smallest number of CPUs for Ray that leaves `cpus` CPUs for other tasks. Write
     tasks, and `others` (a fraction of a CPU), need the rest."""
-    used = (total - writers(total) * WRITE_CPUS - others for total in count(cpus))
-    return next(cpus + more for more, left in enumerate(used) if left >= cpus)
+    free = (total - writers(total) * WRITE_CPUS - others for total in count(cpus))
+    return next(cpus + more for more, left in enumerate(free) if left >= cpus)
 
 
 SEARCH_ROWS = 256
@@ -113,8 +113,8 @@ class Stage:
         step = self.steps[0] if self.steps else None
         if self.replicas is None or step is None:
             return False
-        asked = step.resources or Resources()
-        return bool(step.replicas) or asked.has_own_pods or self.batches_itself
+        resources = step.resources or Resources()
+        return bool(step.replicas) or resources.has_own_pods or self.batches_itself
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
@@ -217,13 +217,13 @@ Profiles = Mapping[str, Profile]
 
 def with_devices(stage: Stage, profiles: Profiles) -> Stage:
     """Return the stage with its custom resources, accelerator type and PyTorch device types."""
-    asked = stage.steps[0].resources if stage.replicas else None
-    if asked is None:
+    resources = stage.steps[0].resources if stage.replicas else None
+    if resources is None:
         return stage
-    custom = tuple(sorted(asked.custom.items()))
-    choices = profiles_of(stage.gpus, custom, asked.accelerator_type, profiles)
+    custom = tuple(sorted(resources.custom.items()))
+    choices = profiles_of(stage.gpus, custom, resources.accelerator_type, profiles)
     kinds = tuple((name, profile.device) for name, profile in choices.items() if profile.device)
-    return replace(stage, custom=custom, accelerator=asked.accelerator_type, kinds=kinds)
+    return replace(stage, custom=custom, accelerator=resources.accelerator_type, kinds=kinds)
 
 
 def profiles_of(

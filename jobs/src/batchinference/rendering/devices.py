@@ -55,8 +55,8 @@ def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
     """Return the longest `idleTimeout` of the profiles of a group, in seconds; None if none is
     set."""
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
-    given = [seconds_of(profile.idle_timeout) for profile in of_group if profile.idle_timeout]
-    return max(given, default=None)
+    timeouts = [seconds_of(profile.idle_timeout) for profile in of_group if profile.idle_timeout]
+    return max(timeouts, default=None)
 
 
 def apply_profile(pod: dict[str, Any], profile: Profile) -> None:
@@ -90,5 +90,5 @@ def _claim_devices(pod: dict[str, Any], template: str, count: int) -> None:
     claims = pod.setdefault("resourceClaims", [])
     names = [f"device-{number}" for number in range(len(claims), len(claims) + count)]
     claims += [{"name": name, "resourceClaimTemplateName": template} for name in names]
-    used = pod["containers"][0]["resources"].setdefault("claims", [])
-    used += [{"name": name} for name in names]
+    of_container = pod["containers"][0]["resources"].setdefault("claims", [])
+    of_container += [{"name": name} for name in names]

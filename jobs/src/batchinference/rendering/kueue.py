@@ -56,11 +56,11 @@ def topology_annotations(topology: Topology | None, group: WorkerGroup) -> dict[
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
     """Yield the problems with settings that Kueue would reject or ignore."""
     if cluster.queue_name is None:
-        given = {
+        settings = {
             "queuePriorityClassName": cluster.queue_priority_class_name,
             "topology": cluster.topology,
         }
-        for name in (name for name, value in given.items() if value is not None):
+        for name in (name for name, value in settings.items() if value is not None):
             message = f"{name} needs a queue. Set spec.cluster.queueName"
             yield Problem(f"spec.cluster.{name}", message)
         return

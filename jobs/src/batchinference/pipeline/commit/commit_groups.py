@@ -69,8 +69,8 @@ def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, Warn
     # a split row has not failed completely, because other tasks may have written its other parts
     remaining = np.concatenate([group.ids, group.filtered, group.input_ids[_is_split(group)]])
     failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, remaining)
-    kept = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
-    table = group.warnings.filter(pa.array(kept))
+    mask = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
+    table = group.warnings.filter(pa.array(mask))
     if by_file:
         files = pa.array(table.column("id").to_numpy() >> ROW_BITS)
         table = table.append_column("file", files)

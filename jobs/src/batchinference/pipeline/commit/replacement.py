@@ -124,5 +124,5 @@ def _move_all(source: Location, target: Location, names: list[str]) -> None:
     """Move the files with these names. Files that an earlier call has moved are left out."""
     present = {source.relative(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
-        left = [name for name in names if name in present]
-        list(pool.map(lambda name: (source / name).move(target / name), left))
+        remaining = [name for name in names if name in present]
+        list(pool.map(lambda name: (source / name).move(target / name), remaining))

@@ -278,8 +278,8 @@ class Executor:
         job_pass = self._prepared.job_pass
         functions = [partial(without_removed, job_pass, entry, writer) for entry in stale]
         in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
-        kept = [entry for entry in end.entries if not entry.removed]
-        return replace(end, entries=[*kept, *self._results(functions, in_tasks=in_tasks)])
+        unchanged = [entry for entry in end.entries if not entry.removed]
+        return replace(end, entries=[*unchanged, *self._results(functions, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
         """Write a file with the columns of an output without rows, and return the new snapshot."""

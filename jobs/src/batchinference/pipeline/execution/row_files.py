@@ -121,9 +121,9 @@ class OutputFiles:
 
     def _without(self, batch: RowBatch, errors: Mapping[int, Exception]) -> RowBatch:
         """Return the batch with the rows in `errors` (by row index) as failed rows."""
-        kept = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
+        remaining = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
         failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
-        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
+        return batch.derived(batch.table.take(pa.array(remaining)), remaining, failed)
 
     def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the end of the name and the content of the error file for failed rows."""

@@ -195,8 +195,8 @@ class Segment:
             for index, note in crashed.items()
             for row in errors.failed_rows(note.step, batch, {index: WorkerCrashed(CRASHED)})
         ]
-        kept = np.setdiff1d(np.arange(len(batch.ids)), [*crashed])
-        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
+        remaining = np.setdiff1d(np.arange(len(batch.ids)), [*crashed])
+        return batch.derived(batch.table.take(pa.array(remaining)), remaining, failed)
 
     def _in_windows(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
         """Yield the results of rows from a reader. If the first model reads texts, a window is

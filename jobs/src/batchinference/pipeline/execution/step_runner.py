@@ -115,8 +115,8 @@ class ErrorHandling:
                 f"step '{step}' failed on row {number} of {path}: {describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        kept = row if self.values else row.select([n for n in row.column_names if n == self.key])
-        values = values_as_json(kept, self.key) if kept.num_columns else None
+        record = row if self.values else row.select([n for n in row.column_names if n == self.key])
+        values = values_as_json(record, self.key) if record.num_columns else None
         columns = [row_id], [step], [describe(error)], [redact("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
@@ -465,21 +465,21 @@ class StepResults:
     def before(self, row: int, offset: int = 0) -> StepResults:
         """Return the results before the batch row `row`. `offset` is the first row with results."""
         ends = [int(np.searchsorted(parents, row)) for parents in self.parents]
-        kept = StepResults(rows=row - offset)
+        earlier = StepResults(rows=row - offset)
         for table, parents, end in zip(self.tables, self.parents, ends, strict=True):
-            kept.add_table(table.slice(0, end), parents[:end])
-        kept.failed = [failed for failed in self.failed if failed[0] < row]
-        kept.unanswered = [unanswered for unanswered in self.unanswered if unanswered < row]
-        kept.warnings = [warning for warning in self.warnings if warning.row < row]
-        return kept
+            earlier.add_table(table.slice(0, end), parents[:end])
+        earlier.failed = [failed for failed in self.failed if failed[0] < row]
+        earlier.unanswered = [unanswered for unanswered in self.unanswered if unanswered < row]
+        earlier.warnings = [warning for warning in self.warnings if warning.row < row]
+        return earlier
 
     def token_notes(self) -> list[str]:
         """Return a note with the numbers of tokens (JSON), if models used any."""
-        used = Counter[str]()
+        tokens = Counter[str]()
         for warning in self.warnings:
             if isinstance(warning.name, TokenKind):
-                used[warning.name.value] += warning.amount
-        return [json.dumps(+used)] if +used else []
+                tokens[warning.name.value] += warning.amount
+        return [json.dumps(+tokens)] if +tokens else []
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
         """Return the batch after the step `step`, without the input rows of unanswered rows. Raises
@@ -568,8 +568,8 @@ def _try(
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
-        return all_failed(batch.num_rows, error) if batch.num_rows <= 1 else None, used
+        token_counts = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
+        return all_failed(batch.num_rows, error) if batch.num_rows <= 1 else None, token_counts
     # failed rows have used tokens, too
-    kept = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
-    return result, list(kept)
+    valid = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
+    return result, list(valid)

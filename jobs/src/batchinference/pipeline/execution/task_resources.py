@@ -59,8 +59,8 @@ def capacity_of(plan: Plan) -> Capacity | None:
 
 def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]]) -> float:
     """Return the CPUs on which tasks run: those of the group `cpu`, or of the machine."""
-    used = (resources for group, resources in nodes if not plan.groups or group == CPU_GROUP)
-    cpus = sum(resources.get("CPU", 0.0) for resources in used)
+    for_tasks = (resources for group, resources in nodes if not plan.groups or group == CPU_GROUP)
+    cpus = sum(resources.get("CPU", 0.0) for resources in for_tasks)
     if plan.groups or plan.single_segment:
         return cpus
     return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))

@@ -168,8 +168,8 @@ def _cpus(step: Step) -> float:
 
 def _has_pool(step: Step, report: Report) -> bool:
     """Return whether a step has its own actors, according to the spec and the report."""
-    asked = step.resources
-    needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
+    resources = step.resources
+    needs = resources is not None and (resources.gpu or resources.memory or resources.custom)
     times = report.steps.get(step.name)
     waited = times is not None and times.wait_seconds is not None
     separate = step.model is not None and not step.model.IN_PROCESS

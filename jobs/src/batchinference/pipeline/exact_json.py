@@ -162,7 +162,7 @@ def refuse_constant(constant: str) -> None:
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
     """Yield the parsed JSON documents in a text. After an invalid document, parsing continues at
     the next line. With `exactly`, documents are parsed like in `load_exact`. Raises ValueError for
-    a valid document that it refuses, such as one with a number with too many digits."""
+    a valid document that `load_exact` refuses, for example for a number with too many digits."""
     at = _SPACE.match(text).end()  # type: ignore[union-attr]
     while at < len(text):
         try:

@@ -35,8 +35,8 @@ class UnsuitableColumns(BadInput):
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise ModelLoad if a step certainly cannot be loaded, without loading it. Raise BadOutput if
-    the job must not write to its output paths."""
+    """Raise ModelLoad if a step cannot be loaded, as far as this is known without loading it. Raise
+    BadOutput if the job must not write to its output paths."""
     for step in spec.steps:
         check_step(step)
     check_errors_path(layout)
@@ -104,7 +104,7 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
     UnsuitableColumns if a column is missing or unsuitable. Raise BadInput if more files are ignored
-    than the job accepts, or if it must compute its first rows first, but each read may return
+    than the job accepts, or if a gate or cascade needs first rows, but each read may return
     others."""
     targets = (("write", layout.output), ("errors", layout.errors))
     for field, target in targets if spec.write.mode != "addColumn" else ():

@@ -1,7 +1,7 @@
 """Gives modules without Ray the parts of Ray that some rows need, such as tensor types.
 
-These modules import this module, which imports no other one: the package `pipeline` registers the
-functions that import Ray. So commits, and commands that only read, start without Ray."""
+These modules import this module, which imports no other module. The package `pipeline` registers
+the functions that import Ray. So commits, and commands that only read, start without Ray."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -65,8 +65,8 @@ def warn(name: WarningName | TokenKind, *, row: int = 0, amount: int = 0) -> Non
 def count_tokens(
     row: int = 0, *, read: int | None, cached: int | None = None, made: int | None = None
 ) -> None:
-    """Report the tokens of a row: input tokens, cached input tokens and output tokens. None if
-    unknown. If rows are computed together, report their tokens for one of them."""
+    """Report the tokens of a row: input tokens, cached input tokens and output tokens. Unknown
+    numbers are None. If rows are computed together, report their tokens for one of them."""
     kinds = {TokenKind.INPUT: read, TokenKind.CACHED: cached, TokenKind.OUTPUT: made}
     for kind, number in kinds.items():
         if number is not None:

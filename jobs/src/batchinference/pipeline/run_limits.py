@@ -28,9 +28,9 @@ def check_errors(
     resumes: bool = False,
 ) -> None:
     """Raise TooManyErrors if more rows have failed than the policy allows. Percentages refer to the
-    whole input, if its number of rows is known or estimated. `example` returns a description of one
-    failed row. `resumes` says whether the next run keeps the rows of this run. It only changes the
-    message."""
+    whole input, and are checked only if its number of rows is known or estimated. `example` returns
+    a description of one failed row. `resumes` says whether the next run keeps the rows of this run.
+    It only changes the message."""
     if counts.failed == 0:
         return
     if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:

@@ -39,9 +39,11 @@ class SharedClock:
         self._read = self._share = 0.0
 
     def begin(self) -> float:
+        """Return the start time of a measurement."""
         return self._change(1)
 
     def end(self) -> float:
+        """Return the end time of a measurement."""
         return self._change(-1)
 
     def _change(self, measurements: int) -> float:

@@ -63,8 +63,8 @@ def _tokens(tokenizer: Any, text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Splitter:
-    """Splits texts into spans of at most `size` units. A span has more if a single character has.
-    Each span repeats up to `overlap` units from the end of the previous span."""
+    """Splits texts into spans of at most `size` units (more if one character has more units). Each
+    span repeats up to `overlap` units from the end of the previous span."""
 
     units: Units
     size: int

@@ -30,7 +30,7 @@ CHECKED_NUMBERS = 10_000
 
 
 def typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts and nulls in their inferred type, or as texts if that would change one."""
+    """Return texts and nulls in their inferred type, or as texts if the type would change one."""
     present = texts.drop_null()
     kind = inferred_type(present, present)
     values = texts.cast(arrow_type(kind))

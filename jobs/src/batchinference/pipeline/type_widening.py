@@ -3,8 +3,7 @@
 An integer and a float become float64. An integer and a decimal become a decimal with enough digits
 for any integer. Timestamps of two time zones become UTC. Ray widens tensors, and Arrow widens other
 types. The order of the types only determines the order of struct fields. Some wider types, such as
-that for int64 and uint64, cannot hold all values. `exact_cast` raises ArrowInvalid for the
-others."""
+that for int64 and uint64, cannot hold all values. `exact_cast` refuses values that do not fit."""
 
 from __future__ import annotations
 

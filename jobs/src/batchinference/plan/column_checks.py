@@ -31,8 +31,8 @@ _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use. `columns` are the input
-    columns; None if unknown. If the first problem is an unknown column of a step, a wrong option of
-    `read` may be the cause. This problem alone is yielded if no step reads an input column."""
+    columns; None if unknown. A wrong option of `read` may be the cause of an unknown column. If no
+    step reads an input column, only the problem with this option is yielded."""
     problems = _column_problems(spec, columns)  # lazy: the caller may need only the first problems
     first = next(problems, None)
     if first is None:

@@ -79,7 +79,7 @@ def _without_device(step: Step, name: str) -> Step:
 
 def fit_to_memory(stages: Sequence[Stage], memory: float | None) -> tuple[list[Stage], list[str]]:
     """Return the stages, and a note for each removed request. All memory requests are removed if
-    one replica of each pool does not fit into `memory`. None removes them without notes."""
+    one replica of each pool does not fit into `memory`. If `memory` is None, there are no notes."""
     notes: list[str] = []
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)

@@ -58,6 +58,7 @@ class Plan:
         return max([TASK_CPUS, *(stage.cpus for stage in self.stages)])
 
     def group_of(self, stage: Stage) -> str:
+        """Return the name of the worker group that a stage runs on."""
         return group_of(stage, list(self.groups))
 
     def disk_bytes(self, group: WorkerGroup) -> int:

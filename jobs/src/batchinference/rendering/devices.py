@@ -40,8 +40,8 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
 
 
 def device_count(group: WorkerGroup, profiles: Profiles) -> int:
-    """Return the number of devices in a pod of the group. They are requested from Kubernetes in
-    profiles, or counted only by Ray."""
+    """Return the number of devices in a pod of the group. Profiles request them from Kubernetes, or
+    only Ray counts them."""
     counts = {GPU: group.gpus, **dict(group.custom)}
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     return sum(

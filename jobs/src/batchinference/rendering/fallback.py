@@ -23,7 +23,7 @@ def choices_of(job: BatchInference) -> list[Choice]:
 
 def with_choice(job: BatchInference, number: int) -> BatchInference:
     """Return the job with only the devices and the capacity of choice `number`. If the job has
-    fewer choices, it is the last one."""
+    fewer choices, the last choice is used."""
     if not (pairs := _combinations(job)):
         return job
     capacity, index = pairs[min(number, len(pairs))]

@@ -14,7 +14,7 @@ PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
 """Annotation that makes a RayJob elastic. In a queue, Kueue accepts Ray's autoscaler only in an
 elastic RayJob. No other RayJob gets the annotation: Kueue adds a scheduling gate to the pods of
-every elastic RayCluster, and removes it only if it admits the cluster."""
+every elastic RayCluster, and removes the gate only if Kueue admits the cluster."""
 MAX_GROUPS = 17
 """Maximum number of worker groups. A Kueue Workload has at most 18 pod sets, one for the head."""
 _POD_SET = "kueue.x-k8s.io/podset"

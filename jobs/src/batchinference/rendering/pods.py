@@ -126,8 +126,7 @@ def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dic
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
     """Add a volume with the ServiceAccount files to the pod, in place, and return its mount for a
-    container. Kubernetes does this itself for pods without `automountServiceAccountToken:
-    false`."""
+    container. Kubernetes does this itself for pods with `automountServiceAccountToken`."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}}
     certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}

@@ -43,8 +43,8 @@ def parse_code(content: bytes) -> dict[str, str]:
 
 
 def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
-    """Return the difference between the stored hashes in `file` and `code`, as text. Empty if there
-    is none or no file. Raises BadOutput if the file is damaged."""
+    """Return the difference between the stored hashes in `file` and `code`, as text. Empty without
+    a difference or a file. Raises BadOutput if the file is damaged."""
     try:
         stored = parse_code(file.read())
     except FileNotFoundError:  # the run died before it stored hashes

@@ -197,8 +197,8 @@ class JobPass:
     ) -> None:
         """Delete the data and error files of this work that no manifest entry in `entries` names.
         `files` is a listing of the output; None to list it here. Raises BadOutput if another run
-        has taken over the output. This is checked after the listing, to keep later files of that
-        run."""
+        has taken over the output. The lease is checked after the listing, so later files of another
+        run are never deleted."""
         files, layout = files or ListedFiles.of(self.layout), self.layout
         committed = {file.name for entry in entries for file in entry.files}
         orphans = [

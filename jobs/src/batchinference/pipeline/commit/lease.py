@@ -80,6 +80,7 @@ class Lease:
         return f"{self.key}-{self.series}"
 
     def pass_directory(self, layout: Layout) -> Location:
+        """Return the directory of this pass."""
         return layout.passes / f"{self.pass_number:04d}-{self.run[:8]}"
 
     def write_if_unchanged(self, layout: Layout, before: Lease | None) -> None:
@@ -161,8 +162,8 @@ def check_unchanged(layout: Layout, lease: Lease | None) -> None:
 
 
 def guard_of(layout: Layout, lease: Lease | None) -> Guard:
-    """Return the guard of changes that an output with this lease allows. With another lease, they
-    raise BadOutput."""
+    """Return a guard for changes to an output with this lease. A change raises BadOutput if the
+    output has another lease."""
     return Guard(layout.lease_file, partial(check_unchanged, layout, lease))
 
 

@@ -162,9 +162,11 @@ class ManifestEntry:
 
     @property
     def files(self) -> list[DataFile]:
+        """All data and error files."""
         return [*self.data, self.errors] if self.errors else self.data
 
     def as_json(self) -> dict[str, Any]:
+        """Return the fields as a manifest stores them."""
         # asdict(self) is slow, because it copies every range
         errors = asdict(self.errors) if self.errors else None
         files = {"data": [asdict(file) for file in self.data], "errors": errors}

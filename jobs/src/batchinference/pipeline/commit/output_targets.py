@@ -100,8 +100,8 @@ def _reads_new_files(spec: BatchInferenceSpec) -> bool:
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> Layout:
-    """Return the first output, to which additions are made. Its write mode may be another one than
-    that of the job."""
+    """Return the first output, to which additions are made. It may have been begun with another
+    write mode than that of the job."""
     others = () if spec.write.mode == "overwrite" else (layout.main, layout.append_layout)
     return next(filter(reader.is_of_work, (layout, *others)), layout)
 

@@ -134,6 +134,7 @@ class RowSet:
 
     @property
     def rows(self) -> int:
+        """The number of rows in the set."""
         return int((self.stops - self.starts).sum())
 
     def contains(self, ids: np.ndarray) -> np.ndarray:

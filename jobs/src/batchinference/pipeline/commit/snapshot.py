@@ -74,7 +74,7 @@ class Snapshot:
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
         """Return the snapshot with the commits of these manifests, without invalid entries. The end
-        of a file is left out if there are later rows: it is the place of a read error."""
+        of a file is left out if there are later rows: reading ended there with an error."""
         manifests = list(manifests)
         ends = dict(self.ends)
         for file, rows in (end for m in manifests for end in m.ends):
@@ -101,6 +101,7 @@ class Snapshot:
 
     @property
     def counts(self) -> Counts:
+        """The counts of all entries."""
         return counts_of(self.entries)
 
     @property
@@ -190,6 +191,7 @@ class ListedFiles:
 
     @classmethod
     def of(cls, layout: Layout) -> ListedFiles:
+        """List the files of an output, and return them."""
         return cls(_sizes(layout.data), _sizes(layout.errors))
 
 

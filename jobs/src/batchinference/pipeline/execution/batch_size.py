@@ -104,9 +104,9 @@ class BatchSize:
             self.size, self._successes = min(2 * self.size, self._limit), 0
 
     def record_out_of_memory(self, rows: int, error: BaseException) -> None:
-        """Halve the batch size. Raises JobFailure if the batch had only one row. The cause may be a
-        few large rows: the batch was smaller than usual, or its size was sufficient before. In this
-        case, the size may grow again up to its old value."""
+        """Halve the batch size. Raises JobFailure if the batch had only one row. The rows were
+        large if the batch was smaller than usual, or if its size was sufficient before. The size
+        may then grow again up to its old value."""
         if rows <= 1:
             raise JobFailure(
                 f"step '{self.step}': out of memory with a batch of one row. Use a device with "
@@ -129,8 +129,7 @@ class BatchSize:
 
 
 class BatchRows:
-    """Determines the rows of the next batch: a multiple of a step's batch size, for
-    BATCH_SECONDS."""
+    """Determines how many rows take BATCH_SECONDS, as a multiple of a step's batch size."""
 
     def __init__(self, batch_rows: int, first_rows: int = FIRST_ROWS) -> None:
         self._unit = max(1, batch_rows)

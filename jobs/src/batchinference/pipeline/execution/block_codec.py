@@ -2,11 +2,11 @@
 
 A block has the user's columns, the input row ID of each row, and at most one sidecar row. The
 sidecar row has no data. Its single binary value describes what belongs to no row of the block:
-lost, failed and filtered rows, ends of files, notes and warnings. Ray may cut and concatenate
-blocks, but never divides a row.
+failed and filtered rows, lost rows (input rows without a row), ends of files, notes and warnings.
+Ray may cut and concatenate blocks, but never divides a row.
 
 Ray collects a number of rows for each write task. Empty rows after the sidecar row stand for failed
-and filtered rows, so Ray counts these too. Only rows with an ID have data.
+and lost rows, so Ray counts these too. Only rows with an ID have data.
 
 If an input row became several rows, Ray may move them to different blocks. Each of these rows has a
 share of the input row. A block has a column of shares only if a share is less than FULL_SHARE. Null
@@ -174,6 +174,7 @@ class Sidecar:
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
+        """Return the sidecar of a batch with these shares."""
         schema = NO_ROWS.schema if len(batch.ids) else batch.table.schema
         outcomes = batch.filtered, batch.errors
         return cls(shares, *outcomes, batch.ends, batch.notes, batch.warnings, schema)

@@ -46,8 +46,8 @@ class CommitRules:
 class ChunkCommits:
     """Collects the rows of the task with the number `task`, and commits them in chunks. A thread
     commits a chunk while the next rows are computed. `notes` returns the new notes of the process
-    for the report. If the `with` block raises an error, the rows added before are still committed,
-    unless another run has the output now."""
+    for the report. After an error in the `with` block, the rows added before are still committed,
+    but not if another run has taken over the output."""
 
     def __init__(
         self,

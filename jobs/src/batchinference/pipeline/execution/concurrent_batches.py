@@ -1,8 +1,8 @@
 """Computes several batches at the same time in one actor, whose model accepts rows at any time.
 
-The next batch begins as soon as few enough rows wait for an answer. No batch waits for the slowest
-row of another batch. Ray Data runs the batches of one call one by one. Therefore each call gets a
-complete block, and this module cuts the block into batches."""
+The next batch begins as soon as the number of rows without an answer is low enough. No batch waits
+for the slowest row of another batch. Ray Data runs the batches of one call one by one. Therefore
+each call gets a complete block, and this module cuts the block into batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Finds rows that kill their process, and makes failed rows of them.
 
 A process stores a note before a step computes rows, and removes the note afterwards
-(`crash_notes`). It does so only if it replaces a dead process or computes suspects. A note that
+(`crash_notes`). It does this only if it replaces a dead process or computes suspects. A note that
 remains names the rows on which a process died. From then on, these rows are suspects: they are
 computed apart from other rows, in parts that become smaller with each death.
 
@@ -63,6 +63,7 @@ class CrashNote:
 
     @property
     def first(self) -> int:
+        """The ID of the first row."""
         return self.ranges[0][0]
 
     @property
@@ -72,6 +73,7 @@ class CrashNote:
 
     @property
     def rows(self) -> int:
+        """The number of rows."""
         return sum(after - first for first, after in self.ranges)
 
     def contains(self, ids: np.ndarray) -> np.ndarray:
@@ -79,6 +81,7 @@ class CrashNote:
         return RowSet(*np.array(self.ranges, np.int64).T).contains(ids)
 
     def serialized(self) -> str:
+        """Return the note as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -225,8 +225,8 @@ class DatasetExecution:
         return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
-        """Return how many blocks an actor should have at the same time. They have ROWS_PER_ACTOR
-        rows, or fewer if other actors would get no block."""
+        """Return how many blocks an actor should have at the same time. Together, they have up to
+        ROWS_PER_ACTOR rows. All actors can get as many blocks."""
         if self.windows is None:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
@@ -253,6 +253,7 @@ class RowsDatasource(Datasource):
         self._tasks = tasks
 
     def estimate_inmemory_data_size(self) -> int | None:
+        """Return None: the size is unknown."""
         return None
 
     def get_read_tasks(
@@ -415,8 +416,8 @@ def load_in_pool(segment: Segment) -> None:
 
 
 def exit_process(error: EngineDied) -> None:
-    """End this process, so that Ray restarts the actor with a new engine. After an error, Ray would
-    retry the call in the same actor."""
+    """End this process, so that Ray restarts the actor with a new engine. If an error was raised
+    instead, Ray would retry the call in the same actor."""
     sys.stderr.write(f"{error.message}\n")
     sys.stderr.flush()
     os._exit(1)

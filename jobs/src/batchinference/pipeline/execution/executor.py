@@ -115,8 +115,8 @@ class Executor:
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fills_files(self, tasks: int, share: float) -> bool:
-        """Return whether `tasks` tasks fill nearly all their files with `rowsPerFile` rows; True if
-        it is not set. If False, Ray Data collects rows of several tasks for each file."""
+        """Return whether `tasks` tasks fill nearly all their files with `rowsPerFile` rows; True
+        without this setting. If False, Ray Data collects rows of several tasks for each file."""
         per_file, count = self._layout.rows_per_file, self._prepared.count
         if per_file is None:
             return True
@@ -144,8 +144,8 @@ class Executor:
 
     @property
     def _merges(self) -> bool:
-        """Whether small files are merged at the end of the job. Not all formats allow this, and the
-        spec or the table may determine how rows are divided into files."""
+        """Whether small files are merged at the end of the job. False if the format does not allow
+        this, or if the spec or the table determines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
         partitions = table.file_partitions if table else layout.partition_by
@@ -179,9 +179,8 @@ class Executor:
 
     @property
     def _isolation(self) -> Isolation:
-        """The isolation of this pass. Nodes leave rows on which processes died to other nodes if
-        the next pass can read these rows, and this pass does not use the nodes of earlier
-        deaths."""
+        """The isolation of this pass. It may leave rows that killed processes to other nodes if the
+        next pass can read these rows, and this pass avoids the nodes of earlier deaths."""
         prepared, unused = self._prepared, frozenset(self._plan.faulty_nodes)
         avoided = prepared.isolation.suspected_nodes <= unused
         others = bool(self._plan.groups) and prepared.input.repeatable and avoided

@@ -100,6 +100,7 @@ class PreparedPass:
         return [*self.input.ignored.warnings(), *about_rows]
 
     def bad_row(self) -> str:
+        """Return a description of one failed row."""
         entries = itertools.chain(self.start.entries, self.job_pass.failed_entries())
         return bad_row(self.job_pass.layout, entries)
 

@@ -68,6 +68,7 @@ class RayFiles:
 
     @property
     def logs(self) -> str:
+        """The directory of Ray's logs."""
         return f"{self.ray_directory}/session_latest/logs"
 
     @property

@@ -90,6 +90,7 @@ class Segment:
         run_id: str = "",
         isolation: Isolation = NO_DEATHS,
     ) -> Segment:
+        """Return the segment of these stages."""
         sizes = (BatchSize.of(step).size for stage in stages for step in stage.steps)
         largest = max((size for size in sizes if size < UNLIMITED), default=0)
         texts = stages[0].padded_texts if stages else ()
@@ -287,6 +288,7 @@ class LoadedSegments:
         self._lock = Lock()
 
     def clear(self) -> None:
+        """Drop all segments."""
         with self._lock:
             self._runners.clear()
 

@@ -306,7 +306,7 @@ class StepRunner:
 
     def _results(self, batch: RowBatch) -> StepResults:
         """Return the results of the batch, or of its first rows if results are large or the step
-        fails later. Raises JobFailure without results before a failure, or if the process must
+        fails later. Raises JobFailure if there are no results to return, or if the process must
         end."""
         results = StepResults()
         chosen = ALL_ROWS
@@ -445,6 +445,7 @@ class StepResults:
 
     @property
     def last_error(self) -> str:
+        """The message of the last failed row."""
         return str(self.failed[-1][1].column("error")[0])
 
     def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
@@ -454,6 +455,7 @@ class StepResults:
         self.nbytes += int(table.nbytes)
 
     def add(self, other: StepResults) -> None:
+        """Add the results of the next rows."""
         self.tables += other.tables
         self.parents += other.parents
         self.failed += other.failed

@@ -255,7 +255,7 @@ def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
 def _groups_without_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a description of each worker group that has no suitable node and cannot get one. A
     cluster whose head node is in the group `head` is autoscaling. It starts nodes on demand, up to
-    the maximum of the group. Faulty nodes count."""
+    the maximum of the group, which includes faulty nodes."""
     faulty = _faulty_nodes(plan, nodes)
     healthy = _nodes_by_group(_used_nodes(plan, nodes))
     if HEAD_GROUP in dict(healthy):

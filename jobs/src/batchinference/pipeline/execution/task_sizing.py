@@ -7,8 +7,8 @@ import math
 from batchinference.pipeline.input.planning import MAX_TASKS, MIN_BLOCK_ROWS, SMALL_FILE_ROWS
 
 MIN_CPU_TASKS = 4
-"""Minimum number of tasks for each task that the CPUs can run. With several tasks each, all CPUs
-finish at about the same time. Inputs with few rows or few parts have fewer tasks."""
+"""Minimum number of tasks for each task that the CPUs can run, so that all CPUs finish at about the
+same time. Inputs with few rows or few parts have fewer tasks."""
 LARGE_TASK_ROWS, MIN_LARGE_TASKS = 2048, 3
 """Rows of a large task, and minimum number of large tasks for each task that the CPUs can run."""
 FULL_FILES = 4

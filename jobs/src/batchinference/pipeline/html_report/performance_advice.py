@@ -97,6 +97,7 @@ class Load:
 
     @property
     def cpu_seconds(self) -> float:
+        """The sum of `parts`."""
         return _to_microseconds(sum(self.parts.values()))
 
     @property
@@ -106,6 +107,7 @@ class Load:
 
     @property
     def writer_share(self) -> float:
+        """The share of the time in which the writers were busy."""
         return self.writing / (self.writers * self.seconds)
 
 

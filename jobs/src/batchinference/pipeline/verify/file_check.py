@@ -59,10 +59,12 @@ class StoredFiles:
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, listed: Listed, *, quick: bool) -> StoredFiles:
+        """Return the data files of an output."""
         return cls(layout.data, listed(layout.data), *counters_for(write), quick)
 
     @classmethod
     def of_errors(cls, layout: Layout, listed: Listed, *, quick: bool) -> StoredFiles:
+        """Return the error files of an output."""
         return cls(layout.errors, listed(layout.errors, layout.output), footer_rows, None, quick)
 
     def check(self, file: DataFile) -> Checked:

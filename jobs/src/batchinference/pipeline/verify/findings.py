@@ -165,6 +165,7 @@ class Committed:
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> Committed:
+        """Return the files and the counts of these entries."""
         data = [file for entry in entries for file in entry.data]
         return cls(counts_of(entries), data, [entry.errors for entry in entries if entry.errors])
 
@@ -211,6 +212,7 @@ class JobReport:
 
     @property
     def result(self) -> Result:
+        """The result for this job alone."""
         if self.findings:
             return Result.NOT_PROVEN
         return Result.PROVEN if self.finished else Result.UNFINISHED

@@ -143,6 +143,7 @@ class Commits:
 
     @classmethod
     def of(cls, job: StoredJob, listed: Listed, *, quick: bool) -> Commits:
+        """Return the files of an output, with their checks."""
         layout, write = job.layout, job.spec.write
         in_table = layout.is_table and job.finished
         data = None if in_table else StoredFiles.of_rows(layout, write, listed, quick=quick)

@@ -174,9 +174,9 @@ def to_column(values: Any) -> pa.ChunkedArray:
     """Return values as a column. Data that is already in Arrow keeps its values. Ray would change
     NumPy texts and bytes, and Python times, so these are converted without Ray.
 
-    Raises TypeError for objects that Ray Data could only pickle. Also raises it for masked values
-    in several dimensions or inside of a value, and if the common type would change a value, such as
-    a datetime among dates."""
+    Raises TypeError for objects that Ray Data could only pickle, and if the common type would
+    change a value, such as a datetime among dates. Also raises it for masked values in several
+    dimensions or inside of a value."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return plain_column(pa.chunked_array(getattr(values, "chunks", [values]), values.type))
     if isinstance(values, np.ndarray):

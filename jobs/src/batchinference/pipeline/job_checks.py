@@ -104,7 +104,7 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
     UnsuitableColumns if a column is missing or unsuitable. Raise BadInput if more files are ignored
-    than the job accepts, or if a gate or cascade needs first rows, but each read may return
+    than the job accepts. Also raise it if first rows are needed, but each read may return
     others."""
     targets = (("write", layout.output), ("errors", layout.errors))
     for field, target in targets if spec.write.mode != "addColumn" else ():

@@ -1,8 +1,8 @@
 """Splits long texts into chunks: spans of limited numbers of characters, words or tokens (units).
 
-The spans cover a text without gaps. A span ends in the second half of its maximum length: after the
-last paragraph there, or else after the last sentence, line or word. The time is linear in the
-length of the text. Only a few spans are in memory."""
+The spans cover a text without gaps. A span ends in the second half of its maximum length. It ends
+after the last paragraph there, or else after the last sentence, line or word. The time is linear in
+the length of the text. Only a few spans are in memory."""
 
 from __future__ import annotations
 

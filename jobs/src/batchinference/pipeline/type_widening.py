@@ -409,9 +409,9 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Return a column cast to a type without changing values. Only fractions may be rounded, to the
-    nearest floating-point number. Raises ArrowInvalid for a value that would change, for a struct
-    field that the type lacks, and for an added or removed time zone. Raises
-    ArrowNotImplementedError if there is no such cast."""
+    nearest floating-point number. Raises ArrowInvalid for a value that would change, and for a
+    struct field that the type lacks. Also raises it if a time zone would be added or removed.
+    Raises ArrowNotImplementedError if there is no such cast."""
     arrays = plain_column(column).chunks or [pa.nulls(0, without_views(column.type))]
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
 

@@ -69,8 +69,8 @@ def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
 
 
 def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the edges of all row ranges as three arrays (int64): the first ids, the ids after the
-    last rows, and the indexes of their entries."""
+    """Return the edges of all row ranges as three arrays (int64). These are the first ids, the ids
+    after the last rows, and the indexes of the entries."""
     counts = [len(entry.row_ranges) for entry in entries]
     flat = np.array(
         [edge for entry in entries for range_ in entry.row_ranges for edge in range_],

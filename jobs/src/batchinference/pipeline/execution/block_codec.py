@@ -1,8 +1,8 @@
 """Encodes batches of rows as blocks of Ray Data, and decodes them.
 
 A block has the user's columns, the input row ID of each row, and at most one sidecar row. The
-sidecar row has no data. Its single binary value describes what belongs to no row of the block:
-failed and filtered rows, lost rows (input rows without a row), ends of files, notes and warnings.
+sidecar row has no data, but a binary value with all that belongs to no row of the block: failed,
+filtered and lost rows, ends of files, notes and warnings. A lost row is an input row without a row.
 Ray may cut and concatenate blocks, but never divides a row.
 
 Ray collects a number of rows for each write task. Empty rows after the sidecar row stand for failed

@@ -1,4 +1,4 @@
-"""Runs a job without actor pools as one segment: each Ray task reads, computes and commits a part
+"""Runs a job without actor pools as one segment. Each Ray task reads, computes and commits a part
 of the input, all in one process. Ray runs as many worker processes as tasks fit on its CPUs. Each
 process loads the models once."""
 

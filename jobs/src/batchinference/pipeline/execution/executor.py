@@ -179,8 +179,9 @@ class Executor:
 
     @property
     def _isolation(self) -> Isolation:
-        """The isolation of this pass. It may leave rows that killed processes to other nodes if the
-        next pass can read these rows, and this pass avoids the nodes of earlier deaths."""
+        """The isolation of this pass. It may leave rows that killed processes to other nodes. The
+        next pass must be able to read these rows, and this pass must avoid the nodes of earlier
+        deaths."""
         prepared, unused = self._prepared, frozenset(self._plan.faulty_nodes)
         avoided = prepared.isolation.suspected_nodes <= unused
         others = bool(self._plan.groups) and prepared.input.repeatable and avoided

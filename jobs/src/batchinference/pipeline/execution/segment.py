@@ -2,8 +2,8 @@
 
 The input of a segment is a reader (`Segment.of_read`) or a block (`Segment.of_block`). Its results
 are batches, which are committed or passed on as blocks. Tasks and actors run segments in the same
-way. They compute texts in windows, cut batches that take about BATCH_SECONDS, end when the job
-stops, and isolate rows that may kill the process."""
+way. They compute texts in windows, and cut batches that take about BATCH_SECONDS. They end when the
+job stops, and isolate rows that may kill the process."""
 
 from __future__ import annotations
 

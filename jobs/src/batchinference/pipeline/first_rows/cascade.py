@@ -72,8 +72,8 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
 
 
 def lowest_score(known: Iterable[tuple[float, bool]], precision: float) -> float | None:
-    """Return the lowest score for which enough rows with at least this score agree: the lower bound
-    of their fraction is at least `precision`. None if there is no such score."""
+    """Return the lowest score that is precise enough; None if there is none. Of the rows with at
+    least this score, enough agree: the lower bound of their fraction is at least `precision`."""
     number = agreed = 0
     lowest = None
     for score, rows in itertools.groupby(sorted(known, reverse=True), lambda pair: pair[0]):

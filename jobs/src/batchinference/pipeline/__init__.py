@@ -1,9 +1,9 @@
 """Runs, previews and verifies jobs.
 
 Importing this package removes the environment variables that begin with RAY_DATA_AUTOLOAD_. They
-make Ray unpickle types and values in Arrow and Parquet files, and so run code from these files. No
-job needs them. The import also hides library messages that do not help users, and registers the
-functions that import Ray, which modules without Ray call for rows that need it."""
+make Ray unpickle values in Arrow and Parquet files, and so run code from these files. No job needs
+them. The import also hides library messages that do not help users. It registers the functions that
+import Ray, for modules that begin without Ray (`ray_on_first_use`)."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ PREFIX = "RAY_DATA_AUTOLOAD_"
 
 def remove_autoload(environment: MutableMapping[str, str], modules: Container[str]) -> None:
     """Remove the RAY_DATA_AUTOLOAD_... variables from an environment. Raises RuntimeError if there
-    are any and `modules` has Ray Data, because Ray Data reads some of them at import."""
+    are any and `modules` has Ray Data, which reads some of them at import."""
     names = sorted(name for name in environment if name.startswith(PREFIX))
     if names and "ray.data" in modules:
         raise RuntimeError(
@@ -34,11 +34,11 @@ UNHELPFUL = {
     "ray._private.authentication.authentication_token_setup": "Token authentication is enabled",
     "ray.widgets.util": "Missing packages",
 }
-"""Maps the name of a logger to the beginning of its hidden message."""
+"""The beginning of the hidden message of a logger, by the name of the logger."""
 
 
 def is_helpful(record: logging.LogRecord) -> bool:
-    """Return whether a message of a library is shown to users."""
+    """Return whether users see this message of a library."""
     return not record.getMessage().startswith(UNHELPFUL.get(record.name, "\0"))
 
 

@@ -1,11 +1,11 @@
 """Converts between Arrow, NumPy and Python, and finds values that only Arrow can represent.
 
-Tensors are converted with Ray, whose version pyproject.toml pins. Ray is imported on first use, so
-that commands that read an output do not need it.
+Ray, whose version pyproject.toml pins, converts tensors. It is imported on first use, because
+commands that read an output do not need it.
 
 Files can hold values that Python cannot represent, such as invalid UTF-8 or dates after the year
-9999. Arrow accepts them, and a later conversion to Python raises an exception. A row with such a
-value therefore fails as soon as the row is read, or as soon as a step creates the value."""
+9999. Arrow accepts such values, but a conversion to Python raises an exception. A row with such a
+value therefore fails as soon as it is read, or a step creates the value."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from batchinference.pipeline.type_widening import (
 )
 
 Batch = dict[str, np.ndarray]
-"""Maps column names to NumPy arrays with one element per row, like a batch of `map_batches`."""
+"""NumPy arrays by column name, with one element per row, like a batch of `map_batches`."""
 
 MAX_LIST_BYTES = (1 << 31) - 1
 """Maximum bytes of the tensors that become one list array, because list offsets have 32 bits."""
 NO_VALUES = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""The exceptions that Arrow raises for values that a type cannot hold."""
+"""The exceptions that Arrow raises for values that do not fit a type."""
 _NUMBERS = "?" + np.typecodes["AllInteger"] + "efd"
 """The NumPy types of numbers that Arrow knows."""
 _PLAIN: dict[frozenset[type], pa.DataType] = {
@@ -55,16 +55,16 @@ _PLAIN: dict[frozenset[type], pa.DataType] = {
     frozenset({int}): pa.int64(),
     frozenset({float}): pa.float64(),
 }
-"""Ray's type for values that are all null or of one Python type. They need no import of Ray."""
+"""Ray's types for values of one Python type or null. These conversions need no import of Ray."""
 _BYTES_AT_ONCE = 1 << 20
 """Approximate bytes of the rows that are Python objects at the same time."""
 _CONVERTED = (kinds.is_temporal, kinds.is_binary, kinds.is_string, kinds.is_decimal, kinds.is_null)
-"""They test whether Arrow may convert values of several types to a type, other than numbers."""
+"""Tests for types, other than numbers, to which Arrow may convert values of several other types."""
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return the rows of all tables as one table. Missing columns become null; types are widened.
-    Raises JobFailure if no type can hold all values of a column."""
+    """Return the rows of all tables as one table. Missing columns become null, and types are
+    widened. Raises JobFailure if no type can hold all values of a column."""
     inputs = joinable(tables)
     if inputs is tables:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
@@ -75,7 +75,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return tables as `with_equal_types` does. Raises JobFailure if no type holds all values."""
+    """Return tables like `with_equal_types`. Raises JobFailure if no type holds all values."""
     try:
         equal = with_equal_types(tables)
         return tables if equal is tables else _with_equal_tensors([*equal])
@@ -89,7 +89,7 @@ def joinable(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
 
 def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
     """Return tables with tensors that Ray can join. Ray cannot join Arrow's tensors with its own.
-    Null tensors of a fixed shape would get values of other rows if Ray changed their type."""
+    If Ray changed the type of tensors with a fixed shape, nulls would get values of other rows."""
     for name in {field.name for t in tables for field in t.schema if is_tensor(field.type)}:
         columns = {at: t.column(name) for at, t in enumerate(tables) if name in t.column_names}
         types = {column.type for column in columns.values()}
@@ -105,7 +105,7 @@ def _with_equal_tensors(tables: list[pa.Table]) -> list[pa.Table]:
 
 def empty_table(schema: pa.Schema) -> pa.Table:
     """Return a table without rows. Arrow's own method fails for lists of UUIDs, and for tensors
-    with a permutation."""
+    with permuted axes."""
     return pa.Table.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
@@ -115,8 +115,8 @@ def to_batch(table: pa.Table) -> Batch:
 
 
 def to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column as in a batch: rows x the shape of a value, in its type. But integers with
-    nulls become float64, and tensors with nulls an array of objects."""
+    """Return a column as in a batch: an array with the rows as its first axis. Integers with nulls
+    become float64, and tensors with nulls become objects."""
     column = decoded(column)
     kind, chunks = column.type, column.chunks
     if kinds.is_null(kind):
@@ -138,16 +138,15 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a dictionary-encoded column with plain values, and any other column unchanged. In
-    NumPy, a null in a dictionary-encoded column would become one of the other values."""
+    """Return a dictionary-encoded column as plain values, and any other column unchanged. In NumPy,
+    a null in a dictionary-encoded column would become another value."""
     return column.cast(column.type.value_type) if kinds.is_dictionary(column.type) else column
 
 
 def at_assumed_offsets(tensors: pa.ExtensionArray) -> pa.ExtensionArray:
-    """Return the tensors, copied if their offsets differ from what Ray assumes.
-
-    Ray computes an offset as if each earlier row had a tensor in memory. Null rows have none, so
-    Ray would read the tensors after a null row at the wrong offset."""
+    """Return the tensors, as a copy if their offsets are not those that Ray assumes. Ray assumes
+    that each earlier row has a tensor in memory. Null rows have none, so Ray would read the tensors
+    after a null row at the wrong offset."""
     if not len(tensors) or tensors.type.extension_name not in FIXED_SHAPE:
         return tensors
     storage = tensors.storage
@@ -162,22 +161,22 @@ def to_table(columns: Mapping[str, Any]) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table in the form in which Ray Data passes rows to `map` functions."""
+    """Yield the rows of a table as Ray Data passes them to functions of `map`."""
     at_once = max(1, _BYTES_AT_ONCE * table.num_rows // max(1, table.nbytes))
     for start in range(0, table.num_rows, at_once):
-        stop = min(start + at_once, table.num_rows)  # a slice without columns may be longer
+        stop = min(start + at_once, table.num_rows)  # a slice without columns has another length
         columns = {n: values_of(table.column(n)[start:stop]) for n in table.column_names}
         for index in range(stop - start):
             yield {name: values[index] for name, values in columns.items()}
 
 
 def to_column(values: Any) -> pa.ChunkedArray:
-    """Return values as a column. The values of Arrow data are not changed.
+    """Return values as a column. Data that is already in Arrow keeps its values. Ray would change
+    NumPy texts and bytes, and Python times, so these are converted without Ray.
 
-    Ray changes NumPy texts and bytes, and Python times, so these are converted without Ray. Raises
-    TypeError for objects that Ray Data could only pickle, for masked values in several dimensions
-    or in arrays inside of a value, and if the common type would change a value, such as a datetime
-    among dates."""
+    Raises TypeError for objects that Ray Data could only pickle, and if the common type would
+    change a value, such as a datetime among dates. Also raises it for masked values in several
+    dimensions or inside of a value."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return plain_column(pa.chunked_array(getattr(values, "chunks", [values]), values.type))
     if isinstance(values, np.ndarray):
@@ -214,9 +213,9 @@ def _masked_items(array: np.ma.MaskedArray) -> list[Any]:
 
 
 def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
-    """Return values with arrays in the byte order of this machine, numbers in place of arrays with
-    no dimensions, and None in place of `np.ma.masked`, an item of a masked array. If all arrays
-    with values have one type, empty arrays get this type."""
+    """Return values with arrays in the byte order of this machine. Arrays without dimensions become
+    numbers, and `np.ma.masked` becomes None. If all arrays with values have one type, empty arrays
+    get this type."""
     arrays = (value for value in values if isinstance(value, np.ndarray) and value.size)
     dtypes = {array.dtype.newbyteorder("=") for array in arrays}
     common = dtypes.pop() if len(dtypes) == 1 else None
@@ -232,7 +231,7 @@ def _with_alike_arrays(values: Sequence[Any]) -> list[Any]:
 
 
 def unchanged(column: pa.ChunkedArray, values: Sequence[Any]) -> pa.ChunkedArray:
-    """Return a column that was made of values. Raises TypeError if one of them has changed."""
+    """Return a column that was made of `values`. Raises TypeError if a value has changed."""
     if _may_change(column.type, values):
         for read, value in zip(values_of(column), values, strict=True):
             if not is_unchanged(read, value):
@@ -269,7 +268,7 @@ def _by_arrow(values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
 
 
 def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
-    """Return NumPy texts or bytes as an Arrow array. Further dimensions become list levels."""
+    """Return NumPy texts or bytes as an Arrow array. Further dimensions become lists."""
     kind = pa.binary() if values.dtype.kind == "S" else pa.string()
     for _ in values.shape[1:]:
         kind = pa.list_(kind)
@@ -277,7 +276,7 @@ def _texts(values: np.ndarray) -> pa.Array | pa.ChunkedArray:
 
 
 def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
-    """Return whether Arrow may have changed one of the values to make a column of this type."""
+    """Return whether a column of this type may have changed one of its original values."""
     types = frozenset(map(type, values)) - {NoneType}
     if types in _PLAIN:
         return False
@@ -302,20 +301,20 @@ def _may_change(kind: pa.DataType, values: Sequence[Any]) -> bool:
 
 
 def _may_change_items(kind: pa.DataType, lists: Sequence[Any]) -> bool:
-    """Return whether Arrow may have changed an item of lists to make items of this type."""
+    """Return whether lists with items of this type may have changed one of their original items."""
     types = frozenset(map(type, chain.from_iterable(lists)))  # does not copy the items
     return types not in _PLAIN and _may_change(kind, [*chain.from_iterable(lists)])
 
 
 def _is_exact_number(kind: type) -> bool:
-    """Return whether Arrow keeps numbers of this Python or NumPy type unchanged, even if there are
-    several such types. A float16 is not exact: among integers, Arrow cuts its fraction."""
+    """Return whether Arrow keeps numbers of this Python or NumPy type unchanged, even among numbers
+    of other such types. A float16 is not exact: among integers, Arrow cuts its fraction."""
     return kind is not bool and issubclass(kind, int | float | np.integer | np.float32)
 
 
 def _are_held_exactly(kind: pa.DataType, values: Sequence[Any]) -> bool:
-    """Return whether values are null or arrays with the same number of axes, and a type certainly
-    holds all of their numbers. The numbers are not compared one by one."""
+    """Return whether a type certainly holds all numbers in arrays (or None) with the same number of
+    axes. Compares the types of the arrays, and not each number."""
     arrays = [value for value in values if value is not None]
     dtypes = {getattr(array, "dtype", None) for array in arrays}
     has_same_axes = len(set(map(np.ndim, arrays))) == 1
@@ -332,8 +331,8 @@ def _holds_exactly(kind: pa.DataType, dtype: Any) -> bool:
 
 
 def is_unchanged(read: Any, value: Any) -> bool:
-    """Return whether a value read from a column equals the number, text, bytes, time or decimal
-    that was stored, even inside lists, arrays and structs. Other values are not compared."""
+    """Return whether a value read from a column equals the stored value. Only numbers, texts,
+    bytes, times and decimals are compared, also in lists, arrays and structs."""
     if np.ma.is_masked(value):
         return False
     if isinstance(read, np.ndarray) and read.dtype.kind in "biufmM":
@@ -358,7 +357,7 @@ def is_unchanged(read: Any, value: Any) -> bool:
 
 
 def _is_same_array(read: np.ndarray, value: Any) -> bool:
-    """Return whether an array of numbers, bools or times has the values of `value`."""
+    """Return whether an array of numbers, booleans or times has the values of `value`."""
     is_time = read.dtype.kind in "mM"
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "biufmM":
         return not is_time and is_unchanged(read.tolist(), value)
@@ -372,8 +371,8 @@ def _is_same_array(read: np.ndarray, value: Any) -> bool:
 
 
 def tensors_to_lists(table: pa.Table, max_bytes: int = MAX_LIST_BYTES) -> pa.Table:
-    """Return the table with tensors as (nested) lists, because all tools can read lists. A chunk of
-    lists has at most `max_bytes` of tensors, except if a single tensor has more."""
+    """Return the table with tensors as (nested) lists, which all tools can read. A chunk of lists
+    has at most `max_bytes` of tensors, or a single tensor."""
     for index, field in enumerate(table.schema):
         if is_tensor(field.type):
             chunks = table.column(index).chunks
@@ -428,7 +427,7 @@ def require_columns(step: str, columns: list[str], batch: pa.Table) -> None:
 
 
 def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return the table with this column, which replaces the one of the same name or is appended."""
+    """Return the table with this column, appended or instead of the column of the same name."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         return batch.append_column(name, values)
@@ -438,8 +437,8 @@ def with_column(batch: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) 
 def with_nulls(
     column: pa.Array | pa.ChunkedArray, rows: np.ndarray, count: int
 ) -> pa.Array | pa.ChunkedArray:
-    """Return a column of `count` rows that has the values of `column` at the indexes `rows` (int64,
-    ascending), and null in all other rows."""
+    """Return a column of `count` rows: the values of `column` at the indexes `rows` (int64,
+    ascending), and null elsewhere."""
     if len(column) == 0:
         return pa.nulls(count, column.type)
     indexes = np.full(count, -1)
@@ -449,13 +448,13 @@ def with_nulls(
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
     """Return a column as Python objects: tensors are NumPy arrays, and null is None. Unlike in a
-    NumPy batch, a null does not change the type of the other values."""
+    NumPy batch, nulls do not change the type of other values."""
     if not is_tensor(column.type):
         return list(column.to_pylist())
     values: list[Any] = []
     for chunk in column.chunks:
         valid = chunk.is_valid().to_numpy(zero_copy_only=False)
-        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # filtering would copy
+        present = chunk if valid.all() else chunk.filter(pa.array(valid))  # a filter copies
         tensors = iter(_values(present) if valid.any() else ())
         values += [next(tensors) if is_valid else None for is_valid in valid]
     return values
@@ -483,11 +482,11 @@ _FIRST_DAY, _LAST_DAY = -719_161, 2_932_895
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64 = 2**63 - 1
 _OTHERS = (kinds.is_union, kinds.is_run_end_encoded, kinds.is_list_view, kinds.is_large_list_view)
-"""Types whose arrays Arrow cannot check, so their values are converted one by one."""
+"""Types whose arrays Arrow cannot check. Their values are converted one by one."""
 
 
 def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
-    """Return the error of each row with a value that Python cannot represent, by row index."""
+    """Return an error for each row with a value that Python cannot represent, by row index."""
     errors: dict[int, Exception] = {}
     for field, column in zip(table.schema, table.columns, strict=True):
         start = 0
@@ -504,7 +503,7 @@ def unreadable_rows(table: pa.Table) -> dict[int, Exception]:
 
 
 def _is_readable(array: pa.Array) -> bool:
-    """Return whether it is certain that Python can represent all values."""
+    """Return whether Python can certainly represent all values."""
     kind = array.type
     if is_tensor(kind) or (kinds.is_primitive(kind) and not kinds.is_temporal(kind)):
         return True
@@ -529,7 +528,7 @@ def _is_readable(array: pa.Array) -> bool:
 
 
 def _is_within(array: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether all values are dates or timestamps that Python has in any time zone."""
+    """Return whether Python has all these dates or timestamps, in any time zone."""
     if kinds.is_date(kind):
         day = 1 if kinds.is_date32(kind) else _DAY * 1000
     elif kinds.is_timestamp(kind) and _has_known_zone(kind):

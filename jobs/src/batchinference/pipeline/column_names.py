@@ -11,8 +11,8 @@ SHOWN_NAMES = 20
 
 
 def check_names(names: Sequence[str], field: str, fix: str = "Rename one of them") -> None:
-    """Raise BadInput for duplicate column names and for names with the reserved prefix. `field`
-    names the file or field, and the message about duplicate names ends with `fix`."""
+    """Raise BadInput for duplicate column names, and for names with the reserved prefix. `field`
+    names the file or field. The message about duplicate names ends with `fix`."""
     earlier: set[str] = set()
     for name in names:
         if name.startswith(OWN_PREFIX):
@@ -25,8 +25,8 @@ def check_names(names: Sequence[str], field: str, fix: str = "Rename one of them
 
 
 def check_known(option: str, name: str, known: Sequence[str], table: str = "") -> None:
-    """Raise BadInput if `name`, a column in the read option `option`, is not in `known`. `known`
-    are the columns of `table`, or of the sampled files if `table` is empty."""
+    """Raise BadInput if `name`, a column in the read option `option`, is not in `known`. These are
+    the columns of `table`, or of the sampled files if `table` is empty."""
     if name not in known:
         lacks = f"{table} has no column" if table else "no sampled file has a column"
         raise BadInput(
@@ -36,11 +36,11 @@ def check_known(option: str, name: str, known: Sequence[str], table: str = "") -
 
 
 RENAME = "Rename one of them, or set read.options.duplicateColumns: rename"
-"""The fix for duplicate names in formats with the option `duplicateColumns`."""
+"""The fix for duplicate names, in formats with the option `duplicateColumns`."""
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Return the names, with numbers after duplicates (ignoring case): v, v, V -> v, v_1, V_2."""
+    """Return the names with numbers after duplicates, ignoring case: v, v, V -> v, v_1, V_2."""
     originals = {name.lower() for name in names}
     used: set[str] = set()
     unique: list[str] = []

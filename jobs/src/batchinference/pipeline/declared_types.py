@@ -1,7 +1,7 @@
 """Converts texts and JSON values to declared column types, in the notation of `spec.column_types`.
 
-A value that the type of its column cannot represent exactly is a misfit, and its row fails.
-Fractions are exempt: few of them have an exact `float64`, so the nearest number is stored."""
+A value is a misfit if the type of its column cannot represent it exactly, and its row fails. This
+does not apply to fractions: few have an exact `float64`, so the nearest number is stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batchinference.spec.column_types import INTEGERS, ColumnType
 from batchinference.text import cut
 
 EXACT_INTEGERS = {"float32": 2**24, "float64": 2**53}
-"""For each floating-point type, the number up to which the type has all integers exactly."""
+"""The number up to which each floating-point type has all integers."""
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 _RANGES = {
@@ -37,11 +37,11 @@ _RANGES = {
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 INT64_TEXT = re.compile("0|-?[1-9][0-9]{0,17}")
-"""Matches texts of integers that are unchanged if converted to int64 and back to text."""
+"""Matches texts of integers that stay the same if converted to int64 and back."""
 
 
 def arrow_type(declared: ColumnType) -> pa.DataType:
-    """Return the Arrow type of a declared type. `json` is stored as text."""
+    """Return the Arrow type of a declared type; for `json`, the type of texts."""
     if isinstance(declared, dict):
         return pa.struct([(name, arrow_type(kind)) for name, kind in declared.items()])
     if isinstance(declared, list):
@@ -70,7 +70,7 @@ def name_of(declared: ColumnType) -> str:
 
 
 def is_time(declared: ColumnType) -> bool:
-    """Return whether a type is a date or a timestamp. JSON writes both as texts."""
+    """Return whether a type is a date or a timestamp, which are texts in JSON."""
     return isinstance(declared, str) and declared.startswith(("date", "timestamp"))
 
 
@@ -78,7 +78,7 @@ def misfit(
     column: str, value: object, kind: ColumnType, *, sampled: bool, problem: str = ""
 ) -> ValueError:
     """Return the error of a row with a value that the type of its column cannot hold. `sampled`
-    says whether the type comes from the first rows of the input; otherwise it was declared."""
+    says whether this type comes from the first rows of the input, and was not declared."""
     problem = problem or f"{json_excerpt(value)} is not {name_of(kind)}"
     nested = isinstance(value, list | dict) or not isinstance(kind, str)
     origin = "the type of the first rows of the input" if sampled else "its declared type"
@@ -97,7 +97,7 @@ def json_excerpt(value: object) -> str:
 
 def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.ChunkedArray, np.ndarray]:
     """Return a column of texts converted to a declared type, and a mask (bool) of the misfits,
-    which become null. Texts for lists, structs and `json` must be JSON. Null stays null."""
+    which become null. Texts for lists, structs and `json` must be JSON."""
     kind = arrow_type(declared)
     if declared == "json" or not isinstance(declared, str):
         return _parsed(texts, declared, kind)
@@ -113,7 +113,7 @@ def cast_texts(texts: pa.ChunkedArray, declared: ColumnType) -> tuple[pa.Chunked
 
 def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArray:
     """Return a column of any type converted to a declared type. Raises ValueError for a value that
-    does not fit, and NotImplementedError if the two types cannot be converted."""
+    does not fit, and NotImplementedError if there is no conversion between the two types."""
     if plain_type(column.type) in (pa.string(), pa.large_string()):
         texts = column.cast(pa.string())
         cast, misfits = cast_texts(texts, declared)
@@ -127,8 +127,8 @@ def cast_column(column: pa.ChunkedArray, declared: ColumnType) -> pa.ChunkedArra
 def _halved(
     texts: pa.Array, convert: Callable[[pa.Array], pa.Array]
 ) -> Iterator[tuple[int, pa.Array | None]]:
-    """Yield consecutive parts of an array, each as its length and its converted values. A part is
-    halved if it cannot be converted. A single value that cannot be converted has None."""
+    """Yield consecutive parts of an array: the length of each, and its converted values. A part
+    that cannot be converted is halved. If it is a single value, its converted values are None."""
     try:
         yield len(texts), convert(texts)
     except ValueError:
@@ -141,7 +141,7 @@ def _halved(
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts as values of a type. Raises ValueError if a text is no such value."""
+    """Return texts as values of a type. Raises ValueError for a text that is no such value."""
     if pa.types.is_integer(kind) and may_be_hexadecimal(texts).true_count:
         raise ValueError("a text has hexadecimal digits")
     check_fraction_digits(texts, kind)
@@ -149,8 +149,8 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _exact_floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return texts as numbers. Raises ValueError if a text is not a number, if an integer would be
-    rounded, or if a finite number would become infinite."""
+    """Return texts as numbers. Raises ValueError if a text is not a number, an integer would be
+    rounded, or a finite number would become infinite."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     numbers = texts.cast(kind)
@@ -178,7 +178,7 @@ def _parsed(
 
 
 def _value_in(text: str, declared: ColumnType) -> Any:
-    """Return the value of a JSON text. Raises TypeError or ValueError if the value does not fit."""
+    """Return the value of a JSON text. Raises TypeError or ValueError if it does not fit."""
     value = parse_declared(text, declared)
     _check_fields(value, declared)
     return fitting(value, declared)
@@ -197,7 +197,7 @@ def _check_fields(value: Any, kind: ColumnType, path: str = "") -> None:
 
 
 def json_problem(text: str, declared: ColumnType) -> str:
-    """Return why a JSON text does not fit a list or struct; empty if it fits or this is unknown."""
+    """Return why a JSON text does not fit a list or struct; empty if it fits or is no JSON."""
     try:
         if not isinstance(declared, str):
             _value_in(text, declared)
@@ -209,17 +209,17 @@ def json_problem(text: str, declared: ColumnType) -> str:
 
 
 def parse_declared(document: bytes | str, kind: ColumnType, *, any_as_json: bool = False) -> Any:
-    """Return a parsed JSON document, prepared for `fitting`. With `any_as_json`, values of type
-    `string`, except texts, become their JSON text. Raises ValueError for invalid JSON."""
+    """Return a parsed JSON document, prepared for `fitting`. Raises ValueError for invalid JSON.
+    With `any_as_json`, values of type `string` become their JSON text, except texts."""
     if any_as_json or has_json(kind):
         document = with_texts(as_text(document), kind, any_as_json=any_as_json)
     return load_exact(document)
 
 
 def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool = False) -> Any:
-    """Return a value from `load_exact` in the form in which Arrow accepts it for a declared type,
-    without undeclared fields. With `any_as_json`, values for `string` and `json` are not checked.
-    Raises TypeError for a value of another type, and ValueError if a value would be changed."""
+    """Return a value from `load_exact` as Arrow accepts it for a declared type, without undeclared
+    fields. With `any_as_json`, values for `string` and `json` are not checked. Raises TypeError for
+    a value of another type, and ValueError if the value would change."""
     if value is None or (any_as_json and kind in ("string", "json")):
         return value
     if isinstance(kind, dict) and isinstance(value, dict):
@@ -239,7 +239,7 @@ def fitting(value: Any, kind: ColumnType, path: str = "", *, any_as_json: bool =
 
 
 def _python_types(kind: str) -> tuple[type, ...]:
-    """Return the Python types of the JSON values that a scalar type accepts."""
+    """Return the Python types of JSON values that a scalar type accepts."""
     if kind in ("string", "json") or is_time(kind):
         return (str,)
     if kind in ("bool", *_RANGES):
@@ -260,8 +260,8 @@ def _scalar(value: Any, kind: str) -> Any:
 
 
 def exact_float(value: Any, kind: str) -> float:
-    """Return a number of `load_exact` as `float32` or `float64`. Raises ValueError if an integer
-    would be rounded or a number would become infinite."""
+    """Return a number from `load_exact` as `float32` or `float64`. Raises ValueError if an integer
+    would be rounded, or a number would become infinite."""
     with np.errstate(over="ignore"):
         try:
             number = float(value) if kind == "float64" else float(np.float32(value))

@@ -1,6 +1,6 @@
 """Classifies errors by their cause: a row, a file, a device, a transient error, or the job.
 
-Ray wraps the error of a worker several times before the driver gets it; `root_cause` unwraps it."""
+Ray wraps the error of a worker several times. `root_cause` unwraps it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DEVICE_ERROR = re.compile(
     r"|device-side assert|uncorrectable ECC|no CUDA-capable device|No CUDA GPUs are available"
     r"|no NVIDIA driver|NVRM: Xid|GPU is lost"
 )
-"""Matches library messages about a device. Later calls in the same process may fail as well."""
+"""Matches library messages about a device. Later calls in the process may fail as well."""
 _BEGINS_WITH_DEVICE_ERROR = re.compile(
     rf"(?m)(?:^|[:\])] ) *(?:[\w.]+ )?(?:{_DEVICE_ERROR.pattern})"
 )
@@ -38,7 +38,7 @@ _QUOTED = re.compile(r"""(?<!\w)(?:'[^']*'|"[^"]*")""")
 _KERNEL_STOPPED = re.compile(
     r"device-side assert|illegal (memory access|instruction)|misaligned address|ILLEGAL_ADDRESS"
 )
-"""Matches messages about a value, such as an index, that stopped code on a working device."""
+"""Matches messages about values, such as an index, that stopped code on a working device."""
 _UNSUITABLE_CODE = re.compile(r"no kernel image|invalid (device function|configuration|argument)")
 """Matches messages about code or arguments that do not suit a working device."""
 _STORAGE_ERRNOS = frozenset(
@@ -51,7 +51,7 @@ _MEMORY_MESSAGES = (
     *("failed to allocate memory", "oom when allocating", "bad allocation"),
 )
 _NATIVE_LIBRARIES = frozenset({"onnxruntime", "tensorflow", "jax", "jaxlib"})
-"""Libraries that raise their own exceptions and report a lack of memory only in the message."""
+"""Libraries with their own exceptions, which report a lack of memory only in the message."""
 _TRANSIENT = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT|INTERNAL_FAILURE"
     r"|SERVICE_UNAVAILABLE|UNKNOWN \(HTTP status (408|429|5\d\d)\))"
@@ -60,7 +60,7 @@ _TRANSIENT = re.compile(
     r"|Generic (S3|GCS|MicrosoftAzure) error: .*(status code: (429|5\d\d)|HTTP error)"
 )
 _STORE_ERROR = re.compile(r"AWS Error|Azure Error: \[|google::cloud::Status\(")
-"""Matches errors of object stores, but not those of pyarrow's decoders."""
+"""Matches errors of object stores. Errors of pyarrow's decoders do not match."""
 _TRANSIENT_STATUS = frozenset((408, 409, 425, 429))
 NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _DISK_FULL = re.compile("No space left on device|Disk quota exceeded|OutOfDiskError")
@@ -93,10 +93,9 @@ def is_network_error(error: BaseException) -> bool:
 
 
 def is_about_the_row(error: BaseException) -> bool:
-    """Return whether the row may be the cause of an error.
-
-    It is not the cause of a JobFailure, or of an error of storage, network, memory or a device:
-    after such an error, a retry of the same row may succeed."""
+    """Return whether the row may be the cause of an error. The row is not the cause of a
+    JobFailure, or of an error of storage, network, memory or a device. A retry of the same row may
+    then succeed."""
     if is_network_error(error) or is_out_of_memory(error):
         return False
     if isinstance(error, OSError) and (error.errno in _STORAGE_ERRNOS or is_transient(error)):
@@ -105,8 +104,8 @@ def is_about_the_row(error: BaseException) -> bool:
 
 
 def _device_errors(error: BaseException) -> list[BaseException]:
-    """Return the device errors in the chain of an error: itself, its causes, and the errors during
-    whose handling one of them was raised. A lack of memory does not count."""
+    """Return the device errors in the chain of an error: the error, its causes, and the contexts of
+    all these (`__context__`). A lack of memory does not count."""
     errors = [e for link in _chain(error) for e in (link, link.__context__) if e is not None]
     return [e for e in errors if _is_device_error(e) and not is_out_of_memory(e)]
 
@@ -128,22 +127,22 @@ def _unquoted(error: BaseException) -> str:
 
 
 def has_stopped_kernel(error: BaseException) -> bool:
-    """Return whether device code was stopped because of values of rows. This process cannot use the
-    device any more; another process can."""
+    """Return whether values of rows have stopped device code. Then this process cannot use the
+    device any more, but another process can."""
     return any(_KERNEL_STOPPED.search(str(each)) for each in _device_errors(error))
 
 
 def is_device_fault(error: BaseException) -> bool:
-    """Return whether a device failed, according to the error or one of its causes. A lack of memory
-    and stopped or unsuitable code are not a failure of the device."""
+    """Return whether a device failed, according to the error or one of its causes. A lack of
+    memory, or stopped or unsuitable code, is not a failure of the device."""
     return not has_stopped_kernel(error) and any(
         not _UNSUITABLE_CODE.search(str(each)) for each in _device_errors(error)
     )
 
 
 def device_fault_in(log: str) -> RuntimeError | None:
-    """Return the first error about a device in a log if it is a device failure, otherwise None.
-    Later errors may be consequences. Lines of tracebacks with `raise` are skipped."""
+    """Return the first device error in a log if it is a device failure, otherwise None. Later
+    errors may be consequences. Lines of tracebacks with `raise` are skipped."""
     lines = (line.strip() for line in log.splitlines() if "raise " not in line)
     line = next(filter(_DEVICE_ERROR.search, lines), "")
     match = _DEVICE_ERROR.search(line)
@@ -153,10 +152,9 @@ def device_fault_in(log: str) -> RuntimeError | None:
 
 
 def is_about_the_file(error: BaseException) -> bool:
-    """Return whether a single file may be the cause of an error in reading or decoding.
-
-    Like `is_about_the_row`, but without ImportError and with MemoryError, because a damaged file
-    may declare a size that does not fit into memory."""
+    """Return whether a single file may be the cause of an error in reading or decoding. Like
+    `is_about_the_row`, but without ImportError and with MemoryError: a damaged file may declare a
+    size that does not fit into memory."""
     if isinstance(error, ImportError):
         return False  # a missing library is not about the file
     return isinstance(error, MemoryError) or is_about_the_row(error)
@@ -181,7 +179,7 @@ def is_storage_error(error: BaseException) -> TypeGuard[OSError]:
 
 
 def raise_storage_error(error: Exception) -> None:
-    """Raise the error if storage caused it, and not the content of the file."""
+    """Raise the error if storage caused it, and not the content of a file."""
     if is_storage_error(error):
         raise error
 
@@ -199,10 +197,10 @@ def is_transient_status(status: int) -> bool:
 
 
 def root_cause(error: BaseException) -> JobFailure:
-    """Return the failure behind an exception. Unknown errors get the reason Application.
-
-    Transient storage errors and full disks are also recognized by the message, because errors from
-    another process have lost their cause. TooManyErrors is exempt: it quotes errors of rows."""
+    """Return the failure behind an exception. Unknown errors get the reason `Application`.
+    Transient storage errors and full disks are also recognized by their messages, because errors
+    from another process have lost their causes. TooManyErrors is exempt, because it quotes errors
+    of rows."""
     chain = _chain(error)
     failure = _failure_in(chain)
     if isinstance(failure, TooManyErrors):
@@ -226,8 +224,8 @@ def _failure_in(chain: list[BaseException]) -> JobFailure:
 
 
 def _dead_process_in(error: BaseException) -> JobFailure | None:
-    """Return the failure if an error reports a dead process or a lost node, else None. Its message
-    is short, because Ray lists possible causes on a whole page."""
+    """Return the failure if an error reports a dead process or a lost node, else None. The message
+    of the failure is short. That of Ray lists possible causes on a whole page."""
     kinds = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "ray.exceptions"}
     text = str(error)
     if kinds & _LOST_NODE_ERRORS:
@@ -246,8 +244,8 @@ def _dead_process_in(error: BaseException) -> JobFailure | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return the exception and its causes, outermost first. Ends before the empty exception with
-    which Ray Data marks unexpected errors."""
+    """Return the exception and its causes, outermost first. An empty exception of Ray Data, which
+    marks unexpected errors, ends the chain and is left out."""
     chain: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in chain:

@@ -1,4 +1,4 @@
-"""Failures that end a job, each with a one-word reason for programs and a message for people."""
+"""Failures that end a job. Each has a one-word reason for programs and a message for people."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from batchinference.text import without_controls
 MAX_MESSAGE = 4000
 """Maximum characters of an error message. Libraries put whole rows and responses into messages."""
 MARGIN = 1 << 14
-"""Number of hidden characters next to a cut that are masked as well, so that a secret is recognized
-although the cut divides it."""
+"""Number of hidden characters next to a cut that are searched for secrets as well. A secret that
+the cut divides is thus recognized."""
 MAX_CACHED = 1 << 14
 """Maximum characters of a message whose masked form is cached."""
 _PACKAGE = f"{__name__.partition('.')[0]}."
 RUN = "batchinference run FILE"
-"""The command as it appears in messages. The program that shows a message inserts the file name."""
+"""The command in messages. The program that shows a message inserts the name of the file."""
 RESTART, RETRY = f"{RUN} --restart", f"{RUN} --retry-errors"
 PIPELINE_EXTRA = "./jobs[pipeline]"
 FORMATS_EXTRA = "./jobs[formats]"
@@ -38,7 +38,7 @@ def mask_secrets(text: str) -> str:
 
 
 def redact(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Return a text with masked secrets, cut to `limit` characters from its beginning and end."""
+    """Return a text with masked secrets, cut in the middle to about `limit` characters."""
     return (_redact if len(text) <= MAX_CACHED else _redact.__wrapped__)(text, limit)
 
 
@@ -57,9 +57,9 @@ def _redact(text: str, limit: int) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return an error as text for people, of limited length and without secrets. The text begins
-    with the name of its class, unless the class is of this program and no reason of a failure. It
-    ends with the line of the user's code that raised the error, if there is one."""
+    """Return an error as text for people, of limited length and without secrets. It begins with the
+    name of the error's class, except for classes of this program that are no reason of a failure.
+    It ends with the line of the user's code that raised the error, if there is one."""
     name, line = type(error).__name__, user_line(error)
     is_internal = type(error).__module__.startswith(_PACKAGE)
     is_reason = isinstance(error, JobFailure) and error.reason == name
@@ -68,8 +68,8 @@ def describe(error: BaseException) -> str:
 
 
 def user_line(error: BaseException) -> str:
-    """Return the innermost line of the user's code in the traceback of an error, such as `own.py:12
-    in length`; empty if there is none."""
+    """Return the innermost line of the user's code in the traceback of an error; empty if there is
+    none. For example, `own.py:12 in length`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_user_file(frame.filename):
             return f"{os.path.basename(frame.filename)}:{frame.lineno} in {frame.name}"
@@ -77,7 +77,7 @@ def user_line(error: BaseException) -> str:
 
 
 def is_user_file(path: str) -> bool:
-    """Return whether a file exists and is not of an installed package, Python or this program."""
+    """Return whether a file exists, and is not of an installed package, Python or this program."""
     real = os.path.realpath(path)
     installed = {"site-packages", "dist-packages"} & set(real.split(os.sep))
     return os.path.isfile(real) and not installed and not real.startswith(_NON_USER_DIRECTORIES)
@@ -90,7 +90,7 @@ _NON_USER_DIRECTORIES = tuple(
 
 
 class JobFailure(Exception):
-    """A failure of the job. `reason` is a word for programs: the direct subclass's name."""
+    """A failure of the job. `reason` is a word for programs: the name of the direct subclass."""
 
     reason = "Application"
 
@@ -113,7 +113,7 @@ class BadOutput(JobFailure):
 
 
 class UnwritableValue(BadOutput):
-    """A value that the output format cannot store. The committer makes its row a failed row."""
+    """A value that the output format cannot store. The committer makes a failed row of its row."""
 
 
 class ModelLoad(JobFailure):
@@ -129,7 +129,7 @@ class LimitExceeded(JobFailure):
 
 
 class GateFailed(JobFailure):
-    """The expectation of the gate is not met by the first rows, or cannot be computed."""
+    """The first rows do not meet the expectation of the gate, or it cannot be computed."""
 
 
 class Interrupted(JobFailure):
@@ -141,7 +141,7 @@ class Incomplete(JobFailure):
 
 
 class StorageUnavailable(JobFailure):
-    """Storage was unreachable, or refused requests, until the retries ended."""
+    """Storage was unreachable, or refused requests, in all retries."""
 
 
 class OutOfMemory(JobFailure):
@@ -157,12 +157,12 @@ class WorkerCrashed(JobFailure):
 
 
 class EngineDied(WorkerCrashed):
-    """This process must be replaced, for example because the process of its engine has died."""
+    """This process must be replaced, for example because its engine's process has died."""
 
 
 class DeviceFailed(JobFailure):
-    """A device, such as a GPU, failed. `node` is the ID of its Ray node (empty outside of Ray), and
-    `machine` the name of its Kubernetes node (empty outside of Kubernetes)."""
+    """A device, such as a GPU, failed. `node` is the ID of its Ray node; empty outside of Ray.
+    `machine` is the name of its Kubernetes node; empty outside of Kubernetes."""
 
     def __init__(self, message: str, node: str = "", machine: str = "") -> None:
         super().__init__(message)
@@ -181,8 +181,8 @@ def require_package(what: str, module: str, package: str, failure: type[JobFailu
 
 def missing_package(what: str, module: str, package: str, *, in_image: bool = True) -> str:
     """Return a message that names the missing module and the pip command that installs it.
-    `in_image` says whether the image of the job's pods contains the module. Extras are installed
-    from the repository, because this program is in no package registry."""
+    `in_image` says whether the image of the job's pods has the module. Extras are installed from
+    the repository, because no package registry has this program."""
     library = module.replace("_", "-")
     where = " in a checkout of the repository of BatchInference" if package.startswith(".") else ""
     image = ", or use the pipeline image" if in_image else ""
@@ -190,5 +190,5 @@ def missing_package(what: str, module: str, package: str, *, in_image: bool = Tr
 
 
 def not_installed(what: str, package: str) -> str:
-    """Return a message that names a missing package that is in no extra, and how to install it."""
+    """Return a message about a missing package that is in no extra, and how to install it."""
     return f"{what}: the package {package} is not installed. Install it: pip install '{package}'"

@@ -24,7 +24,7 @@ Range = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model step needs for all rows, if they are like the first rows. Ranges of tokens are
+    """What a model step needs for all rows, if they are like the first rows. A range of tokens is
     the expected number plus or minus two standard errors. None means unknown."""
 
     step: str
@@ -35,7 +35,7 @@ class Estimate:
     note: str = ""
 
     def price(self, prices: Sequence[float]) -> Range:
-        """Return the lowest and the highest price of the known parts. `prices` has the prices of a
+        """Return the lowest and the highest price of the known parts. `prices` are those of a
         device hour, of a million input tokens and of a million output tokens."""
         hours, *tokens = self.device_hours, self.input_tokens, self.output_tokens
         units = zip((hours, *tokens), prices, (1, 1e6, 1e6), strict=True)
@@ -46,8 +46,8 @@ class Estimate:
 
 def estimates(preview: Preview) -> Iterator[Estimate]:
     """Run the steps over the first rows, and yield the estimate of each model step that gets rows.
-    Ends at a model step that fails, such as one whose model cannot be loaded here, because later
-    steps need its results. Raises JobFailure, and errors of storage and libraries."""
+    Ends at a model step that fails, because later steps need its results. Raises JobFailure, and
+    errors of storage and libraries."""
     sample = preview.read().rows
     count = open_input(preview.spec.read).count()
     scale = count.rows / sample if count and sample else 1.0
@@ -95,8 +95,8 @@ def _measured(
 def _of_prompts(
     preview: Preview, step: Step, known: Estimate, sample: int, scale: float, failure: JobFailure
 ) -> Estimate:
-    """Return the estimate for a model step that has failed: only its prompt tokens, and only if the
-    tokenizer can be loaded."""
+    """Return the estimate for a failed model step: only its prompt tokens, if the tokenizer can be
+    loaded."""
     known = replace(known, note=f"only its prompts and no later steps: {failure.message}")
     table = preview.batch.table
     if step.when is not None:
@@ -106,14 +106,14 @@ def _of_prompts(
 
 
 def _range(counts: Iterable[int], sample: int, scale: float, computed: int = 0) -> Range | None:
-    """Return the expected lowest and highest number of tokens of all rows; None without `counts`,
-    the tokens of computed rows. If at most half of the `computed` rows have a count, each count is
-    that of several rows that were computed together, and all computed rows get equal numbers. Other
-    rows of the sample count as 0 tokens."""
+    """Return the expected lowest and highest number of tokens of all rows. None without `counts`,
+    which are the tokens of computed rows. Other rows of the sample count as 0 tokens. Rows that are
+    computed together have one count. If at most half of the `computed` rows have a count, each
+    computed row gets an equal part of all tokens."""
     tokens = np.array(counts)
     if not len(tokens):
         return None
-    if 2 * len(tokens) <= computed:  # else, each count is that of one row
+    if 2 * len(tokens) <= computed:
         tokens = np.full(computed, tokens.sum() / computed)
     tokens = np.pad(tokens, (0, max(0, sample - len(tokens))))
     total, error = tokens.sum(), 2 * tokens.std() * len(tokens) ** 0.5

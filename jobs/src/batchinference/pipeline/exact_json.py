@@ -1,8 +1,8 @@
-"""Parses JSON without changing numbers, and keeps the JSON text of values whose type asks for it.
+"""Parses JSON without changing numbers, and keeps some values as JSON text.
 
-The type `json` is the JSON text of any value. With `any_as_json`, a `string` is a text, or the JSON
-text of any other value. Because parsers do not return JSON texts, values that become JSON text are
-quoted before the document is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
+A value of type `json` is kept as JSON text. With `any_as_json`, a value of type `string` is also
+kept, except a text. Parsers do not return JSON text, so these values are quoted before the document
+is parsed: `{"a": 1.50}` becomes `{"a": "1.50"}`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _decode_at = json.JSONDecoder().raw_decode
 
 
 def has_json(kind: ColumnType) -> bool:
-    """Return whether a type, or a type nested in it, is `json`."""
+    """Return whether a type is `json` or contains it."""
     if isinstance(kind, str):
         return kind == "json"
     return any(map(has_json, kind.values() if isinstance(kind, dict) else kind))
@@ -30,8 +30,8 @@ def has_json(kind: ColumnType) -> bool:
 
 def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> str:
     """Return JSON documents of type `kind`, with quotes around each value that is kept as JSON
-    text. Null stays null. With `any_as_json`, values of type `string`, except texts, are kept as
-    JSON text, too. Raises ValueError for invalid JSON, but accepts a comma after the last item."""
+    text, except null (see the module). Raises ValueError for invalid JSON, but not for a comma
+    after the last item."""
     scanner = _Scanner(document, any_as_json)
     at = scanner.skip(0)
     with _valid():
@@ -41,8 +41,8 @@ def with_texts(document: str, kind: ColumnType, *, any_as_json: bool = True) -> 
 
 
 class _Scanner:
-    """Finds which values of a document are kept as JSON text. Scanning methods take the
-    position at which they begin, and return the end of what they have scanned."""
+    """Finds the values of a document that are kept as JSON text. Scanning methods take a position,
+    and return the end of what they have scanned from there."""
 
     def __init__(self, text: str, any_as_json: bool) -> None:
         self._text, self._any_as_json = text, any_as_json
@@ -103,8 +103,8 @@ class _Scanner:
 
 
 def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
-    """Return the value of a document as one line. With `elements`, return an array as a line for
-    each of its elements. Raises ValueError for invalid JSON, except a comma after the elements."""
+    """Return the value of a document as one line or, with `elements`, an array as a line for each
+    element. Raises ValueError for invalid JSON, but not for a comma after the last element."""
     text = as_text(document)
     scanner = _Scanner(text, any_as_json=True)
     spans: list[tuple[int, int]] = []
@@ -122,8 +122,8 @@ def lines_of(document: bytes, *, elements: bool = True) -> list[str]:
 
 @contextmanager
 def _valid() -> Iterator[None]:
-    """Raise ValueError if the block reads beyond the end of the JSON, nests too deep, or has a
-    number whose exponent is too large for a Decimal."""
+    """Raise ValueError if the block reads beyond the end of the JSON, or if the JSON is nested too
+    deep. Also raise it for a number whose exponent is too large for a Decimal."""
     try:
         yield
     except IndexError:
@@ -155,14 +155,14 @@ def load_unique(
 
 
 def refuse_constant(constant: str) -> None:
-    """Raise ValueError for NaN or infinity. Give it to functions of `json` as `parse_constant`."""
+    """Raise ValueError for NaN or infinity. Functions of `json` call it as `parse_constant`."""
     raise ValueError(f"JSON has no number {constant}")
 
 
 def documents_in(text: str, *, exactly: bool = False) -> Iterator[Any]:
     """Yield the parsed JSON documents in a text. After an invalid document, parsing continues at
-    the next line. With `exactly`, documents are parsed as by `load_exact`, and a valid document
-    that it refuses, for example for a number with too many digits, raises ValueError."""
+    the next line. With `exactly`, documents are parsed like in `load_exact`. Raises ValueError for
+    a valid document that `load_exact` refuses, for example for a number with too many digits."""
     at = _SPACE.match(text).end()  # type: ignore[union-attr]
     while at < len(text):
         try:
@@ -189,6 +189,6 @@ _exact_at = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_unique).raw
 
 
 def _decode_exactly(text: str, at: int) -> tuple[Any, int]:
-    """Return the JSON document at a position of a text, parsed as by `load_exact`, and its end."""
+    """Return the JSON document at a position of a text, as `load_exact` parses it, and its end."""
     with _valid():
         return _exact_at(text, at)

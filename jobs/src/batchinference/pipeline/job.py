@@ -50,16 +50,15 @@ from batchinference.spec.write import WriteTable
 
 Publish = Callable[[Report], None]
 RayContext = Callable[[], AbstractContextManager[Plan]]
-"""Starts Ray or connects to a cluster, and yields the plan, adapted to the resources of Ray."""
+"""Starts Ray or connects to a cluster. Yields the plan, adapted to the resources of Ray."""
 
 
 @dataclass
 class JobRun:
-    """A run of a job. `publish` is called with each new report.
-
-    `ray` is entered after the checks of the job and before the first pass runs, so a job with
-    nothing to do starts no Ray. With `own_only`, only output of this job may be replaced. `prices`
-    are the prices of pods, if the platform has any. `say` is called with lines for the user."""
+    """A run of a job. `publish` is called with each new report, and `say` with lines for the user.
+    `ray` is entered after the checks of the job, so a job with nothing to do starts no Ray. With
+    `own_only`, only output of this job may be replaced. `prices` are the prices of pods, if
+    known."""
 
     job: BatchInference
     ray: RayContext
@@ -69,7 +68,7 @@ class JobRun:
     prices: PodPrices | None = None
     say: Callable[[str], None] = lambda _: None
     layout: Layout | None = None
-    """The layout of the job's main output; None for the layout in the spec."""
+    """The layout of the job's main output; None for that of the spec."""
     page: str | None = field(default=None, init=False)
     """The address of the HTML page of the report, if the page could be written."""
     _reports: ReportBuilder = field(init=False)
@@ -80,7 +79,7 @@ class JobRun:
     _exit_stack: ExitStack = field(default_factory=ExitStack, init=False)
     _plan: Plan | None = field(default=None, init=False)
     _faulty_nodes: tuple[str, ...] = field(default=(), init=False)
-    """The nodes with devices that have failed in this run. No output uses them any more."""
+    """The nodes with devices that have failed in this run, which no output uses any more."""
     _end: PassEnd | None = field(default=None, init=False)
     """The end of `_pass`; None while it runs."""
     _notes: list[tuple[str, str]] = field(default_factory=list, init=False)
@@ -92,7 +91,7 @@ class JobRun:
 
     @cached_property
     def _layout(self) -> Layout:
-        """The layout in the spec of the job. The pass in progress may have another layout."""
+        """The layout of the main output. The pass in progress may have another layout."""
         return self.layout or Layout.of(self.job.spec)
 
     def run(self) -> Report:
@@ -161,8 +160,8 @@ class JobRun:
                 with self.stop.interrupting():  # rows of files without statistics are counted
                     first = limited_to_first_rows(self.job.spec, run)
                 measured = None if first.is_sample else search.step
-                used = without_suspected_nodes(plan, run.isolation.suspected_nodes)
-                executor = Executor(self.job.spec, used, first, measured)
+                pass_plan = without_suspected_nodes(plan, run.isolation.suspected_nodes)
+                executor = Executor(self.job.spec, pass_plan, first, measured)
                 end = with_findings(self.job.spec, run, self._run_pass(run, executor, search))
                 self._reports.findings = end.snapshot.findings
                 if not end.missing:
@@ -175,7 +174,7 @@ class JobRun:
             plan, self._faulty_nodes = healthy, healthy.faulty_nodes
 
     def _run_pass(self, run: PreparedPass, executor: Executor, search: ReplicaSearch) -> PassEnd:
-        """Process the missing rows, close the pass, and return how it ended."""
+        """Process the missing rows, close the pass, and return its end."""
         self._pass, self._end = run, None
         self._reports.begin_pass(run.job_pass.number)
         observe = partial(self._observe, run, executor)
@@ -196,13 +195,13 @@ class JobRun:
         return end
 
     def _add_notes(self, notes: Iterable[tuple[str, str]]) -> None:
-        """Add the notes of the pass, which has just ended, to the report."""
+        """Add the notes of the pass that has just ended to the report."""
         self._notes += notes
         self._reports.add_notes(collect_notes(self._notes), spilled_bytes())
 
     def _observe(self, run: PreparedPass, executor: Executor) -> None:
         """Update the progress and publish it. Raises TooManyErrors or LimitExceeded if a limit is
-        exceeded, and BadOutput if another run has taken over the output."""
+        exceeded. Raises BadOutput if another run has taken over the output."""
         try:
             run.job_pass.check_lease()
             counts = run.counts()
@@ -226,7 +225,7 @@ class JobRun:
         unified, listed = executor.rewrite_files(snapshot), end.files
         if unified.entries != snapshot.entries:
             job_pass.write_unified_snapshot(unified)
-            listed = None  # list again: rewrites left files behind, and Ray may have run one twice
+            listed = None  # list again: old files remain, and Ray may have run a rewrite twice
         snapshot = unified
         job_pass.remove_orphans(snapshot.entries, listed)
         files = (file for entry in snapshot.entries for file in entry.data)
@@ -256,7 +255,7 @@ class JobRun:
             )
         job_pass.mark_complete(snapshot, report)
         if job_pass.layout.is_replacement:
-            # the report in the replacement is final, even if swapping in the replacement fails
+            # the report in the replacement is final, even if it cannot be swapped in
             self._pass = None
             layout = self._layout
             with self.stop.interrupting():
@@ -270,7 +269,7 @@ class JobRun:
 
     def _check_final(self, run: PreparedPass, snapshot: Snapshot) -> None:
         """Publish the final counts and warnings. Raises TooManyErrors if they exceed a limit."""
-        # several tasks may have parts of the same input row, so counts of tasks would lack this row
+        # the counts of tasks do not include input rows that are split between tasks
         rows = snapshot.rows(len(run.input), run.input.rows_each)
         counts = snapshot.counts.model_copy(update={"read": rows})
         self._reports.finish(counts)
@@ -308,7 +307,7 @@ class JobRun:
 
     def _with_crash_location(self, failure: JobFailure) -> JobFailure:
         """Return the failure. If a process died, the message also names the step and the rows that
-        the process was computing, if they are known."""
+        it was computing, if they are known."""
         if self._pass is None or not isinstance(failure, OutOfMemory | WorkerCrashed):
             return failure
         run = self._pass.job_pass.lease.run
@@ -325,7 +324,7 @@ class JobRun:
 
     def _publish_first(self) -> None:
         """Publish the first report, and ignore storage errors. Raises PermissionError, because
-        later reports would be refused as well."""
+        later reports would also be refused."""
         try:
             self.publish(self._reports.build())
         except PermissionError:
@@ -334,8 +333,8 @@ class JobRun:
             return
 
     def _publish(self, report: Report) -> Report:
-        """Merge a report with the reports of earlier outputs of this run, publish the result and
-        return it. An OSError while publishing does not fail the job."""
+        """Merge a report with the reports of earlier outputs of this run. Publish the result and
+        return it. An OSError during this does not fail the job."""
         merged = merge_reports(self._finished, report)
         self._history.store(merged)
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Checks a job before it starts: models and code of its steps, paths, columns and types."""
+"""Checks a job before it starts: the models and the code of its steps, paths, columns and types."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from batchinference.spec.read import Read, ReadFiles, ReadVersioned
 
 
 class UnsuitableColumns(BadInput):
-    """The job cannot use columns of its input. `problems` has a problem for each."""
+    """The job cannot use columns of its input. Each has a problem in `problems`."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("; ".join(map(str, problems)))
         self.problems = problems
 
     def __reduce__(self) -> tuple[type[UnsuitableColumns], tuple[list[Problem]]]:
-        return UnsuitableColumns, (self.problems,)  # the text is made again from the problems
+        return UnsuitableColumns, (self.problems,)
 
 
 def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise ModelLoad if a step cannot be loaded, as far as that is known without loading it, and
+    """Raise ModelLoad if a step cannot be loaded, as far as this is known without loading it. Raise
     BadOutput if the job must not write to its output paths."""
     for step in spec.steps:
         check_step(step)
@@ -46,7 +46,7 @@ def check_job(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_paths(read: Read, layout: Layout) -> None:
     """Raise BadOutput if an output path contains a path of the input, has an unexpanded variable,
-    or is a Windows path. Runs before checks of existing content, whose advice would be wrong."""
+    or is a Windows path. Call it before checks of existing content, whose advice would be wrong."""
     uri, local = layout.output.uri, layout.output.local
     variable = addresses.unexpanded_variable(uri) if local else ""
     variable = variable or (addresses.reference_in(uri) if "{{" in uri else "")
@@ -70,7 +70,7 @@ def check_paths(read: Read, layout: Layout) -> None:
 
 
 def _contains_input(field: str, target: Location, source: str) -> BadOutput:
-    """Return the error that an output path (of `write` or of `errors`) contains an input."""
+    """Return the error for an output path (of `write` or of `errors`) that contains an input."""
     return BadOutput(
         f"spec.{field}.path: '{target.uri}' contains the input '{source}', and a job removes files "
         "from its output. Choose another path"
@@ -78,7 +78,7 @@ def _contains_input(field: str, target: Location, source: str) -> BadOutput:
 
 
 def check_errors_path(layout: Layout) -> None:
-    """Raise BadOutput if readers of the output would read the error records as output. Readers skip
+    """Raise BadOutput if readers of the output would read the error records as output. They skip
     names that begin with an underscore or a dot."""
     output, errors = layout.output, layout.errors
     parent, child = output.path.rstrip("/") + "/", f"{errors.path}/"
@@ -92,7 +92,7 @@ def check_errors_path(layout: Layout) -> None:
 
 
 def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
-    """Raise BadOutput if a cache is inside the output, where readers would find its files."""
+    """Raise BadOutput if a cache is inside the output, where readers would read its files."""
     for cache in filter(None, (step.cache for step in spec.steps)):
         if layout.output.contains(Location(cache.path, cache.storage) / "file"):
             raise BadOutput(
@@ -103,9 +103,9 @@ def check_caches(spec: BatchInferenceSpec, layout: Layout) -> None:
 
 def check_input(spec: BatchInferenceSpec, source: JobInput, layout: Layout) -> None:
     """Raise BadOutput if an input file is in an output path, where passes remove files. Raise
-    UnsuitableColumns if a column is missing or unsuitable. Raise BadInput if the job computes its
-    first rows in advance although each read may return other rows, or if more files are ignored
-    than the job accepts."""
+    UnsuitableColumns if a column is missing or unsuitable. Raise BadInput if more files are ignored
+    than the job accepts. Also raise it if first rows are needed, but each read may return
+    others."""
     targets = (("write", layout.output), ("errors", layout.errors))
     for field, target in targets if spec.write.mode != "addColumn" else ():
         if (inside := source.path_inside(target)) is not None:

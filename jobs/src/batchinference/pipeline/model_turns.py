@@ -1,7 +1,7 @@
 """Lets the threads of a process take turns with its model, and measures how busy the model is.
 
-While one thread computes a batch with the model, another thread prepares the next batch, and
-further threads pass on results. So the model rarely waits, except for rows."""
+While one thread computes a batch with the model, a second thread prepares the next batch, and
+others pass on results. The model then rarely waits for anything but rows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class _Thread(local):
 
 
 class Turns:
-    """Lets at most one thread at a time prepare a batch, and at most one thread compute a batch. A
-    thread that has prepared a batch keeps the right to prepare until it may compute. So at most two
-    batches are in the memory of the device."""
+    """Lets only one thread at a time prepare a batch, and one thread compute a batch. A thread that
+    has prepared a batch keeps the right to prepare until it may compute. The device therefore has
+    at most two batches in its memory."""
 
     def __init__(self) -> None:
         self._preparing, self._computing = Lock(), Lock()
@@ -38,7 +38,8 @@ class Turns:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Wait until no other thread prepares. No other begins until this one computes or ends."""
+        """Wait until no other thread prepares. The next may begin when this one computes or
+        ends."""
         self._acquire(self._preparing)
         self._thread.prepares = True
         try:
@@ -49,7 +50,7 @@ class Turns:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Wait until no other thread computes, and let another thread prepare while the block runs.
+        """Wait until no other thread computes. Another thread may prepare while the block runs.
         Does nothing if this thread is already computing or is not in `preparing`."""
         if self._thread.computes or not self._thread.prepares:
             yield
@@ -94,8 +95,8 @@ class Occupancy:
         return self._during("passing_on")
 
     def working(self, results: Iterator[Item]) -> Iterator[Item]:
-        """Yield results, and count the thread as working while it makes each of them: it prepares
-        or computes rows, or converts results."""
+        """Yield results. The thread counts as working while it makes a result: it prepares or
+        computes rows, or converts results."""
         while True:
             with self._during("working"):
                 result = next(results, None)
@@ -127,7 +128,7 @@ class Occupancy:
                 self._since = self._clock()
 
     def _account(self) -> None:
-        """Add the time since the last call to the part that the threads' activities determine."""
+        """Add the time since the last call to the part that the activities of threads determine."""
         if self._since is None:
             return
         now, threads = self._clock(), self._threads
@@ -144,6 +145,6 @@ TURNS, OCCUPANCY = Turns(), Occupancy()
 @contextmanager
 def computing() -> Iterator[None]:
     """Give the model to this thread alone while the block runs. A runtime should prepare inputs
-    before the block and convert results after it, so that other threads can compute meanwhile."""
+    before the block and convert results after it, because other threads can then compute."""
     with TURNS.computing(), OCCUPANCY.computing():
         yield

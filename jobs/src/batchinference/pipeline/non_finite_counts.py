@@ -23,7 +23,7 @@ class NonFiniteOutput(ValueError):
 
 
 def non_finite_values(table: pa.Table) -> dict[int, int]:
-    """Return the number of NaN and infinite values by row index, without rows that have none."""
+    """Return the number of NaN and infinite values of each row that has any, by row index."""
     rows: Counter[int] = Counter()
     for column in table.columns:
         start = 0
@@ -35,7 +35,8 @@ def non_finite_values(table: pa.Table) -> dict[int, int]:
 
 
 def _counts(array: pa.Array) -> np.ndarray | None:
-    """Return the number of non-finite values of each row, except in maps; None if none has any."""
+    """Return the number of non-finite values of each row, except in maps; None if there are
+    none."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _counts(array.storage)

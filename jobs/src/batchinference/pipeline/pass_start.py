@@ -1,5 +1,5 @@
-"""Checks a job, and begins its first pass at an output unless there is nothing to do. A pass
-computes the rows that are not committed. All checks come before it reads rows."""
+"""Checks a job, and begins its first pass at an output if there is something to do. A pass computes
+the rows that are not committed. All checks come before it reads rows."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from batchinference.spec.job import BatchInferenceSpec
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """There is nothing to do, because the output with the layout `complete` is complete. `remark`
-    says that no input files are new, or which changes of the input are not in the output. If the
-    job appends new files, and there are none, `parts` are the layouts of its complete outputs."""
+    """The output with the layout `complete` is complete, so there is nothing to do. `remark` says
+    that no input files are new, or which changes of the input are not in the output. `parts` are
+    all complete outputs of a job that appends new files, if there are no new files."""
 
     complete: Layout
     remark: str = ""
@@ -57,9 +57,9 @@ class NothingToDo:
 def prepare_pass(
     spec: BatchInferenceSpec, target: OutputTarget, job: str = "", *, own_only: bool = False
 ) -> PreparedPass | NothingToDo:
-    """Check the job, begin its first pass at an output, and return the pass, or NothingToDo. `job`
-    is the identity of the job. With `own_only`, only output of this job may be replaced. Raises
-    ModelLoad, BadInput or BadOutput if a check fails."""
+    """Check the job, and begin its first pass at an output. Return the pass, or NothingToDo. Raises
+    ModelLoad, BadInput or BadOutput if a check fails. `job` is the identity of the job. With
+    `own_only`, only output of this job may be replaced."""
     check_job(spec, target.layout)
     request, table = request_of(spec, job, own_only=own_only), table_or_none(spec.write)
     request = replace(request, recompute=target.recompute)
@@ -114,8 +114,8 @@ def _kind_of(plan: PassPlan, spec: BatchInferenceSpec, layout: Layout) -> str:
 
 
 def _with_changes(plan: PassPlan, source: JobInput, kind: str) -> PassPlan:
-    """Return the plan without the committed rows of input files that were changed or removed. If
-    the IDs of the committed rows are not those of this source, the plan starts over."""
+    """Return the plan without the committed rows of input files that were changed or removed. The
+    plan starts over if the committed rows have other IDs than the rows of this source."""
     if plan.start is not None and not source.has_ids_of(plan.start.input):
         plan = plan.restarted(kind)
     if plan.start is None or not isinstance(source, FileInput):
@@ -143,7 +143,7 @@ def _open_table(table: Table | None, spec: BatchInferenceSpec, source: JobInput)
 
 
 def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) -> Request:
-    """Return what a job requests of its output, including the hashes of its code."""
+    """Return what a job wants from its output, with the hashes of its code."""
     code, work = code_of(spec), work_of(spec)
     retry = spec.errors.retry_failed_rows
     return Request(spec.write, spec.resume, retry, job, code, work, own_only=own_only)
@@ -152,9 +152,8 @@ def request_of(spec: BatchInferenceSpec, job: str, *, own_only: bool = False) ->
 def _open_input(
     spec: BatchInferenceSpec, target: OutputTarget, plan: PassPlan, job: str
 ) -> JobInput:
-    """Return the input of the job, checked against the steps and the output.
-
-    Raises BadInput or BadOutput if a check fails, and NoNewFiles if there is nothing to append."""
+    """Return the input of the job, checked against the steps and the output. Raises BadInput or
+    BadOutput if a check fails, and NoNewFiles if there is nothing to append."""
     source = open_at_output(spec, target, plan)
     check_input(spec, source, target.layout)
     if spec.write.mode == "append":

@@ -48,9 +48,9 @@ COMPARED_FILES = 3
 def preflight(
     spec: BatchInferenceSpec, job: str = "", note: Callable[[str], object] = str
 ) -> list[Problem]:
-    """Return the problems that can be detected without running the job or starting Ray. `job` is
-    the identity of the job. `note` is called with each remark that is not a problem. If an object
-    store does not answer, only this problem is reported."""
+    """Return the problems that can be detected without running the job or starting Ray. If an
+    object store does not answer, only this problem is returned. `job` is the identity of the job.
+    `note` is called with each remark that is not a problem."""
     if silent := unreachable(_locations(spec)):
         return [Problem(f"spec.{name}", f"{why}. {_OFFLINE}") for name, why in silent.items()]
     problems = [
@@ -60,8 +60,8 @@ def preflight(
     ]
     layout = Layout.of(spec)
     about_input = _failure_of(lambda: _check_input(spec, layout, note))
-    # the output is not read if code cannot be imported, because the hashes to compare are unknown,
-    # or if it contains input files, because they would look like the files of another program
+    # if code cannot be imported, there are no hashes to compare; and input files in the output
+    # would look like files of another program
     reads_output = not problems and not isinstance(about_input, BadOutput)
     failures = (
         about_input,
@@ -113,8 +113,8 @@ def _check_input(spec: BatchInferenceSpec, layout: Layout, note: Callable[[str],
 
 
 def _check_beginnings(source: FileInput) -> None:
-    """Raise BadInput if all uncompressed files of a sample begin like another format, or if a file
-    with the ending `.gz` is not compressed. In a run, such a file would become a failed row."""
+    """Raise BadInput if all uncompressed files of a sample begin like another format. Also raise it
+    if a file with the ending `.gz` is not compressed, because its rows would fail in a run."""
     files = [
         source.snapshot.address(file) for file in sample(source.snapshot.files(), COMPARED_FILES)
     ]
@@ -131,8 +131,8 @@ def _check_beginnings(source: FileInput) -> None:
 def _check_output(
     spec: BatchInferenceSpec, layout: Layout, job: str, *, reads_content: bool
 ) -> None:
-    """Raise BadOutput if the job cannot or must not write to its output. Existing content is
-    checked only with `reads_content`."""
+    """Raise BadOutput if the job cannot or must not write to its output. Existing content is only
+    checked with `reads_content`."""
     check_writable(Location(spec.write.path, spec.write.storage))
     if not reads_content:
         return

@@ -1,7 +1,7 @@
 """Runs the steps of a job over its first rows in this process, without Ray and without writing.
 
-The reader and the steps are those that tasks use. Each step is loaded when its rows are ready, and
-gets all these rows as one batch."""
+Uses the reader and the steps that tasks use. Each step is loaded when its rows are ready, and gets
+all of them as one batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from batchinference.spec.warnings import WarningCount
 from batchinference.spec.write import WriteColumns
 
 MAX_QUERY_ROWS = 10_000
-"""Maximum rows of an SQL query in a preview, because the preview reads all of them."""
+"""Maximum rows of an SQL query, because a preview reads all rows of it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Outcome:
     """The first failed row with its error; empty if no row failed."""
     warnings: list[WarningCount]
     load_seconds: float = 0.0
-    """How long it took to load the model or code, in seconds."""
+    """The time to load the model or code, in seconds."""
 
 
 @dataclass
@@ -71,8 +71,8 @@ class Preview:
     """The paths of the input files, by file number."""
 
     def run(self) -> Iterator[Outcome]:
-        """Read the rows and run the steps, and yield the outcome of each as soon as it has ended.
-        Ends early if no row is left. Raises JobFailure, and errors of storage and libraries."""
+        """Read the rows and run the steps. Yield the outcome of each as soon as it has ended. Ends
+        early if no row is left. Raises JobFailure, and errors of storage and libraries."""
         secret_variables(self.spec)  # messages hide the secrets from now on
         for step in self.spec.steps:
             check_step(step)
@@ -125,11 +125,11 @@ class Preview:
 
     @cached_property
     def _stages(self) -> dict[str, Stage]:
-        """The stage of the plan that contains each step. Several steps may have one stage."""
+        """The stage of the plan for each step. Several steps may have the same stage."""
         return {step.name: stage for stage in self.plan.stages for step in stage.steps}
 
     def _outcome(self, name: str, batch: RowBatch, seconds: float) -> Outcome:
-        """Return the outcome of the step that made this batch, and keep the batch."""
+        """Return the outcome of the step that made this batch, and set `batch`."""
         filtered = len(batch.filtered) - len(self.batch.filtered)
         failed = batch.errors.filter(pc.equal(batch.errors.column("step"), name))
         self.batch = batch
@@ -159,7 +159,7 @@ def check_query(read: Read, source: JobInput) -> None:
 
 
 def first_rows(source: JobInput, rows: int) -> RowBatch:
-    """Return the first `rows` readable rows, and the failed rows of all batches but a cut one."""
+    """Return the first `rows` readable rows, and the failed rows of each batch that was not cut."""
     batches: list[RowBatch] = []
     missing = rows
     for batch in (batch for read in source.read_tasks(1) for batch in read()):

@@ -1,6 +1,6 @@
 """Uses private parts of Ray Core, in the version that pyproject.toml pins.
 
-A test checks that only this module and `ray_data_compat` do so. This one imports no Ray Data."""
+A test checks that only this module and `ray_data_compat` do so. This module imports no Ray Data."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from ray.experimental.internal_kv import (
 )
 
 NODES_SECONDS = 10
-"""Timeout of a request for the nodes."""
+"""Timeout in seconds of a request for the nodes."""
 
 
 @contextmanager
 def replaced(target: Any, **attributes: Any) -> Iterator[None]:
-    """Replace attributes of a module or object of Ray within the context."""
+    """Replace attributes of a module or object of Ray during the block."""
     before = {name: getattr(target, name) for name in attributes}
     try:
         for name, value in attributes.items():
@@ -49,19 +49,18 @@ def replaced(target: Any, **attributes: Any) -> Iterator[None]:
 
 
 def without_monitors(*, log_to_driver: bool) -> AbstractContextManager[None]:
-    """Make `ray.init` start no dashboard or autoscaler and, unless `log_to_driver`, no log monitor.
-
-    Ray on a single machine needs none of them. Each is a process that imports most of Ray, and
-    `ray.init` waits for the dashboard even if it serves no web pages. The log monitor sends the
-    output of workers to the driver."""
+    """Make `ray.init` start no dashboard or autoscaler. Without `log_to_driver`, also start no log
+    monitor, which sends the output of workers to the driver. Ray on a single machine needs none of
+    these processes. Each imports most of Ray, and `ray.init` waits for the dashboard even if it
+    serves no web pages."""
     names = ["start_api_server", "start_monitor", *["start_log_monitor"] * (not log_to_driver)]
     return replaced(Node, **dict.fromkeys(names, lambda *_, **__: None))
 
 
 @contextmanager
 def nothing_left_if_interrupted() -> Iterator[None]:
-    """Kill the processes of Ray if `ray.init` raises. Ray itself kills them only when the program
-    ends, and until then they would take CPU time from the next start."""
+    """Kill the processes of Ray if `ray.init` raises an error. Ray itself kills them only when the
+    program ends. Until then, they would take CPU time from the next start."""
     started: list[Node] = []
     register: Callable[[Node], None] = Node._register_shutdown_hooks
 
@@ -113,7 +112,7 @@ def has_flag(name: str) -> bool:
 
 
 def replaces_dead_process() -> bool:
-    """Return whether the process of this task or actor replaces one that died."""
+    """Return whether the process of this task or actor replaces a dead process."""
     if not global_worker.connected:
         return False
     if global_worker.actor_id.is_nil():
@@ -150,8 +149,8 @@ def notes_below(prefix: str) -> dict[str, str]:
 
 
 def owner_of_this_process() -> str:
-    """Return the ID of the running actor; without an actor, of the running task; empty outside of
-    Ray. A process that replaces a dead one has the same owner."""
+    """Return the ID of the running actor or, without an actor, of the running task. Empty outside
+    of Ray. A process that replaces a dead one has the same owner."""
     if not global_worker.connected:
         return ""
     context = get_runtime_context()
@@ -169,8 +168,8 @@ def lost_nodes() -> set[str]:
 
 
 def nodes_like_this(label: str) -> set[str]:
-    """Return the IDs of the living nodes that have the same value of a label as the node of this
-    process. Empty if it does not have the label."""
+    """Return the IDs of the living nodes whose value of a label is that of this process's node.
+    Empty if the node does not have the label."""
     labels = {str(node["NodeID"]): node["Labels"] or {} for node in ray.nodes() if node["Alive"]}
     own = labels.get(node_of_this_process(), {}).get(label)
     return {node for node, values in labels.items() if own and values.get(label) == own}
@@ -178,7 +177,7 @@ def nodes_like_this(label: str) -> set[str]:
 
 @dataclass(frozen=True)
 class NodeLifetime:
-    """When a Ray node existed, in seconds since 1970. `end` is None while the node lives."""
+    """When a Ray node existed, in seconds since 1970. `end` is None while the node is alive."""
 
     labels: dict[str, str]
     start: float
@@ -190,7 +189,7 @@ class NodeLifetime:
 
 
 def node_lifetimes() -> list[NodeLifetime]:
-    """Return the lifetimes of all nodes, including lost ones. Raises if the cluster is down."""
+    """Return the lifetimes of all nodes, also of lost ones. Raises if the cluster is down."""
     client = global_worker.gcs_client  # type: ignore[attr-defined]
     nodes = client.get_all_node_info(timeout=NODES_SECONDS).values()
     return [

@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 _map_operator: Any = map_operator
 _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40
-"""A batch size above this number stands for all blocks of a call; see `whole_call`."""
+"""A batch size above this number means that a call is one batch; see `whole_call`."""
 _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
-"""How long Ray Data waits for results of further tasks after the first result, in seconds: for each
-task, and in total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
+"""Seconds in which Ray Data waits for further results after the first one: for each task, and in
+total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
 
 
 def prepare_joined_blocks(prepared: Callable[[Any], Any]) -> None:
-    """Make Ray Data in this process call a function with blocks before it joins them."""
+    """Make Ray Data in this process join the blocks that `prepared` returns for them."""
     module: Any = transform_pyarrow
     module.concat = lambda blocks, **options: concat(prepared(blocks), **options)
 
@@ -64,7 +64,7 @@ def huggingface_datasource(dataset: Any) -> Datasource:
 
 
 class BlockErrors:
-    """Replaces the logger for errors of Ray Data tasks, and calls `record` with each error."""
+    """Replaces the logger for errors of Ray Data tasks. Calls `record` with each error."""
 
     def __init__(self, logger: logging.Logger, record: Callable[[BaseException], None]) -> None:
         self._logger, self._record = logger, record
@@ -73,7 +73,7 @@ class BlockErrors:
         return getattr(self._logger, name)
 
     def error(self, message: str, *arguments: object, exc_info: Any = None) -> None:
-        """Pass an exception to `record`, and a message without one to the logger."""
+        """Pass an exception to `record`, and a message without an exception to the logger."""
         if isinstance(exc_info, BaseException):
             self._record(exc_info)
         else:
@@ -84,8 +84,8 @@ class BlockErrors:
 def errors_of_blocks(
     context: DataContext, record: Callable[[BaseException], None]
 ) -> Iterator[None]:
-    """Within this context, a failing task of Ray Data does not end the execution. Instead, `record`
-    is called with the error of the task, whatever the log levels are."""
+    """During the block, a failing task of Ray Data does not end the execution. Instead, `record` is
+    called with its error, at all log levels."""
     logger = BlockErrors(streaming_executor_state.logger, record)
     with (
         replaced(context, max_errored_blocks=-1),
@@ -96,14 +96,14 @@ def errors_of_blocks(
 
 class PromptWaits:
     """Replaces `ray` in the module in which Ray Data waits for tasks. Ray Data would wait up to 0.1
-    s for the results of all tasks, and the CPUs of finished tasks would be idle."""
+    s for the results of all tasks. The CPUs of finished tasks would be idle."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ray, name)
 
     def wait(self, tasks: list[Any], *, timeout: float, **arguments: Any) -> Any:
         """Wait up to `timeout` seconds for the first result, and a short time for more results.
-        Return what `ray.wait` returns: the tasks with results, and the tasks without results."""
+        Returns tasks with results, and tasks without, like `ray.wait`."""
         ray.wait(tasks, timeout=timeout, **{**arguments, "num_returns": 1})
         gather = min(timeout, len(tasks) * GATHER_SECONDS, MAX_GATHER_SECONDS)
         return ray.wait(tasks, timeout=gather, **arguments)
@@ -111,7 +111,7 @@ class PromptWaits:
 
 @contextmanager
 def prompt_waits() -> Iterator[None]:
-    """Within this context, Ray Data starts new tasks soon after previous tasks have ended."""
+    """During the block, Ray Data starts new tasks soon after earlier tasks have ended."""
     module: Any = streaming_executor_state
     module.ray = PromptWaits()
     try:
@@ -121,7 +121,7 @@ def prompt_waits() -> Iterator[None]:
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Make this process enter `context` while it passes on a block of a Ray Data task: while Ray
+    """Make this process enter `context` while it passes on a block of a Ray Data task. Ray then
     stores the block, and waits until the driver takes more blocks."""
 
     def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
@@ -132,7 +132,7 @@ def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:
-    """Return whether Ray has given up an actor that an operator of Ray Data waits for forever."""
+    """Return whether an operator of Ray Data waits forever for an actor that Ray has given up."""
     if not isinstance(operator, ActorPoolMapOperator):
         return False
     pool: Any = operator._actor_pool
@@ -145,8 +145,8 @@ def has_results(operator: PhysicalOperator) -> bool:
 
 
 class TimedBundling(RebundlingStrategy):
-    """Bundles blocks for a task until the blocks have enough rows, or the first block has waited
-    long enough. Ray checks this when a block arrives, and `start_late_bundle` between arrivals."""
+    """Bundles blocks for a task until they have enough rows, or the first block has waited long
+    enough. Ray checks this when a block arrives, and `start_late_bundle` does between arrivals."""
 
     def __init__(self, rows: int, seconds: float) -> None:
         self._rows, self._seconds = rows, seconds
@@ -154,7 +154,7 @@ class TimedBundling(RebundlingStrategy):
 
     def can_build_ready_bundle(self, state: PendingBundleState) -> bool:
         """Return whether a task can start with the pending blocks. Ray calls this for each block,
-        so the waiting time of a bundle begins with the call for its first block."""
+        so the waiting time begins with the first block of a bundle."""
         if not state.num_rows:
             self._since = None
             return False
@@ -184,7 +184,7 @@ def bundle_in_time(operator: PhysicalOperator, rows: int, seconds: float) -> Non
 
 
 def bundle_whole_calls(operator: PhysicalOperator) -> None:
-    """If an operator has the batch size `whole_call(rows)`, give each call at least `rows` rows."""
+    """Give each call at least `rows` rows if the operator has the batch size `whole_call(rows)`."""
     if (rows := _batch_rows(operator)) > _WHOLE:
         cast(Any, operator)._block_ref_bundler._strategy = EstimateSize(rows - _WHOLE)
 
@@ -196,14 +196,14 @@ def _batch_rows(operator: PhysicalOperator) -> int:
 
 
 def whole_call(rows: int) -> int:
-    """Return a batch size that makes Ray Data pass all blocks of a call as one batch of at least
+    """Return a batch size with which Ray Data passes all blocks of a call as one batch of at least
     `rows` rows. Each batch costs Ray about as much time as a cheap model."""
     return _WHOLE + rows
 
 
 def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block at once. By default, Ray first collects 128 MiB. Only
-    actor pools whose calls are one batch are changed and, with `of_reads`, operators that read."""
+    """Make an operator pass on each block at once. By default, Ray first collects 128 MiB. Changes
+    only actor pools whose calls are one batch and, with `of_reads`, operators that read."""
     if not isinstance(operator, MapOperator):
         return
     reads = of_reads and operator.name.startswith("Read")
@@ -214,8 +214,8 @@ def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
 
 
 def start_late_bundle(operator: PhysicalOperator, *, at_once: bool) -> None:
-    """Start a task for the waiting blocks of an operator if the first block has waited long enough,
-    if `at_once`, or if a node ends soon. The task starts as if the input had ended."""
+    """Start a task for the waiting blocks of an operator, as if the input had ended. Does so if the
+    first block has waited long enough, with `at_once`, or if a node ends soon."""
     queue: Any = getattr(operator, "_block_ref_bundler", None)
     strategy = getattr(queue, "_strategy", None)
     if not (isinstance(operator, MapOperator) and isinstance(strategy, TimedBundling)):

@@ -1,8 +1,7 @@
-"""Gives modules that start without Ray the parts of Ray that some rows need, such as tensor types.
+"""Gives modules without Ray the parts of Ray that some rows need, such as tensor types.
 
-These modules depend on this one, and this one on no module: the package `pipeline` passes it the
-functions that import Ray. So commits, and commands that only read, start without Ray.
-"""
+These modules import this module, which imports no other module. The package `pipeline` registers
+the functions that import Ray. So commits, and commands that only read, start without Ray."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class RayImports:
-    """The functions that import `ray_compat` and `ray_data_compat`, and return the module."""
+    """The functions that import and return the modules `ray_compat` and `ray_data_compat`."""
 
     core: Callable[[], ModuleType]
     data: Callable[[], ModuleType]
@@ -21,7 +20,7 @@ _registered: list[RayImports] = []
 
 
 def register(imports: RayImports) -> None:
-    """Set the functions that the first uses of Ray call."""
+    """Set the functions that import Ray on first use."""
     _registered[:] = [imports]
 
 

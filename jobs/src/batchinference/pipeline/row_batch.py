@@ -1,8 +1,8 @@
 """A batch of rows with its provenance: the input rows that it accounts for, and their outcomes.
 
-Steps see only the table. The provenance is kept next to the table, because filtered and failed rows
-leave the table, and an input row may become several rows. So the commit of a batch knows the
-outcome of each input row, and the table needs no extra columns.
+Steps see only the table. The provenance is outside of it: filtered and failed rows leave the table,
+and an input row may become several rows. The commit of a batch thus knows the outcome of each input
+row, without extra columns.
 
 A row ID contains the number of the file (in the sorted input snapshot) and the number of the row in
 the file. It depends only on the input, so a row has the same ID in every pass."""
@@ -23,17 +23,17 @@ ROW_BITS = 40
 MAX_FILES = 1 << (63 - ROW_BITS)
 ROW_MASK = (1 << ROW_BITS) - 1
 READ_STEP = "read"
-"""The step name for rows that could not be decoded, and for notes on reading."""
+"""The step name for rows that could not be decoded, and for notes about reading."""
 WRITE_STEP = "write"
-"""The step name for rows that could not be written, and for notes on writing."""
+"""The step name for rows that could not be written, and for notes about writing."""
 NUMBERS_PER_FILE = 10**12
 """The row numbers (`write.rowNumber`) of file n begin at n times this number."""
 RowRange = tuple[int, int | None]
-"""The first row, and the row after the last. The second is None if the end is unknown."""
+"""The first row, and the row after the last one; None if the end is unknown."""
 MissingRows = dict[int, list[RowRange]]
 """Missing rows by file number. Files without missing rows are left out."""
 FULL_SHARE = 1 << 40
-"""The share of an input row if a batch has all rows of it (see `RowBatch.shares`)."""
+"""The share of an input row in a batch that has all of its rows (see `RowBatch.shares`)."""
 ERRORS = pa.schema(
     [
         ("id", pa.int64()),
@@ -56,15 +56,15 @@ def unpack_ids(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers_of(ids: np.ndarray, first_file: int) -> np.ndarray:
-    """Return the row numbers for the user (`write.rowNumber`) of row IDs, in the same order
-    (int64). `first_file` is the number of the first file of the input."""
+    """Return the row numbers for users (`write.rowNumber`, int64) of row IDs, in the same order.
+    `first_file` is the number of the first file of the input."""
     files, rows = unpack_ids(ids)
     numbers: np.ndarray = (files + first_file) * NUMBERS_PER_FILE + rows
     return numbers
 
 
 def consecutive_ids(file: int, first: int, count: int) -> np.ndarray:
-    """Return the IDs of `count` rows of a file, beginning with row `first` (int64)."""
+    """Return the IDs (int64) of `count` rows of a file, from row `first` on."""
     start = pack_id(file, first)
     return np.arange(start, start + count, dtype=np.int64)
 
@@ -74,8 +74,8 @@ class RowBatch:
     """Rows, and the outcome of each input row that the batch accounts for."""
 
     table: pa.Table = field(default_factory=lambda: NO_ROWS)
-    """The rows that neither failed nor were filtered, without IDs. Without such rows, the table
-    still has the columns that are known."""
+    """The rows that neither failed nor were filtered, without IDs. An empty table still has the
+    known columns."""
     ids: np.ndarray = field(default_factory=lambda: NO_IDS)
     """For each row of the table, the ID of its input row (int64)."""
     input_ids: np.ndarray = field(default_factory=lambda: NO_IDS)
@@ -89,20 +89,20 @@ class RowBatch:
     notes: tuple[tuple[str, str], ...] = ()
     """Pairs of a step and a note for the report (JSON)."""
     shares: np.ndarray | None = None
-    """For each of `input_ids`, the share of the input row that is in this batch (int64). The shares
-    of an input row in all batches add up to FULL_SHARE. None if this batch has all rows of its
-    input rows, because Ray did not split them over several blocks."""
+    """For each of `input_ids`, the share of the input row in this batch (int64). The shares of an
+    input row in all batches add up to FULL_SHARE. None if the batch has all rows of its input rows:
+    Ray has not split them over several blocks."""
     warnings: pa.Table = field(default_factory=lambda: NO_WARNINGS)
     """The warnings about input rows, with the columns of ROW_WARNINGS."""
 
     @classmethod
     def read(cls, table: pa.Table, ids: np.ndarray) -> RowBatch:
-        """Return a batch of rows as they were read: each row of the table is an input row."""
+        """Return a batch of rows from a reader: each row of the table is an input row."""
         return cls(table, ids, ids)
 
     @classmethod
     def unreadable(cls, ids: np.ndarray, error: Exception) -> RowBatch:
-        """Return a batch of rows that failed with one error, because they could not be read."""
+        """Return a batch of rows that could not be read, and have all failed with one error."""
         texts = (READ_STEP, describe(error), "")
         columns = [pa.array(ids), *(pa.repeat(text, len(ids)) for text in texts)]
         columns.append(pa.repeat(pa.scalar(getattr(error, "values", None), pa.string()), len(ids)))
@@ -117,9 +117,9 @@ class RowBatch:
     def derived(
         self, table: pa.Table, parents: np.ndarray, failed: Sequence[tuple[int, pa.Table]]
     ) -> RowBatch:
-        """Return the batch after a step. `parents` has, for each row of `table`, the index of the
-        row of this batch from which the step made it. `failed` has the index and the error of each
-        failed row. The remaining rows of this batch were filtered."""
+        """Return the batch after a step has made `table` from it. `parents` has the index of the
+        row of this batch from which each row of `table` was made. `failed` has the index and the
+        error of each failed row. The remaining rows of this batch were filtered."""
         filtered = np.ones(len(self.ids), dtype=bool)
         filtered[parents] = False
         filtered[[index for index, _ in failed]] = False
@@ -138,9 +138,9 @@ class RowBatch:
         return replace(self, warnings=pa.concat_tables([self.warnings, warnings]))
 
     def split_at(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
-        """Return the first `rows` rows, and the rest of the batch, which has all errors, filtered
-        rows, `ends` and `notes`. If the batch has at most `rows` rows, return the batch and None.
-        No input row may have several rows, a share, or a row and an error."""
+        """Return the first `rows` rows, and the rest of the batch; None if there are no more rows.
+        The rest has all errors, filtered rows, `ends` and `notes`. No input row may have several
+        rows, a share, or both a row and an error."""
         if len(self.ids) <= rows:
             return self, None
         first = self.ids[:rows]
@@ -167,13 +167,13 @@ class RowBatch:
 
     def split_between_inputs(self, rows: int) -> tuple[RowBatch, RowBatch | None]:
         """Return the first `rows` rows with all that belongs to their input rows, and the rest of
-        the batch. If the rest would have no rows, return the batch and None."""
+        the batch. Return the batch and None if the rest would have no rows."""
         first, rest = self.split_with_outcomes(rows)
         return (first, rest) if len(rest.ids) else (self, None)
 
     def split_with_outcomes(self, rows: int) -> tuple[RowBatch, RowBatch]:
-        """Return the part for the input rows of the first `rows` rows, with all their outcomes, and
-        the rest of the batch, which keeps `ends` and `notes`."""
+        """Return the batch of the input rows of the first `rows` rows, with all their outcomes.
+        Also return the rest of the batch, which has `ends` and `notes`."""
         ids = np.unique(self.ids[:rows])
         first = replace(self.select_inputs(ids), ends=(), notes=())
         return first, self.without_inputs(ids)
@@ -219,13 +219,13 @@ class RowBatch:
         )
 
     def without_inputs(self, ids: np.ndarray) -> RowBatch:
-        """Return the batch without what belongs to input rows with these IDs (int64), so that it
-        does not account for them. Keeps all `ends` and `notes`."""
+        """Return the batch without what belongs to input rows with these IDs (int64). It does not
+        account for them, but has all `ends` and `notes`."""
         return self.select_inputs(np.setdiff1d(self.all_ids(), ids))
 
 
 def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Return the rows of a table that a mask selects, without a copy if they are adjacent."""
+    """Return the rows of a table that a mask selects. Adjacent rows are not copied."""
     first, last = np.flatnonzero(rows)[[0, -1]]
     if rows[first : last + 1].all():
         return table.slice(first, last + 1 - first)
@@ -233,7 +233,7 @@ def _selected(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def merged(batches: Iterable[RowBatch]) -> RowBatch:
-    """Return several batches, which must have no input row in common, as one batch."""
+    """Return several batches as one batch. They must have no input row in common."""
     batches = list(batches)
     if len(batches) == 1:
         return batches[0]
@@ -261,7 +261,7 @@ def _joined_shares(batches: list[RowBatch]) -> np.ndarray | None:
 
 
 def without_rows(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the first table that has columns, without its rows; NO_ROWS if none has columns.
+    """Return the first table that has columns, without its rows; NO_ROWS if no table has any.
     Unlike a slice, the result does not keep the rows in memory."""
     schemas = (table.schema for table in tables if table.num_columns)
     return next((empty_table(schema) for schema in schemas), NO_ROWS)
@@ -273,7 +273,7 @@ def _joined(batches: list[RowBatch], name: str) -> np.ndarray:
 
 def resized(batches: Iterable[RowBatch], rows: Callable[[], int], size: int) -> Iterator[RowBatch]:
     """Yield the rows of `batches` in new batches of up to `rows()` rows and about `size` bytes.
-    `rows` is called again for each new batch. `batches` must be unchanged since they were read."""
+    `rows` is called for each new batch. `batches` must be unchanged since they were read."""
     waiting: list[RowBatch] = []
     waiting_rows = waiting_bytes = 0
     for batch in batches:

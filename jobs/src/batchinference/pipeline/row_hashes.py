@@ -1,9 +1,9 @@
-"""Hashes rows, such that only equal rows have the same hash.
+"""Hashes rows. Only equal rows have the same hash.
 
-Rows are equal if their columns have the same names and types, and their values the same bits: 0
-differs from -0, 1 from 1.0, and null from an empty text. The hash does not depend on how Arrow
-stores the rows: chunks, slices, dictionaries, 64-bit offsets, and lists of fixed size. The length
-of each value is hashed before the value, so that (`ab`, `c`) differs from (`a`, `bc`)."""
+Rows are equal if their columns have the same names and types, and their values have the same bits.
+So 0 differs from -0, 1 from 1.0, and null from an empty text. The way in which Arrow stores the
+rows does not matter: chunks, slices, dictionaries, 64-bit offsets, lists of fixed size. The length
+of each value is hashed before the value, so (`ab`, `c`) differs from (`a`, `bc`)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from batchinference.pipeline.type_widening import is_list, is_tensor, map_types,
 
 HASH_BYTES = 32
 _NAMES = {"large_string": "string", "large_binary": "binary"}
-"""The common name of types that Arrow can store in several ways."""
+"""The common name of types that Arrow stores in several ways."""
 
 
 def row_hashes(table: pa.Table) -> list[bytes]:
-    """Return the hash of each row of a table (HASH_BYTES bytes each)."""
+    """Return the hash of each row of a table, with HASH_BYTES bytes."""
     columns = {name: plain_column(decoded(table.column(name))) for name in table.column_names}
     names = [(name, _name_of(column.type)) for name, column in columns.items()]
     head = hashlib.blake2b(json.dumps(names).encode(), digest_size=HASH_BYTES)
@@ -47,7 +47,7 @@ def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _name_of(kind: pa.DataType) -> str:
-    """Return the name of a type, which does not depend on how Arrow stores its values."""
+    """Return the name of a type, regardless of how Arrow stores its values."""
     if is_tensor(kind):
         return "tensor"
     if kinds.is_dictionary(kind):

@@ -1,13 +1,13 @@
 """Collects the warnings and token counts that decoders and models report about single rows.
 
-Code that changes a value calls `warn`. The code that processes the row, further up the call stack,
-collects the warnings; without a collector, they are dropped:
+Code that changes a value calls `warn`. Code further up the call stack, which processes the row,
+collects the warnings. Without a collector, they are dropped:
 
     with collect_warnings() as warnings:
         picture = images.decode(content, options)   # calls warn(WarningName.ROTATED)
     # warnings == [RowWarning(0, WarningName.ROTATED, 0)]
 
-Token counts are passed on like warnings: their name is a TokenKind, and their amount the count."""
+Token counts are passed on like warnings. Their name is a TokenKind, and their amount the count."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WARNING_LIST = pa.list_(pa.struct([("name", pa.string()), ("amount", pa.int64())
 
 class RowWarning(NamedTuple):
     """A warning about one row, or the number of tokens of one kind that a model has used for it.
-    `row` is the row index in the current batch (0 for a single row). `amount` is the number to add
-    up, such as the number of cut or used tokens."""
+    `row` is the row index in the current batch (0 for a single row). `amount` is a number that is
+    added up, such as the number of cut or used tokens."""
 
     row: int
     name: WarningName | TokenKind
@@ -66,7 +66,7 @@ def count_tokens(
     row: int = 0, *, read: int | None, cached: int | None = None, made: int | None = None
 ) -> None:
     """Report the tokens of a row: input tokens, cached input tokens and output tokens. Unknown
-    numbers are None. The tokens of rows that are computed together are reported for one of them."""
+    numbers are None. If rows are computed together, report their tokens for one of them."""
     kinds = {TokenKind.INPUT: read, TokenKind.CACHED: cached, TokenKind.OUTPUT: made}
     for kind, number in kinds.items():
         if number is not None:
@@ -75,8 +75,8 @@ def count_tokens(
 
 @contextmanager
 def collect_warnings() -> Iterator[list[RowWarning]]:
-    """Yield a list to which `warn` adds warnings while the context is active. Warnings within a
-    nested context are added only to the list of the nested context."""
+    """Yield a list to which `warn` adds warnings during the block. In a nested block, it adds them
+    only to the list of the nested block."""
     warnings: list[RowWarning] = []
     token = _collected.set(warnings)
     try:
@@ -87,7 +87,7 @@ def collect_warnings() -> Iterator[list[RowWarning]]:
 
 @contextmanager
 def warnings_of_row(row: int) -> Iterator[None]:
-    """Report the warnings of the block as warnings about this row, unless the block raises."""
+    """Report the warnings of the block as warnings about this row, if the block raises no error."""
     with collect_warnings() as warnings:
         yield
     for warning in warnings:
@@ -116,8 +116,8 @@ def warning_table(step: str, ids: np.ndarray, warnings: Sequence[RowWarning]) ->
 
 
 def with_warnings(table: pa.Table, by_row: Mapping[int, Iterable[RowWarning]]) -> pa.Table:
-    """Return the table with the warnings in a hidden last column, or unchanged if there are none.
-    `by_row` maps row indexes to warnings."""
+    """Return the table with the warnings in a hidden last column; unchanged without warnings.
+    `by_row` has the warnings by row index."""
     if not any(by_row.values()):
         return table
     lists = [

@@ -1,8 +1,8 @@
-"""Counts the rows of a process for which an engine or endpoint has not answered yet.
+"""Counts the rows of a process that an engine or endpoint has not answered yet.
 
-A batch may begin as soon as fewer than `wanted` rows wait for an answer. So a single slow row of a
-batch does not delay the rows of later batches. When the process stops, all batches are given up:
-models return the answers that they have, and `Unanswered` for the other rows."""
+A batch may begin as soon as fewer than `wanted` rows wait for an answer. A single slow row thus
+does not delay later batches. When the process stops, all batches are given up: models return the
+answers that they have, and `Unanswered` for other rows."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ Question = TypeVar("Question")
 
 class Unanswered(Exception):
     """Stands for the answer to a row of a batch that was given up. The row neither fails nor is
-    filtered: its batch does not account for it, so that another run computes it."""
+    filtered. Its batch does not account for it, so another run computes it."""
 
 
 class RowsInFlight:
-    """Counts rows without an answer, and delays new batches while there are `wanted` or more."""
+    """Counts rows without an answer. New batches wait while there are `wanted` or more."""
 
     def __init__(self) -> None:
         self.wanted = 1
         self.rows = 0
         self._changed = Condition()
         self._batches = set[_Batch]()
-        """The batches that are computed."""
         self._batch: ContextVar[_Batch | None] = ContextVar("batch", default=None)
 
     def begin(self, rows: int) -> None:
@@ -41,7 +40,7 @@ class RowsInFlight:
 
     @contextmanager
     def batch(self, rows: int) -> Iterator[None]:
-        """The context of a batch that has begun. At the end, no row of the batch is in flight."""
+        """The context of a batch that has begun. At its end, no row of the batch is in flight."""
         batch = _Batch(rows)
         token = self._batch.set(batch)
         with self._changed:
@@ -55,7 +54,7 @@ class RowsInFlight:
             self._end(batch, batch.rows)
 
     def give_up(self) -> None:
-        """Give up the batches that are computed: they end without waiting for further answers."""
+        """Give up the batches in progress: they end without waiting for further answers."""
         with self._changed:
             for batch in self._batches:
                 if not batch.given_up.done():
@@ -67,8 +66,8 @@ class RowsInFlight:
         return (self._batch.get() or _Batch(0)).given_up
 
     def expect(self, rows: int) -> Callable[[], None]:
-        """Record that the current batch expects `rows` answers; its other rows need no answer.
-        Return a function that must be called once per answer, and may be called in any thread."""
+        """Record that the current batch expects `rows` answers, and that its other rows need none.
+        Return a function to call once for each answer, in any thread."""
         batch = self._batch.get() or _Batch(0)
         self._end(batch, batch.rows - rows)
         return lambda: self._end(batch, 1)
@@ -82,7 +81,7 @@ class RowsInFlight:
 
 
 class _Batch:
-    """How many rows of a batch have no answer yet, and whether the batch is given up."""
+    """The number of rows of a batch without an answer, and whether the batch is given up."""
 
     def __init__(self, rows: int) -> None:
         self.rows, self.given_up = rows, Future[None]()
@@ -93,8 +92,8 @@ async def answers_of(
     questions: Sequence[Question],
     given_up: Future[None],
 ) -> list[Any]:
-    """Ask all questions at the same time, and return the answers: `Unanswered` for those without an
-    answer when `given_up` is done. Raises the first error."""
+    """Ask all questions at the same time, and return the answers. An answer that is missing when
+    `given_up` is done is `Unanswered`. Raises the first error."""
     if given_up.done():
         return [Unanswered() for _ in questions]
     try:
@@ -107,7 +106,7 @@ async def answers_of(
 
 
 def when_done(given_up: Future[None], function: Callable[[], object]) -> None:
-    """Call a function in the current event loop when a future of other threads is done."""
+    """Call a function in the current event loop when a future of another thread is done."""
     asyncio.wrap_future(given_up).add_done_callback(lambda _: function())
 
 

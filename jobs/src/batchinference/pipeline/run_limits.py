@@ -16,7 +16,7 @@ from batchinference.text import counted
 
 ESTIMATE_MARGIN, ESTIMATE_FROM = 1.5, 1000
 """An estimated number of rows is multiplied by ESTIMATE_MARGIN, because the input may have more
-rows. An estimate ends a job only after ESTIMATE_FROM rows have been read."""
+rows. An estimate ends a job only after ESTIMATE_FROM read rows."""
 
 
 def check_errors(
@@ -27,11 +27,10 @@ def check_errors(
     *,
     resumes: bool = False,
 ) -> None:
-    """Raise TooManyErrors if more rows have failed than the policy allows.
-
-    Percentages refer to the whole input, and are checked only if its number of rows is known or
-    estimated. `example` returns a description of one failed row. `resumes` says whether the next
-    run keeps the rows of this one, for the message."""
+    """Raise TooManyErrors if more rows have failed than the policy allows. Percentages refer to the
+    whole input, and are checked only if its number of rows is known or estimated. `example` returns
+    a description of one failed row. `resumes` says whether the next run keeps the rows of this run.
+    It only changes the message."""
     if counts.failed == 0:
         return
     if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
@@ -44,8 +43,8 @@ def check_errors(
         return
     message = f"{counted(counts.failed, 'row')} failed, limit: {limit}"
     if limits := _sufficient_limits(policy, counts, total):
-        kept = ": it resumes, and keeps the error records" if resumes else ""
-        message += f". To allow them, set {limits}, and run the job again{kept}"
+        consequence = ": it resumes, and keeps the error records" if resumes else ""
+        message += f". To allow them, set {limits}, and run the job again{consequence}"
     with suppress(Exception):  # storage that cannot be read must not replace the cause
         message += f". One of them: {example()}"
     raise TooManyErrors(message)
@@ -53,7 +52,7 @@ def check_errors(
 
 def _sufficient_limits(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str:
     """Return the smallest limits that allow the failed rows, as text. Empty if more than half of
-    the rows have failed, because the job must be corrected then."""
+    the rows have failed, because the job itself must be corrected."""
     if 2 * counts.failed > counts.read:
         return ""
     limits = []
@@ -101,8 +100,8 @@ def check_tokens(limits: Limits, counts: Counts) -> None:
 def _exceeded_percentage(
     max_percent: float | None, count: int, counts: Counts, total: RowCount | None
 ) -> str | None:
-    """Return the percentage limit as text if `count` rows exceed it, else None. An estimated row
-    count is multiplied by ESTIMATE_MARGIN."""
+    """Return the percentage limit as text if `count` rows exceed it, else None. An estimated number
+    of rows is multiplied by ESTIMATE_MARGIN."""
     if max_percent is None or total is None:
         return None
     if total.estimated and counts.read < ESTIMATE_FROM:

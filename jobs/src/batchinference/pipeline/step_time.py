@@ -1,4 +1,4 @@
-"""Measures the time of reading, of steps and of writing, and reports it as notes."""
+"""Measures the time of reading, of steps and of writing, and reports it in notes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import TypeVar
 from batchinference.spec.progress import TokenKind
 
 SHARE, MIN_SECONDS = 0.1, 0.1
-"""The first note is due at once. A later note is due when the time measured since the last one is
-at least MIN_SECONDS, and SHARE of the time in all earlier notes. So a long job has few notes."""
+"""The first note is due at once. A later note is due when the time since the last note is at least
+MIN_SECONDS, and SHARE of the time in all earlier notes. A long job thus has few notes."""
 MIN_LOAD_SECONDS = 0.01
 """Shorter loading times are left out of notes."""
 COUNTS = {"reused", "cached", "cache_errors", *TokenKind}
@@ -24,13 +24,13 @@ Batch = TypeVar("Batch")
 
 
 def preparation_of(step: str) -> str:
-    """Return the name in reports for the tasks that prepare the inputs of a model step."""
+    """Return the name in reports of the tasks that prepare the inputs of a model step."""
     return f"{step} (preparation)"
 
 
 class SharedClock:
-    """A clock that divides time among concurrent measurements. While two run, each gets half of a
-    second per second, so the sum of all measurements is the time in which at least one ran."""
+    """A clock that divides time among concurrent measurements. While two of them run, each gets
+    half a second per second. The sum of all measurements is the time in which at least one ran."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -75,7 +75,8 @@ class StepTime:
 
     @contextmanager
     def measure(self, rows: Callable[[], int]) -> Iterator[None]:
-        """Measure the block unless it raises. At its end, `rows()` returns the processed rows."""
+        """Measure the block if it raises no error. At its end, `rows()` returns the processed
+        rows."""
         clock = _CLOCKS[self._step]
         began = clock.begin()
         try:
@@ -104,7 +105,7 @@ class StepTime:
         return other
 
     def note_also(self, take_seconds: Callable[[], dict[str, float]]) -> None:
-        """Add the result of `take_seconds`, seconds by name, to each note."""
+        """Add the result of `take_seconds` (seconds by name) to each note."""
         self._more = take_seconds
 
     def add_load(self, seconds: float) -> None:
@@ -112,7 +113,7 @@ class StepTime:
         self._load += seconds
 
     def take_notes(self) -> list[tuple[str, str]]:
-        """Return a note (JSON) of the time since the last note if a note is due (see SHARE)."""
+        """Return a note (JSON) of the time since the last note, if a note is due (see SHARE)."""
         due = max(MIN_SECONDS, SHARE * self._noted) if self._noted else 0.0
         return self.take_rest() if self._seconds >= due else []
 

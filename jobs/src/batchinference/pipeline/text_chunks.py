@@ -1,8 +1,8 @@
 """Splits long texts into chunks: spans of limited numbers of characters, words or tokens (units).
 
-The spans cover a text without gaps. A span ends after a paragraph that ends in the second half of
-the maximum length or, if there is none, after a sentence, line or word that ends in this half. The
-time is linear in the length of the text, and only a few spans are in memory."""
+The spans cover a text without gaps. A span ends in the second half of its maximum length. It ends
+after the last paragraph there, or else after the last sentence, line or word. The time is linear in
+the length of the text. Only a few spans are in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Units = Callable[[str], np.ndarray]
-"""Returns the index of the first character of each unit of a text, ascending (int64)."""
+"""Returns the indexes of the first characters of all units of a text, ascending (int64)."""
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n\s*")
 _CLOSING = "\N{RIGHT DOUBLE QUOTATION MARK}\N{RIGHT CORNER BRACKET}"
 _FULL_STOPS = "\N{IDEOGRAPHIC FULL STOP}\N{FULLWIDTH EXCLAMATION MARK}\N{FULLWIDTH QUESTION MARK}"
@@ -25,9 +25,9 @@ _WORD = re.compile(r"\s+")
 _BOUNDARIES = (_PARAGRAPH, _SENTENCE, _LINE, _WORD)
 """The preferred ends of a span, the best first."""
 _UNIT_LENGTH = 6.0
-"""First guess of the characters per unit. If the guess is too low, more of the text is read."""
+"""First guess of the characters per unit. More of the text is read if the guess is too low."""
 _MARGIN = 1.25
-"""The guess for the next span is this many times the characters per unit of the last span."""
+"""The next guess is the number of characters per unit of the last span, times this factor."""
 
 
 class Span(NamedTuple):
@@ -39,12 +39,12 @@ class Span(NamedTuple):
 
 
 def characters(text: str) -> np.ndarray:
-    """Return the beginnings of the characters of a text (int64)."""
+    """Return the beginnings (int64) of the characters of a text."""
     return np.arange(len(text))
 
 
 def words(text: str) -> np.ndarray:
-    """Return the beginnings of the words of a text, which white space separates (int64)."""
+    """Return the beginnings (int64) of the words of a text, between white space."""
     return np.array([match.start() for match in re.finditer(r"\S+", text)], dtype=np.int64)
 
 
@@ -98,7 +98,7 @@ class Splitter:
             length *= 2
 
     def _end(self, piece: str, starts: np.ndarray, repeated: int) -> tuple[int, np.ndarray]:
-        """Return the end of the span with which a piece begins, and the beginnings of its units.
+        """Return the end of the span at the beginning of a piece, and the beginnings of its units.
         The first `repeated` characters are also in the previous span."""
         end = len(piece)
         while len(starts) > self.size:
@@ -106,13 +106,13 @@ class Splitter:
             if limit >= end or limit <= repeated:
                 return limit, starts
             end = _best_end(piece, max(limit // 2, repeated), limit)
-            # the same characters may have other tokens if no text follows
+            # without following text, the same characters may have other tokens
             starts = self.units(piece[:end])
         return end, starts
 
     def _next_begin(self, piece: str, end: int, starts: np.ndarray) -> int:
-        """Return where the next span begins: at the beginning of a word, if possible."""
-        # at least a quarter of a span is new, so that the number of spans is limited
+        """Return where the next span begins: if possible, at the beginning of a word."""
+        # at least a quarter of a span is new, to limit the number of spans
         repeated = min(self.overlap, len(starts) - self.size // 4 - 1)
         if repeated < 1:
             return end

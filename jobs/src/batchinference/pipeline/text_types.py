@@ -1,7 +1,7 @@
 """Infers the type of texts, such as the values of a CSV column.
 
-Texts stay text unless one type of numbers, dates, timestamps or booleans keeps the digits of all
-texts. For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
+Texts remain texts if no type (number, date, timestamp or boolean) keeps the digits of all of them.
+For example, `007`, `+49301`, `0x1F` and `12345678901234567.89` are text."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import pyarrow.compute as pc
 from batchinference.pipeline.declared_types import arrow_type
 
 _LOSSY = ("bool", "int64", "uint64", "float64")
-"""Types that accept texts of which they lose something, such as `007` and `1e400`."""
+"""Types that lose a part of some texts, such as `007` and `1e400`."""
 _TIMES = ("date", "timestamp<us>", "timestamp<ns>", "timestamp<us,UTC>", "timestamp<ns,UTC>")
 _NO_FRACTION = "^[+-]?[0-9]+([eE][0-9]+)?$"
 """Matches integers, and texts such as `12E3`, which are not floats: programs write a float with a
-decimal point or with a sign in the exponent."""
+point, or with a sign in the exponent."""
 SAFE_DIGITS = 15
-"""A number with at most this many digits keeps its digits when it is printed as float64."""
+"""A number with at most this many digits keeps its digits if it is printed as float64."""
 MAX_DIGITS = 800
-"""No float64 has more significant digits."""
+"""Maximum number of significant digits of a float64."""
 FIRST_VALUES = 64
-"""Number of sample values that are cast first, because a failing cast of all takes long."""
+"""Number of sample values that are cast first, because a failing cast of all values takes long."""
 CHECKED_NUMBERS = 10_000
 """Maximum number of long numbers in a sample whose printed digits are compared."""
 
 
 def typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return texts and nulls in their inferred type, or as texts if the type would alter one."""
+    """Return texts and nulls in their inferred type, or as texts if the type would change one."""
     present = texts.drop_null()
     kind = inferred_type(present, present)
     values = texts.cast(arrow_type(kind))
@@ -39,7 +39,7 @@ def typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def inferred_type(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> str:
     """Return the type that fits texts without nulls; `string` if there are no texts. `numbers` are
-    the same texts with a point as the decimal separator."""
+    the same texts with a point as their decimal separator."""
     if not len(texts):
         return "string"
     if _fits(numbers, "float64"):
@@ -69,7 +69,7 @@ def _fits(texts: pa.ChunkedArray, kind: str) -> bool:
 
 
 def loss_mask(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | None) -> np.ndarray:
-    """Return a mask (bool) of the texts of which an inferred type would lose something."""
+    """Return a mask (bool) of the texts that would lose a part in an inferred type."""
     if inferred not in _LOSSY:
         return np.zeros(len(texts), bool)
     array = texts.combine_chunks()
@@ -88,7 +88,7 @@ def loss_mask(texts: pa.ChunkedArray, values: pa.ChunkedArray, inferred: str | N
 
 
 def buffers_of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bytes (uint8) of all texts, and the offsets between the texts."""
+    """Return the bytes (uint8) of all texts, and the offsets of the texts."""
     _, offsets, data = texts.buffers()
     integer = np.int64 if pa.types.is_large_string(texts.type) else np.int32
     limits = np.frombuffer(offsets, integer)[texts.offset : texts.offset + len(texts) + 1]
@@ -117,7 +117,7 @@ def _have_exponents(characters: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 def _rounding_mask(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> np.ndarray:
-    """Return a mask (bool) of the numbers whose digits change when printed as float64."""
+    """Return a mask (bool) of the numbers whose digits change if they are printed as float64."""
     differ = pc.not_equal(numbers.cast(pa.string()), texts).fill_null(False)
     mask: np.ndarray = differ.to_numpy()
     mask[mask] = [not _is_exact(text) for text in texts.filter(differ).to_pylist()]
@@ -125,7 +125,7 @@ def _rounding_mask(texts: pa.ChunkedArray, numbers: pa.ChunkedArray) -> np.ndarr
 
 
 def _are_exact(texts: pa.ChunkedArray) -> bool:
-    """Return whether these numbers keep their digits when printed as float64."""
+    """Return whether these numbers keep their digits if they are printed as float64."""
     long = pc.greater(pc.binary_length(texts), SAFE_DIGITS)
     texts = texts.filter(pc.or_(long, pc.match_substring_regex(texts, "[eE]")))
     printed = texts.cast(pa.float64()).cast(pa.string())

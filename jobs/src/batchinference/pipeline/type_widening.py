@@ -2,9 +2,8 @@
 
 An integer and a float become float64. An integer and a decimal become a decimal with enough digits
 for any integer. Timestamps of two time zones become UTC. Ray widens tensors, and Arrow widens other
-types. The result does not depend on the order of the types, except for the order of struct fields.
-Some wider types cannot hold all values, such as the type for int64 and uint64; `exact_cast`
-therefore raises ArrowInvalid for the other values."""
+types. The order of the types only determines the order of struct fields. Some wider types, such as
+that for int64 and uint64, cannot hold all values. `exact_cast` refuses values that do not fit."""
 
 from __future__ import annotations
 
@@ -25,11 +24,11 @@ from batchinference.text import cut
 INTEGER_DIGITS = 20
 """Decimal digits of the longest integer, a uint64."""
 _DECIMALS = ((pa.decimal128, 38), (pa.decimal256, 76))
-"""Decimal types, each with its maximum number of digits."""
+"""Decimal types, with their maximum number of digits."""
 _MAX_DIGITS = {32: 9, 64: 18, 128: 38, 256: 76}
 """The maximum number of digits of Arrow's decimals, by their width in bits."""
 FIXED_SHAPE = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
-"""Ray's tensor types with the same shape in all rows. Ray ignores the offsets of their values."""
+"""Ray's tensor types with one shape in all rows. Ray ignores the offsets of their values."""
 TENSORS = frozenset(
     {*FIXED_SHAPE, "ray.data.arrow_variable_shaped_tensor", "arrow.fixed_shape_tensor"}
 )
@@ -48,7 +47,7 @@ class TypeMismatch(TypeError):
 
 
 def unify_types(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds values of both types; None if there is none."""
+    """Return the type that holds the values of both types; None if there is none."""
     if one == other or kinds.is_null(other):
         return one
     if kinds.is_null(one):
@@ -74,8 +73,8 @@ def is_tensor(kind: pa.DataType) -> bool:
 
 
 def register_tensors(fields: Iterable[pa.Field]) -> bool:
-    """Return whether fields, at any depth, name a tensor type of Ray that Arrow does not know yet.
-    If so, registers Ray's tensor types, and the caller must open the data again."""
+    """Return whether fields, at any depth, name a tensor type of Ray that Arrow does not know. Then
+    Ray's tensor types are registered, and the caller must open the data again."""
     unknown = any(
         (field.metadata or {}).get(EXTENSION_NAME, b"").decode() in TENSORS
         or register_tensors(map(field.type.field, range(field.type.num_fields)))
@@ -87,7 +86,7 @@ def register_tensors(fields: Iterable[pa.Field]) -> bool:
 
 
 def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
-    """Return the first field, with a type for the values of all fields; None if no type fits."""
+    """Return the first field, with a type for the values of all fields; None if there is none."""
     wider: pa.DataType | None = pa.null()
     for field in fields:
         if (wider := unify_types(wider, field.type)) is None:
@@ -97,7 +96,7 @@ def unify_field(fields: Sequence[pa.Field]) -> pa.Field | None:
 
 def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Schema:
     """Return a schema with the columns of all schemas. Raises TypeMismatch if a column has two
-    different types, and neither is null; with `widen` only if no type holds values of both."""
+    types, and neither is null; with `widen`, only if no type holds the values of both."""
     columns: dict[str, pa.Field] = {}
     for field in (field for schema in schemas for field in schema):
         known = columns.get(field.name, field)
@@ -110,8 +109,8 @@ def unify_schemas(schemas: Iterable[pa.Schema], *, widen: bool = False) -> pa.Sc
 
 
 def with_equal_types(tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
-    """Return tables whose columns of one name have one type; `tables` itself if all are alike. Null
-    columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
+    """Return tables in which columns of one name have one type; `tables` itself if all are alike.
+    Null columns next to tensors are left out. Raises TypeMismatch if no type holds all values."""
     if all(table.schema == tables[0].schema for table in tables):
         return tables
     schema = unify_schemas((table.schema for table in tables), widen=True)
@@ -137,8 +136,8 @@ def _with_types_of(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 
 def cast_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the table with the columns and types of `schema`, and then its further columns.
-    Missing columns become null. Raises TypeMismatch if values do not fit the types, and for a cast
+    """Return the table with the columns and types of `schema`, followed by its other columns.
+    Missing columns become null. Raises TypeMismatch if values do not fit the types, and for casts
     between bytes and texts, or between booleans and numbers."""
     columns = {field.name: _cast(table, field) for field in schema}
     others = [field for field in table.schema if field.name not in columns]
@@ -169,8 +168,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def without_views(kind: pa.DataType) -> pa.DataType:
-    """Return the type without views and run-end encodings, at any depth. Arrow cannot select
-    rows of arrays with these encodings."""
+    """Return the type without views and run-end encodings, at any depth. Arrow cannot select rows
+    of arrays with these encodings."""
 
     def plain(leaf: pa.DataType) -> pa.DataType:
         if kinds.is_list_view(leaf) or kinds.is_large_list_view(leaf):
@@ -227,7 +226,7 @@ def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _wider_timestamp(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type with the finer unit, in UTC if zones differ; None if one lacks a zone."""
+    """Return the type with the finer unit, in UTC if zones differ; None if only one has a zone."""
     if (one.tz is None) != (other.tz is None):
         return None
     unit = max(one.unit, other.unit, key=("s", "ms", "us", "ns").index)
@@ -250,17 +249,17 @@ def shape_of(kind: pa.DataType) -> ColumnType:
 
 
 def may_be_hexadecimal(texts: Any) -> Any:
-    """Return a mask of the texts in an array or an expression that may be integers such as 0xFF.
-    Arrow casts 0xFF to -1 if the type is int8."""
+    """Return a mask of the texts, in an array or expression, that may be integers such as 0xFF.
+    Arrow would cast 0xFF to -1 as int8."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     return pc.match_substring(texts, "0x", ignore_case=True)
 
 
 def check_fraction_digits(array: pa.Array, kind: pa.DataType) -> None:
-    """Raise ArrowInvalid for a text, even a nested one, with too many decimal places to be cast to
-    a decimal of `kind`. Arrow would read beyond its table of powers of ten, and return another
-    number or end the process."""
+    """Raise ArrowInvalid if a text, even a nested one, has too many decimal places for the decimal
+    `kind`. Arrow would read beyond its table of powers of ten, and return another number or end the
+    process."""
     both = (array.type, kind)
     if all(map(kinds.is_struct, both)):
         for name, values in zip(array.type.names, array.flatten(), strict=True):
@@ -291,13 +290,13 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Return whether values of this type are bytes, of any or of fixed length."""
+    """Return whether values of this type are bytes, of any length or of a fixed length."""
     is_binary = kinds.is_binary(kind) or kinds.is_large_binary(kind)
     return bool(is_binary or kinds.is_fixed_size_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether values of this type are lists, of any or of fixed length."""
+    """Return whether values of this type are lists, of any length or of a fixed length."""
     return bool(kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind))
 
 
@@ -339,7 +338,7 @@ def map_types(kind: pa.DataType, changed: Callable[[pa.DataType], pa.DataType]) 
 
 
 def map_nulls(kind: pa.DataType) -> pa.DataType:
-    """Return the type after replacing each type null by the type of texts, at any depth."""
+    """Return the type with the type of texts instead of null, at any depth."""
     return map_types(kind, lambda inner: pa.string() if kinds.is_null(inner) else inner)
 
 
@@ -354,7 +353,7 @@ ResolveConflict = Callable[[pa.DataType, pa.DataType], pa.DataType]
 
 def agreed_types(schemas: Iterable[pa.Schema], resolve: ResolveConflict) -> dict[str, pa.DataType]:
     """Return the type of each column for file formats without a schema. If files differ, the type
-    is widened, or if that is impossible, chosen by `resolve`."""
+    is widened. If that is impossible, `resolve` chooses it."""
     agreed: dict[str, pa.DataType] = {}
     for field in (field for schema in schemas for field in schema):
         known = agreed.get(field.name, field.type)
@@ -367,8 +366,8 @@ def shared_types(
     schemas: Mapping[str, pa.Schema], fix: str = "read them in two jobs"
 ) -> dict[str, pa.DataType]:
     """Return the type of each column for file formats with a schema. If files differ, the type is
-    widened. `schemas` maps file names to schemas. Raises BadInput if two types have no common type.
-    The message ends with `fix`, or with advice about a missing time zone."""
+    widened. `schemas` has the schemas by file name. Raises BadInput if two types have no common
+    type. The message ends with `fix`, or with advice about a missing time zone."""
     shared: dict[str, pa.DataType] = {}
     where: dict[str, str] = {}
     for file, schema in schemas.items():
@@ -388,10 +387,9 @@ def shared_types(
 
 
 def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
-    """Return the table with its columns cast to the types that all files share.
-
-    A column whose type is wider than the shared type is not changed. Raises TypeError for a column
-    with an incompatible type, and ArrowInvalid for a value that does not fit."""
+    """Return the table with its columns cast to the types that all files share. A column with a
+    wider type than the shared one is not changed. Raises TypeError for a column with an
+    incompatible type, and ArrowInvalid for a value that does not fit."""
     for index, field in enumerate(table.schema):
         shared = types.get(field.name, field.type)
         if field.type == shared or isinstance(shared, pa.ExtensionType):
@@ -410,25 +408,24 @@ def with_types(table: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 
 def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return a column cast to a type without changing values, except that fractions may be rounded
-    to the nearest floating-point number.
-
-    Raises ArrowInvalid for a value that would change, a struct field that the type lacks, and a
-    time zone that would be added or removed; ArrowNotImplementedError if there is no such cast."""
+    """Return a column cast to a type without changing values. Only fractions may be rounded, to the
+    nearest floating-point number. Raises ArrowInvalid for a value that would change, and for a
+    struct field that the type lacks. Also raises it if a time zone would be added or removed.
+    Raises ArrowNotImplementedError if there is no such cast."""
     arrays = plain_column(column).chunks or [pa.nulls(0, without_views(column.type))]
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
 
 
 def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with the type that `without_views` returns. Its values are not changed."""
+    """Return a column with the type that `without_views` returns, and the same values."""
     if (kind := without_views(column.type)) == column.type:
         return column
     return pa.chunked_array([_plain_array(chunk, kind) for chunk in column.chunks], kind)
 
 
 def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array in the type that `without_views` returns for its type. Arrow would cast views
-    of lists to invalid arrays, and conversions through Python would lose nanoseconds."""
+    """Return an array with the type that `without_views` returns. Arrow would cast views of lists
+    to invalid arrays. Conversions through Python would lose nanoseconds."""
     import pyarrow.compute as pc  # here, to save memory in commands such as `status`
 
     if array.type == kind:
@@ -458,7 +455,7 @@ def _plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if array.type == pa.uuid() and is_text(kind):  # Arrow would take its bytes for a text
+    if array.type == pa.uuid() and is_text(kind):  # Arrow would read its bytes as a text
         return pa.array([value and str(value) for value in array.to_pylist()], kind)
     check_fraction_digits(array, kind)
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
@@ -497,9 +494,8 @@ def _in_maps(maps: pa.MapArray, part: str) -> pa.Array:
 
 
 def _check_kinds(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise ArrowInvalid for a cast that is exact for some values, but changes what they are, at
-    any depth: bytes that are valid UTF-8 become texts, 1 becomes true, '007' becomes 7.0, and a
-    time at midnight becomes a day."""
+    """Raise ArrowInvalid for a cast that would turn values into another kind, at any depth.
+    Examples are bytes as a text, 1 as true, '007' as 7.0, and a time at midnight as a day."""
     source, target = plain_type(source), plain_type(target)
     if is_bytes(source) and is_text(target):
         raise pa.ArrowInvalid("bytes are not text. Decode them in a step")
@@ -533,8 +529,8 @@ def _inner_types(kind: pa.DataType) -> list[pa.DataType]:
 
 
 def _check_meaning(source: pa.DataType, target: pa.DataType) -> None:
-    """Raise an Arrow error for a cast between numbers and times, of UUIDs to texts, or that adds or
-    removes a time zone."""
+    """Raise an Arrow error for a cast between numbers and times, or of UUIDs to texts. Also raise
+    one if it adds or removes a time zone."""
     both = (source, target)
     if any(map(is_number, both)) and any(map(kinds.is_temporal, both)):
         raise pa.ArrowNotImplementedError(f"{source} is no {target}")
@@ -559,7 +555,7 @@ def _is_kept(array: pa.Array, cast: pa.Array) -> bool:
         array = array.filter(pc.equal(pc.floor(array), array))  # fractions may be rounded
         return bool(array.cast(target).cast(source).equals(array))
     if kinds.is_floating(target) and (kinds.is_string(source) or kinds.is_large_string(source)):
-        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # integers may round from here
+        rounded_from = 2 ** (24 if kinds.is_float32(target) else 53)  # of integers
         return not pc.any(pc.greater_equal(pc.abs(cast), rounded_from)).as_py()
     if kinds.is_string(target) or (kinds.is_decimal(source) and not kinds.is_floating(target)):
         return True  # Arrow's cast checks these values itself

@@ -1,7 +1,6 @@
-"""Plans the stages, actor pools and worker groups for a specification.
+"""Plans the stages, actor pools and worker groups for a spec.
 
-Names are imported on first use, because a worker process needs only the module `stages`.
-"""
+Names are imported on first use, because a worker process needs only the module `stages`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

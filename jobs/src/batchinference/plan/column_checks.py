@@ -1,4 +1,4 @@
-"""Checks that every column that a step or the output uses exists. Gives advice for wrong names."""
+"""Checks that all columns exist that steps or the output use. Gives advice for wrong names."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
     """Yield the problems with the columns that steps and the output use. `columns` are the input
-    columns; None if unknown. If the first problem is an unknown column of a step, and no step reads
-    an input column, yield only the problem with a wrong option of `read`, if there is one."""
+    columns; None if unknown. A wrong option of `read` may be the cause of an unknown column. If no
+    step reads an input column, only the problem with this option is yielded."""
     problems = _column_problems(spec, columns)  # lazy: the caller may need only the first problems
     first = next(problems, None)
     if first is None:
@@ -47,11 +47,9 @@ def check_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterat
 
 
 def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[Problem]:
-    """Yield the problems with the columns that steps and the output use.
-
-    After a step with user code, all columns are unknown until a step selects columns. If a later
-    step reads a column that was not selected, its name may be misspelled in the selecting step.
-    """
+    """Yield the problems with the columns that steps and the output use. After a step with user
+    code, all columns are unknown until a step selects columns. If a later step reads a column that
+    was not selected, the selecting step may have misspelled its name."""
     made: list[str] = []
     selection: dict[str, str] = {}
     removed: dict[str, str] = {}
@@ -78,7 +76,7 @@ def _column_problems(spec: BatchInferenceSpec, columns: list[str] | None) -> Ite
 
 
 def _fix_of_removed(step: Step, column: str) -> str:
-    """Return the fix for a column that a later step reads although `step` renames or removes it."""
+    """Return the fix for a later step that reads a column which `step` renames or removes."""
     if new := step.facts.renames.get(column):
         return f": step '{step.name}' renames it. Name it '{new}' here"
     return f": step '{step.name}' removes it. Keep it there, or move that step behind this one"
@@ -88,8 +86,8 @@ def _missing_columns(
     path: str, step: Step, columns: list[str], fixes: Mapping[str, str], chosen: dict[str, str]
 ) -> Iterator[Problem]:
     """Yield a problem for each missing column that the step at `path` reads. `fixes` has the known
-    fixes by column. `chosen` maps a column to the path of the step that selected it while the
-    columns were unknown."""
+    fixes by column. `chosen` has the columns that were selected while the columns were unknown,
+    each with the path of the step that selected it."""
     for column in sorted({*step.facts.reads} - {*columns}):
         near = closest(column, columns)  # computed once, because it is slow
         if near in chosen and column not in chosen:
@@ -103,8 +101,9 @@ def _missing_columns(
 
 
 def replaced_columns(spec: BatchInferenceSpec, columns: list[str] | None) -> Iterator[str]:
-    """Yield a message for each result of a step that replaces a column of the input or of an
-    earlier step. `columns` are known input columns. Other columns that steps read count as such."""
+    """Yield a message for each step result that replaces a column of the input or of an earlier
+    step. `columns` are the known input columns. Any other column that a step reads also counts as
+    such."""
     writers: dict[str, str] = dict.fromkeys(columns or (), "the input")
     for step in spec.steps:
         writers = dict.fromkeys(step.facts.reads, "the input") | writers
@@ -124,12 +123,12 @@ def _writers_after(step: Step, writers: dict[str, str]) -> dict[str, str]:
         return {**writers, facts.result: own} if facts.result else {}
     before = {new: old for old, new in facts.renames.items()}
     names = facts.columns_after(list(writers)) or []
-    kept = {name: writers.get(before.get(name, name), "the input") for name in names}
-    return kept | dict.fromkeys(facts.adds, own)
+    sources = {name: writers.get(before.get(name, name), "the input") for name in names}
+    return sources | dict.fromkeys(facts.adds, own)
 
 
 def _fields_of(types: Mapping[str, ColumnType]) -> dict[str, str]:
-    """Return a fix such as `. Write column.field` for each field of a struct, by field name."""
+    """Return a fix such as `. Write column.field` for each struct field, by field name."""
     return {
         field: f". Write {code_of(name)}.{field}"
         for name, kind in types.items()
@@ -175,7 +174,7 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
     for each missing part of a column. `types` are the known types of columns."""
     for column in write.column_fields.get("partitionBy", ()):
         if column not in types and column != root_of(column) and not is_part_of_column(column):
-            continue  # a name that contains `.` or `[`, but is not part of a column
+            continue  # a name with `.` or `[` that is no part of a column
         kind = types.get(column, _part_type(column, types))
         if kind is None:
             root, name = types[root_of(column)], root_of(column)
@@ -198,8 +197,8 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
 
 
 def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | None:
-    """Return the type of a part of a column such as `name.field`; an empty text if the type of the
-    column is unknown; None if the column has no such part."""
+    """Return the type of a part of a column such as `name.field`; None if there is no such part.
+    Empty if the type of the column is unknown."""
     kind: ColumnType | None = types.get(root_of(column), "")
     for key in keys_of(column) if kind else ():
         if isinstance(kind, dict):
@@ -210,20 +209,20 @@ def _part_type(column: str, types: Mapping[str, ColumnType]) -> ColumnType | Non
 
 
 def _known_types(steps: Sequence[Step]) -> dict[str, ColumnType]:
-    """Return the types of the columns after all steps, without columns of unknown type."""
+    """Return the known types of columns after all steps."""
     types: dict[str, ColumnType] = {}
     for facts in (step.facts for step in steps):
         changed = {*facts.columns_added, *facts.renames, *facts.drops}
         chosen = {*types} if facts.selects is None else {*facts.selects}
         renamed = {new: types[old] for old, new in facts.renames.items() if old in types}
-        kept = {name: types[name] for name in types if name in chosen - changed}
-        made = {name: kind for name, kind in facts.adds.items() if kind is not None}
-        types = {} if facts.user_code else kept | renamed | made
+        remaining = {name: types[name] for name in types if name in chosen - changed}
+        results = {name: kind for name, kind in facts.adds.items() if kind is not None}
+        types = {} if facts.user_code else remaining | renamed | results
     return types
 
 
 def _scalar_of(expression: str, kind: ColumnType) -> str:
-    """Return the expression of the first scalar in the list or struct `expression`."""
+    """Return an expression for the first scalar in the list or struct `expression`."""
     if isinstance(kind, str):
         return expression
     if isinstance(kind, list):
@@ -256,8 +255,8 @@ def _reserved_names(step: Step) -> list[str]:
 
 
 def _name_conflicts(step: Step, columns: Sequence[str], made: Sequence[str]) -> Iterator[str]:
-    """Yield a message for each column that a step adds beside a column of the same name. `made` are
-    the columns that earlier steps have added."""
+    """Yield a message for each column that a step adds although there is a column of this name.
+    `made` are the columns that earlier steps have added."""
     facts, renamed = step.facts, step.facts.renames
     for old, new in renamed.items():
         if new in columns and new not in renamed:
@@ -299,9 +298,9 @@ def _missing_column(
 def _fix_of_expression(
     column: str, columns: list[str], expressions: list[str], near: str | None, *, has_results: bool
 ) -> str:
-    """Return the fix for a name in `expressions` that is no column, or an empty text. `near` is the
-    most similar column. `has_results` says whether the expressions compute new columns. Only such
-    an expression may be a constant."""
+    """Return the fix for a name in `expressions` that is no column; empty if none is known. `near`
+    is the most similar column. `has_results` says whether the expressions compute new columns,
+    because only then may an expression be a constant."""
     reader = next(each for each in expressions if column in columns_read_by(each))
     if column.lower() in CLOCKS:
         written = f"Write {translated(reader)}, and declare the parameter 'since'"

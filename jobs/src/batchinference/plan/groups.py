@@ -1,9 +1,8 @@
 """Computes the worker groups: the kinds of pods that the stages of a job run on.
 
 All stages that request only CPUs share the group `cpu`. A pod of any other stage holds one replica,
-a part of a replica (`Stage.pods`) or several replicas (`Stage.per_pod`). Such stages with pods of
-the same shape share a group.
-"""
+a part of a replica (`Stage.pods`) or several replicas (`Stage.per_pod`). Such stages share a group
+if their pods have the same shape."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ CPU_GROUP = "cpu"
 HEAD_GROUP = "head"
 """The name of the group of the head, and the value of the head's GROUP_LABEL."""
 GROUP_LABEL = "batchinference.dev/group"
-"""Label of Ray nodes with their worker group. Tasks and actors select nodes by this label."""
+"""The label of Ray nodes with their worker group, by which tasks and actors select nodes."""
 MAX_DEFAULT_CPUS = 8
 DEFAULT_WORKERS = 1
 """Default minimum of the group `cpu`. Every job needs a worker, so one starts together with the
-head. With `gang`, the default covers reading, writing and the minimum replicas together."""
+head. With `gang`, enough pods start for reading, writing and the minimum replicas."""
 DEFAULT_MEMORY = "4Gi"
 MAX_GROUP_NAME = 20
-"""KubeRay puts the group's name into pod names, and truncates pod names to 50 characters."""
+"""KubeRay puts the name of the group into pod names, and cuts these to 50 characters."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class WorkerGroup:
     @property
     def shape(self) -> WorkerGroup:
         """The group without its name and numbers of pods. Pools of equal shape share a group. Pools
-        with different fractions of a GPU do not, because one pool could leave a part of a GPU that
-        is too small for a replica of another pool."""
+        with different fractions of a GPU do not share a group. The part of a GPU that one pool
+        leaves could be too small for a replica of the other pool."""
         return replace(self, name="", min=0, max=0)
 
 
@@ -67,14 +66,13 @@ def is_cpu_stage(stage: Stage) -> bool:
 def groups_of(
     stages: list[Stage], workers: Workers, *, single_segment: bool = False, gang: bool = False
 ) -> list[WorkerGroup]:
-    """Return the worker groups for these stages, `cpu` first.
+    """Return the worker groups for these stages, `cpu` first. Raises SpecError if `workers` do not
+    fit the stages. For example, actors must leave CPUs of the group `cpu` to the tasks that feed
+    them.
 
-    With `single_segment`, the tasks that read also write, so no CPUs are needed for separate tasks.
-    With `gang`, the minimum number of replicas of all steps starts together with the head.
-    Otherwise, the group of a pool is empty until its step begins.
-
-    Raises SpecError if `workers` do not fit the stages. For example, if actors would take all CPUs
-    of the group `cpu`, the tasks that feed these actors would never start."""
+    With `single_segment`, the tasks that read also write, so separate tasks need no CPUs. With
+    `gang`, the minimum replicas of all steps start together with the head. Otherwise, the group of
+    a pool is empty until its step begins."""
     shapes: dict[WorkerGroup, WorkerGroup] = {}
     for stage in stages:
         if is_cpu_stage(stage) or stage.replicas is None:
@@ -97,7 +95,7 @@ def group_of(stage: Stage, groups: list[WorkerGroup]) -> str:
 
 
 def _group(stage: Stage, *, gang: bool = False) -> WorkerGroup:
-    """Return the worker group of a pool. The minimum of the group is 0 pods unless `gang`."""
+    """Return the worker group of a pool. Without `gang`, the minimum of the group is 0 pods."""
     memory, per_pod = stage.memory or DEFAULT_MEMORY, stage.per_pod
     if per_pod > 1:
         memory = memory_quantity(per_pod * memory_bytes(memory))
@@ -120,15 +118,15 @@ def _group(stage: Stage, *, gang: bool = False) -> WorkerGroup:
 
 
 def _uniquely_named(groups: list[WorkerGroup]) -> list[WorkerGroup]:
-    """Return the groups with unique names: two truncated names may be equal, or one may be the name
+    """Return the groups with unique names. Two cut names may be equal, and a step may have the name
     of the group `cpu` or of the head."""
-    used = {CPU_GROUP, HEAD_GROUP, "headgroup"}
+    existing = {CPU_GROUP, HEAD_GROUP, "headgroup"}
     result = []
     for group in groups:
         numbered = (f"{group.name[:15]}-{number}" for number in itertools.count(2))
         names = itertools.chain([group.name], numbered)
-        name = next(name for name in names if name not in used)
-        used.add(name)
+        name = next(name for name in names if name not in existing)
+        existing.add(name)
         result.append(replace(group, name=name))
     return result
 
@@ -158,10 +156,8 @@ def _cpu_group(
 
 
 def pods_needed(cpus: list[float], size: float) -> int:
-    """Return how many pods of `size` CPUs the demands need (first-fit decreasing).
-
-    No demand may be larger than a pod.
-    """
+    """Return how many pods of `size` CPUs the demands need (first-fit decreasing). No demand may be
+    larger than a pod."""
     free: list[float] = []
     for demand in sorted(cpus, reverse=True):
         for index, room in enumerate(free):
@@ -174,8 +170,8 @@ def pods_needed(cpus: list[float], size: float) -> int:
 
 
 def _default_cpus(demands: list[float]) -> float:
-    """Return the CPUs of a worker for everything that must run at the same time. The result is at
-    most MAX_DEFAULT_CPUS, unless a single demand is larger."""
+    """Return the CPUs of a worker for all demands, which must run at the same time. It is at most
+    MAX_DEFAULT_CPUS, or the largest demand."""
     return float(max(min(math.ceil(sum(demands)), MAX_DEFAULT_CPUS), math.ceil(max(demands))))
 
 

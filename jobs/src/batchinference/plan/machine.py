@@ -1,4 +1,4 @@
-"""Fits stages to one machine: removes the requests for resources that the machine lacks."""
+"""Fits stages to one machine, by removing requests for resources that the machine lacks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +14,12 @@ from batchinference.spec.steps import Replicas, Step
 def fit_to_machine(
     stages: Sequence[Stage], resources: Mapping[str, float]
 ) -> tuple[list[Stage], list[str]]:
-    """Return the stages for a machine, and a note for each removed request. `resources` maps Ray's
-    resource names to the units that the machine has. If a resource is not enough for one replica of
-    each pool, it is removed from all stages.
+    """Return the stages for a machine, and a note for each removed request. `resources` has the
+    units of the machine's resources by Ray's names. A resource is removed from all stages if there
+    is not enough of it for one replica of each pool.
 
-    A step whose device is missing is planned without this request, so that it may need no pool.
-    Other missing resources, such as licenses, stay in the step: its pool limits the replicas."""
+    A step without its missing device may need no pool. Other missing resources, such as licenses,
+    stay in the step: its pool limits the replicas."""
     notes: list[str] = []
     # on one machine, the accelerator type is ignored
     result = [_with_min_one_replica(replace(stage, accelerator=None)) for stage in stages]
@@ -39,8 +39,8 @@ def fit_to_machine(
 
 
 def _requested(stages: Sequence[Stage]) -> dict[str, int]:
-    """Return the units of each resource that all pools together need for one replica each. A
-    fraction of a device must fit on one device."""
+    """Return the units of each resource that one replica of each pool needs together. A fraction of
+    a device must fit on one device."""
     wanted: dict[str, list[float]] = {}
     for stage in stages:
         for name, count in stage.resources.items():
@@ -78,8 +78,8 @@ def _without_device(step: Step, name: str) -> Step:
 
 
 def fit_to_memory(stages: Sequence[Stage], memory: float | None) -> tuple[list[Stage], list[str]]:
-    """Return the stages, without memory requests unless one replica of each pool fits into
-    `memory`, and a note for each removed request. If `memory` is None, there are no notes."""
+    """Return the stages, and a note for each removed request. All memory requests are removed if
+    one replica of each pool does not fit into `memory`. If `memory` is None, there are no notes."""
     notes: list[str] = []
     pools = [stage for stage in stages if stage.memory is not None]
     wanted = sum(memory_bytes(stage.memory or "0") for stage in pools)

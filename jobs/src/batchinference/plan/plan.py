@@ -1,7 +1,6 @@
 """Computes the plan of a job from its spec: the stages and the worker groups.
 
-The operator renders pods from the same plan that the pipeline runs.
-"""
+The operator renders pods from the same plan that the pipeline runs."""
 
 from __future__ import annotations
 
@@ -35,22 +34,22 @@ class Plan:
     stages: tuple[Stage, ...]
     groups: tuple[WorkerGroup, ...]
     notes: tuple[str, ...] = ()
-    """How the plan differs from the job file because the machine lacks resources."""
+    """How the plan differs from the job file, because the machine lacks resources."""
     faulty_nodes: tuple[str, ...] = ()
-    """The ids of Ray nodes that are not used: a device failed, or processes died, on them."""
+    """The ids of Ray nodes that are not used, because a device failed or processes died on them."""
     task_retries: int = 10
-    """Retries of a task whose process died. Its code may always kill it, so they are limited."""
+    """Maximum retries of a task whose process died. The code of the task may always kill it."""
     actor_restarts: int = 20
-    """Restarts of an actor whose process died."""
+    """Maximum restarts of an actor whose process died."""
     measured_seconds: float = 20.0
-    """Seconds for which each number of replicas per device is measured (`Stage.searches`)."""
+    """Seconds in which each number of replicas per device is measured (`Stage.searches`)."""
 
     @computed_field  # type: ignore[prop-decorator]  # earlier images require it in the plan file
     @property
     def single_segment(self) -> bool:
-        """Whether no step needs a pool, so that each task reads a part of the input, runs all steps
-        and writes the results. For some inputs and outputs, rows move between tasks nevertheless:
-        see `Executor`."""
+        """Whether no step needs a pool. Each task then reads a part of the input, runs all steps
+        and writes the results. For some inputs and outputs, rows still move between tasks
+        (`Executor`)."""
         return not any(stage.needs_pool for stage in self.stages)
 
     @property
@@ -64,26 +63,26 @@ class Plan:
 
     def disk_bytes(self, group: WorkerGroup) -> int:
         """Return the bytes that the steps of a group request on the disk of a pod. A pod of the
-        group `cpu` runs all steps of the group, so it gets the sum of their requests. A pod of
-        another group runs one of the steps, so it gets the highest request."""
-        asked = [
+        group `cpu` runs all steps of the group, and gets the sum of their requests. A pod of
+        another group runs one of the steps, and gets the highest request."""
+        requests = [
             memory_bytes(step.resources.ephemeral_storage)
             for stage in self.stages
             if self.group_of(stage) == group.name
             for step in stage.steps
             if step.resources and step.resources.ephemeral_storage
         ]
-        return sum(asked) if group.name == CPU_GROUP else max(asked, default=0)
+        return sum(requests) if group.name == CPU_GROUP else max(requests, default=0)
 
     def on_machine(self, resources: Mapping[str, float]) -> Plan:
-        """Return the plan for a machine with the Ray resources `resources`. Steps run on the CPU if
-        there are not enough devices for one replica of each step."""
+        """Return the plan for a machine with the Ray resources `resources`. If there are not enough
+        devices for one replica of each step, steps run on the CPU."""
         stages, notes = fit_to_machine(self.stages, resources)
         return replace(self, stages=tuple(stages), notes=tuple(notes))
 
     def within_memory(self, memory: float | None) -> Plan:
-        """Return the plan, without memory requests if one replica of each pool does not fit into
-        `memory`: the bytes that Ray makes available to replicas."""
+        """Return the plan for replicas that have `memory` bytes together. Memory requests are
+        removed if one replica of each pool does not fit."""
         stages, notes = fit_to_memory(self.stages, memory)
         return replace(self, stages=tuple(stages), notes=(*self.notes, *notes))
 
@@ -91,7 +90,7 @@ class Plan:
 def plan_for_cluster(spec: BatchInferenceSpec) -> Plan:
     """Return the plan for a cluster. Raises SpecError for wrong columns or unsuitable workers."""
     stages = _checked_stages(spec)
-    # with a model, separate tasks may read and write, so pools and writing need their own CPUs
+    # with a model, separate tasks may read and write, and these need CPUs besides the pools
     single_task = all(stage.replicas is None for stage in stages)
     gang = bool(spec.cluster.gang_scheduling or spec.cluster.queue_name)
     groups = groups_of(stages, spec.cluster.workers, single_segment=single_task, gang=gang)
@@ -105,26 +104,26 @@ def plan_for_machine(
     memory: float | None = None,
 ) -> Plan:
     """Return the plan for one machine with `gpus` GPUs, the custom resources `custom`, and `memory`
-    bytes for replicas. If `memory` is None, memory requests are dropped without a note."""
+    bytes for replicas. If `memory` is None, memory requests are removed without a note."""
     return requested_plan(spec).on_machine({**(custom or {}), GPU: gpus}).within_memory(memory)
 
 
 def requested_plan(spec: BatchInferenceSpec) -> Plan:
-    """Return the plan as the spec requests it, without worker groups and for no specific machine.
-    Raises SpecError for wrong columns."""
+    """Return the plan as the spec requests it, without worker groups and for any machine. Raises
+    SpecError for wrong columns."""
     return Plan(tuple(_checked_stages(spec)), ())
 
 
 def ray_cpus(plan: Plan, machine: int) -> int:
-    """Return the number of CPUs with which to start Ray on a machine with `machine` CPUs."""
+    """Return the number of CPUs with which Ray starts on a machine with `machine` CPUs."""
     if plan.single_segment:
         return max(machine, math.ceil(plan.task_cpus))
     return max(cpus_with_writers(machine, _part_of_cpu(plan)), math.ceil(cpus_needed(plan)))
 
 
 def _part_of_cpu(plan: Plan) -> float:
-    """Return the fractional part of the CPUs of all pools that use only CPUs, so that a replica
-    that needs a fraction of a CPU does not take a whole CPU from the tasks that feed it."""
+    """Return the fractional part of the CPUs of all pools that use only CPUs. Ray gets this part in
+    addition, so that no replica takes a whole CPU from the tasks that feed it."""
     pools = sum(
         stage.cpus * stage.replicas.max
         for stage in plan.stages
@@ -134,8 +133,8 @@ def _part_of_cpu(plan: Plan) -> float:
 
 
 def cpus_needed(plan: Plan) -> float:
-    """Return the number of CPUs for the minimum replicas of all pools, one task that feeds them and
-    one task that writes."""
+    """Return the number of CPUs for the minimum replicas of all pools, a task that feeds them and a
+    task that writes."""
     pools = sum(stage.cpus * stage.replicas.min for stage in plan.stages if stage.replicas)
     tasks = [stage.cpus for stage in plan.stages if not stage.replicas]
     return pools + max([TASK_CPUS, *tasks]) + WRITE_CPUS

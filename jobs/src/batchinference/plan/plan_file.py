@@ -15,13 +15,13 @@ _PLAN = TypeAdapter(Plan)  # built once, because this takes longer than renderin
 
 
 def serialize_plan(plan: Plan) -> str:
-    """Return the plan as JSON, without fields that the driver does not read from it."""
+    """Return the plan as JSON, without the fields that the driver does not read from it."""
     return _PLAN.dump_json(plan, by_alias=True, exclude_none=True, exclude=_NOT_READ).decode()
 
 
 def parse_plan(text: str) -> Plan:
-    """Return the plan in the text of a plan file. Raises SpecError if it is invalid, such as the
-    plan of a version that this program cannot read."""
+    """Return the plan in the text of a plan file. Raises SpecError if it is invalid, or if another
+    version has written it and this program cannot read it."""
     try:
         return _PLAN.validate_json(text)
     except ValidationError as error:

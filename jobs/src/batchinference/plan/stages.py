@@ -1,11 +1,10 @@
 """Groups steps into stages with their devices. Ray Data runs each stage as one operator.
 
-Adjacent steps without a model or class run together in one task if they request as many CPUs. A
-model or a class gets its own actor pool. Other steps that compute do not run in that pool, so that
-the next batch is prepared while the device computes. Steps that drop or select columns run in it,
-so that image data that no later step reads never leaves the actor. If no stage needs a pool, each
-task runs all stages: see `Plan.single_segment`.
-"""
+Adjacent steps without a model or class run together in one task if they request the same number of
+CPUs. Each model or class gets its own actor pool. Other steps that compute do not run in that pool:
+tasks prepare the next batch while the device computes. Steps that drop or select columns do run in
+it, so images that no later step reads never leave the actor. If no stage needs a pool, each task
+runs all stages: see `Plan.single_segment`."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,33 +21,30 @@ MIN_WRITERS, CPUS_PER_WRITER = 2, 2
 
 
 def writers(cpus: float) -> int:
-    """Return the maximum number of concurrent write tasks for this number of CPUs.
-
-    With this limit, Ray Data reserves only the CPUs that this number of tasks can use. Without a
-    limit, it reserves up to a quarter of all CPUs for an operator, which is too much for write
-    tasks: of three CPUs, only one would remain for computing.
-    """
+    """Return the maximum number of concurrent write tasks for this number of CPUs. With this limit,
+    Ray Data reserves only the CPUs that these tasks can use. By default, it reserves up to a
+    quarter of all CPUs for an operator. Of three CPUs, only one would then remain for computing."""
     return max(MIN_WRITERS, int(cpus / CPUS_PER_WRITER))
 
 
 def cpus_with_writers(cpus: int, others: float = 0.0) -> int:
-    """Return the smallest number of CPUs for Ray that leaves `cpus` CPUs free besides the write
-    tasks and `others`, a fraction of a CPU."""
-    used = (total - writers(total) * WRITE_CPUS - others for total in count(cpus))
-    return next(cpus + more for more, left in enumerate(used) if left >= cpus)
+    """Return the smallest number of CPUs for Ray that leaves `cpus` CPUs for other tasks. Write
+    tasks, and `others` (a fraction of a CPU), need the rest."""
+    free = (total - writers(total) * WRITE_CPUS - others for total in count(cpus))
+    return next(cpus + more for more, left in enumerate(free) if left >= cpus)
 
 
 SEARCH_ROWS = 256
 """Largest batch size in rows that `batchSize: auto` tries."""
 PREPARED_ROWS = 1024
-"""Batch size in rows of the tasks that convert inputs to tokens (`Stage.prepares`)."""
+"""Rows of a batch of the tasks that convert inputs to tokens (`Stage.prepares`)."""
 TASK_CPUS = 1.0
-"""CPUs of a read task, or of a task that runs column steps."""
+"""CPUs of a task that reads, or that runs steps without a model or class."""
 WRITE_CPUS = 0.25
-"""CPUs of a write task, which mostly waits for storage. With a whole CPU, it might start only after
-all reading is done, and a crash loses all rows that are not written yet."""
+"""CPUs of a write task, which mostly waits for storage. A task with a whole CPU might start only
+after all reading is done. A crash would lose all rows that are not written yet."""
 Custom = tuple[tuple[str, int], ...]
-"""Custom resources: pairs of Ray's resource name and number of units."""
+"""Custom resources: pairs of Ray's resource name and the number of units."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +52,10 @@ class Stage:
     """One operator of Ray Data: its steps, and the resources of each of its tasks or actors.
 
     `replicas` is None for tasks, which start wherever CPUs are free. `batch_size` is in rows; None
-    means a whole block. `kinds` pairs each resource that is a device with PyTorch's device type. On
-    a cluster, a replica has either `pods` pods, which share its GPUs and each have `cpus` and
-    `memory`, or it is one of up to `per_pod` replicas in a pod.
-    """
+    means a whole block. `kinds` pairs each resource that is a device with PyTorch's device type.
+
+    On a cluster, a replica may have several `pods`, which share its GPUs. Each of them has `cpus`
+    and `memory`. Otherwise, a pod has up to `per_pod` replicas."""
 
     name: str
     steps: tuple[Step, ...]
@@ -80,7 +76,7 @@ class Stage:
 
     @property
     def resources(self) -> dict[str, float]:
-        """GPUs and custom resources of one replica, by Ray's resource names."""
+        """The GPUs and custom resources of one replica, by Ray's resource names."""
         return {GPU: self.gpus, **dict(self.custom)} if self.gpus else dict(self.custom)
 
     @property
@@ -93,7 +89,7 @@ class Stage:
 
     @property
     def model(self) -> Model | None:
-        """The model that the stage runs; None if it runs none."""
+        """The model that the stage runs, if any."""
         return self.steps[0].model if self.steps and not self.prepares else None
 
     @property
@@ -103,7 +99,7 @@ class Stage:
 
     @property
     def batches_itself(self) -> bool:
-        """Whether an engine or endpoint runs the model and combines rows of several batches."""
+        """Whether an engine or endpoint runs the model, and combines rows of several batches."""
         return self.model is not None and not self.model.IN_PROCESS
 
     @property
@@ -113,12 +109,12 @@ class Stage:
 
     @property
     def needs_pool(self) -> bool:
-        """Whether the stage batches itself, has `replicas` set, or requests more than CPUs."""
+        """Whether the stage batches itself, has `replicas`, or requests more than CPUs."""
         step = self.steps[0] if self.steps else None
         if self.replicas is None or step is None:
             return False
-        asked = step.resources or Resources()
-        return bool(step.replicas) or asked.has_own_pods or self.batches_itself
+        resources = step.resources or Resources()
+        return bool(step.replicas) or resources.has_own_pods or self.batches_itself
 
 
 def stages_of(steps: list[Step]) -> list[Stage]:
@@ -134,8 +130,8 @@ def stages_of(steps: list[Step]) -> list[Stage]:
 
 
 def with_preparations(stages: Iterable[Stage]) -> Iterator[Stage]:
-    """Yield the stages. Before each pool whose model allows it, yield a stage of the same name
-    whose tasks convert the inputs of the model to tokens (`Stage.prepares`)."""
+    """Yield the stages. A pool whose model allows it gets a stage of the same name before it. The
+    tasks of this stage convert the inputs of the model to tokens (`Stage.prepares`)."""
     for stage in stages:
         if stage.replicas is not None and stage.model and stage.model.tokenized_inputs:
             step = stage.steps[0].model_copy(update={"batch_size": PREPARED_ROWS})
@@ -175,13 +171,11 @@ def _joins(stage: Stage, previous: Stage) -> bool:
 
 
 def drop_early(steps: list[Step]) -> list[Step]:
-    """Return the steps with each column dropped right after the last step that needs it.
+    """Return the steps with each column dropped right after the last step that needs it. The output
+    is the same. No drop moves before a step with user code, which may read every column. For
+    example, if the model reads `image` and the filter does not:
 
-    The output is the same. A drop is never moved before a step with user code, because that code
-    may read every column. For example, if the model reads `image` and the filter does not:
-
-        [model, filter, {dropColumns: [image]}] becomes [model, {dropColumns: [image]}, filter]
-    """
+        [model, filter, {dropColumns: [image]}] becomes [model, {dropColumns: [image]}, filter]"""
     result: list[_Placed] = []
     for step in steps:
         for column in step.facts.drops:
@@ -206,7 +200,7 @@ class _Placed:
 
 
 def _insert_drop(steps: list[_Placed], drop: Step, column: str) -> None:
-    """Drop a column after the last step that needs it: in a new step, or in a drop step there."""
+    """Drop a column after the last step that needs it, in a drop step there or in a new one."""
     index = len(steps)
     while index > 0 and not (
         steps[index - 1].step.facts.user_code or column in steps[index - 1].columns
@@ -223,23 +217,21 @@ Profiles = Mapping[str, Profile]
 
 def with_devices(stage: Stage, profiles: Profiles) -> Stage:
     """Return the stage with its custom resources, accelerator type and PyTorch device types."""
-    asked = stage.steps[0].resources if stage.replicas else None
-    if asked is None:
+    resources = stage.steps[0].resources if stage.replicas else None
+    if resources is None:
         return stage
-    custom = tuple(sorted(asked.custom.items()))
-    choices = profiles_of(stage.gpus, custom, asked.accelerator_type, profiles)
+    custom = tuple(sorted(resources.custom.items()))
+    choices = profiles_of(stage.gpus, custom, resources.accelerator_type, profiles)
     kinds = tuple((name, profile.device) for name, profile in choices.items() if profile.device)
-    return replace(stage, custom=custom, accelerator=asked.accelerator_type, kinds=kinds)
+    return replace(stage, custom=custom, accelerator=resources.accelerator_type, kinds=kinds)
 
 
 def profiles_of(
     gpus: float, custom: Custom, accelerator: str | None, profiles: Profiles
 ) -> dict[str, Profile]:
-    """Return the profile of each requested resource by Ray's resource name, GPUs first.
-
-    The profile of the accelerator type overrides that of the first device, or of the first resource
-    if there is no device. A resource without a profile gets an empty one.
-    """
+    """Return the profile of each requested resource by Ray's resource name, GPUs first. A resource
+    without a profile gets an empty one. The profile of the accelerator type overrides that of the
+    first device. Without a device, it overrides that of the first resource."""
     known = known_profiles(profiles)
     names = [GPU, *dict(custom)] if gpus else list(dict(custom))
     chosen = {name: known.get(name, Profile()) for name in names}

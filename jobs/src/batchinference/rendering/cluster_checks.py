@@ -19,12 +19,10 @@ from batchinference.spec.steps import Step, to_alias
 
 
 def check_profiles(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the problems with devices that steps request, given complete cluster settings.
-
-    A device without a profile is a problem: only a profile has the labels of nodes with this device
-    in this cloud, and without these labels a pod might get a more expensive GPU. A replica with
-    several kinds of devices is also a problem.
-    """
+    """Yield the problems with devices that steps request, given complete cluster settings. A
+    replica may not have several kinds of devices. A device without a profile is also a problem.
+    Only a profile has the labels of nodes with this device in this cloud. Without the labels, a pod
+    might get a more expensive GPU."""
     for index, step in enumerate(spec.steps):
         if step.resources:
             yield from _check(f"spec.steps[{index}].resources", step, spec.cluster.profiles)
@@ -88,9 +86,9 @@ _FIX = "use s3://, gs:// or az://, or mount a volume that all pods share (cluste
 
 
 def check_paths(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield a problem for each local path that is not the same file or directory in all pods:
-    relative paths, and output paths that are on no shared volume. Absolute input paths are
-    accepted, because the image may contain the input."""
+    """Yield a problem for each local path that may differ between pods: relative paths, and output
+    paths on no shared volume. Absolute input paths are accepted, because the image may contain the
+    input."""
     for field, path in spec.read.locations.items():
         if is_local(path) and not _absolute(path):
             yield _relative(f"spec.read.{field}", path)
@@ -125,15 +123,15 @@ def _absolute(path: str) -> bool:
 
 
 def _is_relative(source: NamedSource) -> bool:
-    """Return whether a source is a relative path. For a model, `./model` is a path, but
-    `team/model` is not, because it may also be the id of a model on the Hub."""
+    """Return whether a source is a relative path. A model `./model` is a path. `team/model` is not,
+    because it may also be the id of a model on the Hub."""
     is_path = not source.may_be_of_hub or source.uri.startswith((".", "~", "file:"))
     return is_path and is_local(source.uri) and not _absolute(source.uri)
 
 
 def _mounted(path: str, spec: BatchInferenceSpec) -> bool:
-    """Return whether a path is on a volume that is writable and outlives the pods. If a volume is
-    mounted inside another volume, only the inner volume counts."""
+    """Return whether a path is on a volume that is writable and outlives the pods. Of volumes that
+    are mounted inside of each other, only the innermost one counts."""
     target = PurePosixPath(normpath(local_path(path)))
     mounts = {normpath(mount.mount_path): mount for mount in spec.cluster.volume_mounts}
     above = [directory for directory in mounts if target.is_relative_to(directory)]

@@ -1,5 +1,5 @@
-"""Renders the ConfigMap of an attempt, with the job and plan files of its driver, and the Secret
-with the token of its cluster."""
+"""Renders the ConfigMap of an attempt, which has the job and plan files of its driver. Also renders
+the Secret with the token of its cluster."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ JOB_PATH = f"{JOB_DIRECTORY}/{JOB_FILE}"
 """Path of the job file in the head pod, where the driver runs."""
 PLAN_PATH = f"{JOB_DIRECTORY}/{PLAN_FILE}"
 DIGEST_VARIABLES = {JOB_FILE: "BATCHINFERENCE_JOB_SHA256", PLAN_FILE: "BATCHINFERENCE_PLAN_SHA256"}
-"""Environment variables of the head with the SHA-256 of each file. The driver checks the files with
-them, so a user who can write only ConfigMaps cannot make the driver run another job."""
+"""Environment variables of the head with the SHA-256 of each file, for a check by the driver. A
+user who can write only ConfigMaps cannot make the driver run another job."""
 _NOT_FOR_DRIVERS: dict[str, Any] = {
     "cluster": {
         **dict.fromkeys(("ray_start_params", "idle_timeout", "termination_grace_period"), True),
@@ -48,8 +48,8 @@ def config_map(
 
 
 def config_map_name(names: Names, files: dict[str, str]) -> str:
-    """Return the name of the ConfigMap with these files. The name contains their digest, because
-    the spec may change between the creations of the ConfigMap and of the RayJob."""
+    """Return the name of the ConfigMap with these files. It contains their digest, because the spec
+    may change between the creation of the ConfigMap and that of the RayJob."""
     return names.config_map(digest_of("".join(files.values())))
 
 
@@ -60,7 +60,7 @@ def digest_of(file: str) -> str:
 
 def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> None:
     """Raise SpecError if a file in JOB_DIRECTORY is not the file that the RayJob was created for.
-    Other files are not checked, because the user chooses them."""
+    Files elsewhere are the choice of the user, and are not checked."""
     directory, _, name = path.rpartition("/")
     expected = environment.get(DIGEST_VARIABLES.get(name, ""))
     if directory == JOB_DIRECTORY and expected is not None and digest_of(file) != expected:
@@ -73,10 +73,8 @@ def check_mounted_file(path: str, file: str, environment: Mapping[str, str]) -> 
 
 def job_file(job: BatchInference, uid: str) -> str:
     """Return the job file as YAML: name, namespace, uid, and the spec without OPERATOR_FIELDS.
-
-    Empty parameters and cluster settings, and settings that the driver does not read, are omitted
-    too, because an older driver would refuse fields that it does not know.
-    """
+    Empty parameters and cluster settings are also omitted, and settings that the driver does not
+    read. An older driver would refuse fields that it does not know."""
     dumped = job.spec.model_dump(
         mode="json", by_alias=True, exclude_none=True, exclude=_NOT_FOR_DRIVERS
     )
@@ -89,23 +87,20 @@ def job_file(job: BatchInference, uid: str) -> str:
         "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace, "uid": uid},
         "spec": {**spec, "cluster": cluster},
     }
-    # without allow_unicode, because with it PyYAML would lose some Unicode line breaks
+    # with allow_unicode, PyYAML would lose some Unicode line breaks
     return yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
 
 
 TOKEN_KEY = "auth_token"  # noqa: S105
-"""The key of the token in the Secret, as KubeRay expects it."""
+"""The key of the token in the Secret, which KubeRay expects."""
 
 
 def token_secret(
     namespace: str | None, names: Names, token: str, owner: Owner | None
 ) -> dict[str, Any]:
-    """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster.
-
-    Its owner must be the RayJob, not the BatchInference, because KubeRay needs the token to stop
-    the Ray job of a RayJob that is being deleted. If the Secret were deleted first, KubeRay would
-    wait forever.
-    """
+    """Return the Secret with the token that KubeRay, the operator and Ray use in the cluster. Its
+    owner must be the RayJob. KubeRay needs the token to stop the Ray job of a RayJob that is being
+    deleted. If the Secret was deleted first, KubeRay would wait forever."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",

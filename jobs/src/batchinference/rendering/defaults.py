@@ -1,4 +1,4 @@
-"""Merges the defaults and limits of the platform into the settings of a job."""
+"""Merges the platform's defaults and limits into the settings of a job."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,19 +16,18 @@ from batchinference.spec.validation_messages import problems_of
 
 
 def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInference:
-    """Return the job with its unset cluster settings taken from the defaults.
+    """Return the job with its unset cluster settings taken from the defaults. Raises SpecError if
+    the merged settings are invalid, or if the job cannot be planned.
 
-    Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key. Lists of
-    named items (env, volumes, volumeMounts, imagePullSecrets) are merged by name. Any other value
-    of the job replaces the default. The lower of two limits applies, so a job cannot exceed the
-    limits of the platform. `retry`, `deadlines` and `ttl` get defaults and limits too.
+    - Objects (head, workers, requests) and maps (nodeSelector, profiles) are merged by key.
+    - Lists of named items (env, volumes, volumeMounts, imagePullSecrets) are merged by name.
+    - Any other value of the job replaces the default.
+    - The lower of two limits applies, so a job cannot exceed the limits of the platform.
+    - `retry`, `deadlines` and `ttl` also get defaults and limits.
 
-    Defaults that do not fit the job are left out: `rayStartParams` of groups that the job does not
-    have, images of profiles if the job has an image, and `topology` and `queuePriorityClassName` if
-    Kueue would refuse them.
-
-    Raises SpecError if the merged settings are invalid, or if the job cannot be planned.
-    """
+    Defaults that do not fit the job are left out. These are `rayStartParams` of groups that the job
+    lacks, and images of profiles if the job has an image. `topology` and `queuePriorityClassName`
+    are left out if Kueue would refuse them."""
     if job.spec.cluster.image is not None:
         defaults = _without_images(defaults)
     limits = lower_limits(job.spec.cluster.limits, defaults.limits)
@@ -49,15 +48,15 @@ def with_platform_defaults(job: BatchInference, defaults: Cluster) -> BatchInfer
 
 
 def _without_images(defaults: Cluster) -> Cluster:
-    """Return the defaults without the images of their profiles. A job with its own image needs the
-    content of this image, such as code, and the images of profiles lack this content."""
+    """Return the defaults without the images of their profiles. These images lack the content of
+    the job's own image, such as code."""
     profiles = {name: profile.model_copy(update={"image": None})
                 for name, profile in defaults.profiles.items()}  # fmt: skip
     return defaults.model_copy(update={"profiles": profiles})
 
 
 def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
-    """Return the merged settings without the defaults about queues that Kueue would refuse."""
+    """Return the merged settings without defaults about queues that Kueue would refuse."""
     own, update = job.spec.cluster, dict[str, None]()
     if cluster.queue_name is None and own.queue_priority_class_name is None:
         update["queue_priority_class_name"] = None
@@ -69,8 +68,8 @@ def _without_unsuitable(job: BatchInference, cluster: Cluster) -> Cluster:
 
 
 def _volumes_of_patches(own: Cluster, patches: Sequence[Patch]) -> Iterator[Problem]:
-    """Yield a problem for each volume of a job whose name is also that of a volume in a patch. The
-    merged volume could be the platform's volume, which the job must not mount, or be invalid."""
+    """Yield a problem for each volume of a job that has the name of a volume in a patch. The merged
+    volume could be invalid, or the platform's volume, which the job must not mount."""
     lists = [patch.pod.spec.get("volumes") for patch in patches]
     patched = [volume for volumes in lists if isinstance(volumes, list) for volume in volumes]
     names = {str(volume.get("name")) for volume in patched if isinstance(volume, dict)}

@@ -12,8 +12,8 @@ from batchinference.spec.profiles import GPU, Profile
 
 
 def start_parameters(group: WorkerGroup) -> dict[str, str]:
-    """Return the parameters of `ray start` for a group: the resources of a pod, of all kinds that
-    replicas request. Ray's autoscaler scales a group only for resources that the group has."""
+    """Return the parameters of `ray start` for a group: all resources of a pod that replicas
+    request. Ray's autoscaler scales a group only for resources that the group has."""
     parameters = {"num-cpus": str(math.ceil(group.cpus))}
     if group.gpus:  # KubeRay detects GPUs only if their resource name ends in `gpu`
         parameters["num-gpus"] = str(group.gpus)
@@ -21,8 +21,8 @@ def start_parameters(group: WorkerGroup) -> dict[str, str]:
     if group.accelerator:
         resources[f"accelerator_type:{group.accelerator}"] = 1
     if resources:
-        # Quoted for KubeRay's shell. Inner quotes must not be escaped as in Ray's documentation,
-        # because KubeRay could not parse the value as JSON then, and would omit all devices.
+        # Quoted for KubeRay's shell. Ray's documentation escapes the inner quotes, but then KubeRay
+        # could not parse the value as JSON, and would omit all devices.
         parameters["resources"] = f"'{json.dumps(resources)}'"
     return parameters
 
@@ -40,8 +40,8 @@ def add_devices(pod: dict[str, Any], group: WorkerGroup, profiles: Profiles) -> 
 
 
 def device_count(group: WorkerGroup, profiles: Profiles) -> int:
-    """Return the number of devices of a pod of the group: those that profiles request from
-    Kubernetes, and those that only Ray counts."""
+    """Return the number of devices in a pod of the group. Profiles request them from Kubernetes, or
+    only Ray counts them."""
     counts = {GPU: group.gpus, **dict(group.custom)}
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles)
     return sum(
@@ -52,15 +52,15 @@ def device_count(group: WorkerGroup, profiles: Profiles) -> int:
 
 
 def idle_seconds(group: WorkerGroup, profiles: Profiles) -> int | None:
-    """Return the longest `idleTimeout` of the profiles of a group, in seconds; None if no profile
-    has an `idleTimeout`."""
+    """Return the longest `idleTimeout` of the profiles of a group, in seconds; None if none is
+    set."""
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, profiles).values()
-    given = [seconds_of(profile.idle_timeout) for profile in of_group if profile.idle_timeout]
-    return max(given, default=None)
+    timeouts = [seconds_of(profile.idle_timeout) for profile in of_group if profile.idle_timeout]
+    return max(timeouts, default=None)
 
 
 def apply_profile(pod: dict[str, Any], profile: Profile) -> None:
-    """Add the settings of a profile to a pod spec, in place, except the devices themselves."""
+    """Add the settings of a profile to a pod spec, in place, but not its devices."""
     container = pod["containers"][0]
     own = {variable.name for variable in profile.env}
     others = [variable for variable in container["env"] if variable["name"] not in own]
@@ -76,7 +76,7 @@ def apply_profile(pod: dict[str, Any], profile: Profile) -> None:
 
 
 def _request_resource(pod: dict[str, Any], resource: str, count: int) -> None:
-    """Add `count` units of a resource to limits and requests, and tolerate a taint of the same
+    """Add `count` units of a resource to limits and requests. Also tolerate a taint of the same
     name, which nodes with the resource often have."""
     resources = pod["containers"][0]["resources"]
     for quantities in (resources["limits"], resources["requests"]):
@@ -90,5 +90,5 @@ def _claim_devices(pod: dict[str, Any], template: str, count: int) -> None:
     claims = pod.setdefault("resourceClaims", [])
     names = [f"device-{number}" for number in range(len(claims), len(claims) + count)]
     claims += [{"name": name, "resourceClaimTemplateName": template} for name in names]
-    used = pod["containers"][0]["resources"].setdefault("claims", [])
-    used += [{"name": name} for name in names]
+    of_container = pod["containers"][0]["resources"].setdefault("claims", [])
+    of_container += [{"name": name} for name in names]

@@ -14,16 +14,16 @@ from batchinference.spec.steps import Step
 
 
 def choices_of(job: BatchInference) -> list[Choice]:
-    """Return the choices of a job with complete cluster settings, in the order in which they are
-    tried; empty if the job requests no type of device or capacity. Raises SpecError if the job
-    cannot be planned."""
+    """Return the choices of a job with complete cluster settings, in the order of their use. Empty
+    if the job requests no type of device or capacity. Raises SpecError if the job cannot be
+    planned."""
     numbers = _combinations(job)
     return [_choice(with_choice(job, number), number, len(numbers)) for number in numbers]
 
 
 def with_choice(job: BatchInference, number: int) -> BatchInference:
-    """Return the job with only the devices and the capacity of choice `number`, or of the last
-    choice if the job has fewer choices."""
+    """Return the job with only the devices and the capacity of choice `number`. If the job has
+    fewer choices, the last choice is used."""
     if not (pairs := _combinations(job)):
         return job
     capacity, index = pairs[min(number, len(pairs))]
@@ -36,8 +36,8 @@ def with_choice(job: BatchInference, number: int) -> BatchInference:
 
 
 def _combinations(job: BatchInference) -> dict[int, tuple[str | None, int]]:
-    """Return the choices by number: the capacity type, and the index of the type of device in
-    `acceleratorType` of each step."""
+    """Return the choices by number. Each is a capacity type, and an index into `acceleratorType` of
+    each step."""
     asked = [step.resources.accelerator_types for step in job.spec.steps if step.resources]
     longest = max((len(types) for types in asked if types), default=0)
     capacity: list[str | None] = [*job.spec.cluster.fallback.capacity_types]
@@ -46,7 +46,7 @@ def _combinations(job: BatchInference) -> dict[int, tuple[str | None, int]]:
 
 
 def _with_type(step: Step, index: int) -> Step:
-    """Return the step with only the type of device at this index, or the last type."""
+    """Return the step with only the type of device at this index, or with the last type."""
     types = step.resources.accelerator_types if step.resources else None
     if step.resources is None or not types:
         return step
@@ -70,8 +70,8 @@ def _choice(job: BatchInference, number: int, choices: int) -> Choice:
 
 
 def _mean_price(job: BatchInference) -> str | None:
-    """Return the mean price of a device per hour, weighted by the maximum number of devices of each
-    group; None if there is no device, or if a device has no price."""
+    """Return the mean price of a device per hour, weighted by the maximum number of devices in each
+    group. None without devices, or if a device has no price."""
     cluster, groups = job.spec.cluster, plan_for_cluster(job.spec).groups
     devices = {one: one.max * device_count(one, cluster.profiles) for one in groups}
     prices = {one: device_hour(one, cluster) for one, number in devices.items() if number}
@@ -87,7 +87,7 @@ def price_text(price: Decimal) -> str:
 
 
 def device_hour(group: WorkerGroup, cluster: Cluster) -> Decimal | None:
-    """Return the price of a device of a worker group per hour; None if no profile has a price."""
+    """Return the price of a device of a worker group per hour; None if no profile has one."""
     of_group = profiles_of(group.gpus, group.custom, group.accelerator, cluster.profiles).values()
     price = next((Decimal(one.device_hour) for one in of_group if one.device_hour), None)
     capacity = capacity_profile(cluster)

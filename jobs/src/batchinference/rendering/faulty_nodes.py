@@ -13,13 +13,13 @@ from batchinference.spec.pod_placement import (
 )
 
 NODE_LABEL = "kubernetes.io/hostname"
-"""Label of a node with its name. Karpenter would ignore pods with `matchFields` instead of it."""
+"""The label of a node with its name. Karpenter would ignore pods with `matchFields` instead."""
 _NAME = re.compile("[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 
 
 def without_nodes(job: BatchInference, nodes: Sequence[str]) -> BatchInference:
-    """Return the job with a required node affinity that excludes these nodes. Names that are no
-    label values are ignored, because they come from a report, which code of users can write."""
+    """Return the job with a required node affinity that excludes these nodes. The names come from a
+    report, which code of users can write, so names that are no label values are ignored."""
     names = [node for node in nodes if _NAME.fullmatch(node)]
     if not names:
         return job

@@ -1,5 +1,5 @@
-"""Computes labels and annotations of a RayJob and its pods: for Kueue, which queues the RayJob, and
-for schedulers that start the pods as a gang. Also checks the settings for Kueue."""
+"""Computes labels and annotations of a RayJob and its pods. Kueue, which queues the RayJob, reads
+them, and so do schedulers that start the pods as a gang. Also checks the settings for Kueue."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,11 +12,11 @@ from batchinference.spec.problems import Problem
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 ELASTIC_ANNOTATION = "kueue.x-k8s.io/elastic-job"
-"""Annotation that makes a RayJob elastic. Kueue rejects a RayJob with Ray's autoscaler in a queue
-unless it is elastic. Other RayJobs do not get the annotation, because Kueue adds a scheduling gate
-to the pods of every elastic RayCluster, and removes the gate only if Kueue admits the cluster."""
+"""Annotation that makes a RayJob elastic. In a queue, Kueue accepts Ray's autoscaler only in an
+elastic RayJob. No other RayJob gets the annotation: Kueue adds a scheduling gate to the pods of
+every elastic RayCluster, and removes the gate only if Kueue admits the cluster."""
 MAX_GROUPS = 17
-"""Maximum number of worker groups: a Kueue Workload has at most 18 pod sets, one for the head."""
+"""Maximum number of worker groups. A Kueue Workload has at most 18 pod sets, one for the head."""
 _POD_SET = "kueue.x-k8s.io/podset"
 
 
@@ -28,10 +28,8 @@ def queue_labels(cluster: Cluster) -> dict[str, str]:
 
 def gang_labels(cluster: Cluster, names: Names) -> dict[str, str]:
     """Return the labels of a RayJob whose pods Volcano, YuniKorn or KAI schedules as a gang.
-
     Volcano reads the priority of a gang from a label. Without an application id, YuniKorn would
-    treat all jobs of a namespace as one application with one gang.
-    """
+    treat all jobs of a namespace as one application with one gang."""
     priority = cluster.priority_class_name
     return {
         "ray.io/gang-scheduling-enabled": "true",
@@ -41,8 +39,8 @@ def gang_labels(cluster: Cluster, names: Names) -> dict[str, str]:
 
 
 def topology_annotations(topology: Topology | None, group: WorkerGroup) -> dict[str, str]:
-    """Return the annotations of the pods of a group for topology-aware scheduling by Kueue. The
-    group `cpu` gets none, because its pods exchange no data with each other."""
+    """Return the annotations of a group's pods for topology-aware scheduling by Kueue. The group
+    `cpu` gets none, because its pods exchange no data with each other."""
     if topology is None or group.name == CPU_GROUP:
         return {}
     if topology.mode == "Preferred":
@@ -58,11 +56,11 @@ def topology_annotations(topology: Topology | None, group: WorkerGroup) -> dict[
 def check_queue(cluster: Cluster, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:
     """Yield the problems with settings that Kueue would reject or ignore."""
     if cluster.queue_name is None:
-        given = {
+        settings = {
             "queuePriorityClassName": cluster.queue_priority_class_name,
             "topology": cluster.topology,
         }
-        for name in (name for name, value in given.items() if value is not None):
+        for name in (name for name, value in settings.items() if value is not None):
             message = f"{name} needs a queue. Set spec.cluster.queueName"
             yield Problem(f"spec.cluster.{name}", message)
         return

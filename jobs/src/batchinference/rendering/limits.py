@@ -1,8 +1,7 @@
 """Checks that a RayCluster is not too large, and cannot grow beyond the limits of a job.
 
 A job above a limit is refused. Its groups are not reduced, because the operator cannot know which
-groups to reduce, and the job would be slower than its file implies.
-"""
+ones to reduce. The job would also be slower than its file implies."""
 
 import json
 from collections.abc import Iterator
@@ -18,9 +17,9 @@ GroupAmounts = list[tuple[str, float, int]]
 """For each group of pods: its name, the amount per pod, and the maximum number of pods."""
 
 MAX_CLUSTER_BYTES = 384 << 10
-"""Maximum size of the spec of a RayCluster as JSON. The operator reads RayJobs whose spec is
-smaller than 512 KiB. etcd stores objects of at most 1.5 MiB. An object also has managed fields,
-which are about as large as the spec."""
+"""Maximum size of the spec of a RayCluster as JSON. The operator reads only RayJobs with a spec
+below 512 KiB. etcd stores objects of at most 1.5 MiB, which also contain managed fields. These are
+about as large as the spec."""
 
 
 def check_size(ray_cluster: dict[str, Any]) -> Iterator[Problem]:
@@ -47,8 +46,8 @@ def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:
 
 
 def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for `limits.devices` and `limits.cpu` if the Ray containers of a RayCluster
-    could exceed them, and for devices that cannot be counted. Other containers do not count."""
+    """Yield a problem if the Ray containers of a RayCluster could exceed `limits.devices` or
+    `limits.cpu`, or have devices that cannot be counted. Other containers are not considered."""
     devices: GroupAmounts = []
     cpus: GroupAmounts = []
     for name, max_pods, template in templates_of(ray_cluster):
@@ -62,7 +61,7 @@ def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> Iterator[Proble
 
 
 def _check_claims(ray_cluster: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem if a pod has ResourceClaims, whose number of devices is unknown."""
+    """Yield a problem if a pod has ResourceClaims, because their number of devices is unknown."""
     templates = templates_of(ray_cluster)
     claiming = [name for name, _, pod in templates if pod["spec"].get("resourceClaims")]
     if claiming:

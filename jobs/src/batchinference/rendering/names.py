@@ -9,13 +9,13 @@ from batchinference.plan.groups import HEAD_GROUP
 from batchinference.spec.job import API_VERSION, GROUP, KIND
 
 NAME_LABEL = f"{GROUP}/name"
-"""Label with the name of the BatchInference that an object belongs to."""
+"""Label with the name of the BatchInference of an object."""
 ATTEMPT_LABEL = f"{GROUP}/attempt"
 """Label with the number of the attempt."""
 GENERATION = f"{GROUP}/generation"
-"""Annotation of a RayJob with the generation of the BatchInference that it was created from."""
+"""Annotation of a RayJob with the generation of the BatchInference at its creation."""
 RELEASED = f"{GROUP}/released"
-"""Annotation of a RayJob with the time at which the operator last changed the RayJob to make Kueue
+"""Annotation of a RayJob with the time of the operator's last change to it. The change makes Kueue
 check its gated pods again."""
 CHOICE = f"{GROUP}/choice"
 """Annotation of a RayJob with the choice of devices and capacity of its attempt, as JSON."""
@@ -24,12 +24,12 @@ DEVICE_HOUR = f"{GROUP}/device-hour"
 DEVICES_LABEL = f"{GROUP}/devices"
 """Label of a pod with the number of its devices: GPUs and all other kinds."""
 CLUSTER_LABEL = "ray.io/cluster"
-"""Label, set by KubeRay, with the RayCluster of a pod. There is no label with the RayJob."""
+"""KubeRay's label of a pod with its RayCluster. There is no label with the RayJob."""
 NODE_TYPE_LABEL = "ray.io/node-type"
 POD_GROUP_LABEL = "ray.io/group"
-"""Labels that KubeRay sets: whether a pod is the head or a worker, and the group of a worker."""
+"""KubeRay's labels of a pod: whether it is the head or a worker, and its group."""
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-"""Annotation of a pod: `false` keeps the cluster autoscaler from removing its node."""
+"""Annotation of a pod. `false` keeps the cluster autoscaler from removing its node."""
 RAY_CONTAINER = "ray"
 """The container that runs Ray in every pod. KubeRay requires it to be the first container."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -40,11 +40,9 @@ DIGEST_LENGTH = 6
 
 @dataclass(frozen=True)
 class Names:
-    """Names of the objects of one attempt of a job.
-
-    All names except that of the RayJob contain the first characters of the job's uid, so that a job
-    that was deleted and created again never uses the objects of the deleted job.
-    """
+    """Names of the objects of one attempt of a job. All names but that of the RayJob contain the
+    first characters of the job's uid. A job that is created again thus never uses objects of a
+    deleted job."""
 
     job: str
     uid: str
@@ -52,7 +50,7 @@ class Names:
 
     @property
     def ray_job(self) -> str:
-        """The name of the RayJob, made of the name of the job and the number of the attempt."""
+        """The name of the RayJob: the name of the job and the number of the attempt."""
         return f"{self.job}-{self.attempt}"
 
     def config_map(self, digest: str) -> str:
@@ -81,13 +79,13 @@ RESTRICTED: dict[str, Any] = {
     "runAsNonRoot": True,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""Container security context that the Pod Security level `restricted` requires."""
+"""The container security context that the Pod Security level `restricted` requires."""
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The owner of other objects, by default a BatchInference. Kubernetes deletes the objects with
-    their owner."""
+    """The owner of other objects, by default a BatchInference. Kubernetes deletes the objects
+    together with their owner."""
 
     name: str
     uid: str
@@ -95,8 +93,8 @@ class Owner:
     api_version: str = API_VERSION
 
     def reference(self) -> dict[str, Any]:
-        """Return the owner reference. It omits blockOwnerDeletion, for which OpenShift requires
-        permission to set finalizers."""
+        """Return the owner reference. It has no `blockOwnerDeletion`, because OpenShift would then
+        require the permission to set finalizers."""
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -138,7 +136,7 @@ def templates_of(ray_cluster: dict[str, Any]) -> list[tuple[str, int, dict[str, 
 
 
 def running_containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the containers of a pod spec that run at the same time, including native sidecars."""
+    """Return the containers of a pod spec that run at the same time, with native sidecars."""
     first = pod.get("initContainers") or []
     sidecars = [one for one in first if one.get("restartPolicy") == "Always"]
     return [*(pod.get("containers") or []), *sidecars]

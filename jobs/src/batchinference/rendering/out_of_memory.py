@@ -1,4 +1,4 @@
-"""Gives groups of pods that ran out of memory more memory than the job requests."""
+"""Raises the memory of groups of pods that ran out of memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +14,10 @@ from batchinference.spec.steps import Step
 
 
 def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInference:
-    """Return the job with at least about this memory per pod. `minimum` maps group names to memory.
-
-    Groups that the job does not have are ignored. The memory of a group is a few Mi lower if its
-    replicas would not get whole Mi, or if its pods would be equal to those of another group: the
-    planner would merge such groups. Raises SpecError if the job cannot be planned.
-    """
+    """Return the job with at least about this memory per pod. `minimum` has the memory by group
+    name; unknown groups are ignored. Raises SpecError if the job cannot be planned. The memory of a
+    group may be a few Mi lower, to give its replicas whole Mi. It is also lowered if its pods would
+    be equal to those of another group, because the planner would merge both groups."""
     if not minimum:
         return job
     plan, cluster = plan_for_cluster(job.spec), job.spec.cluster

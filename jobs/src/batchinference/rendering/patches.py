@@ -2,8 +2,7 @@
 
 Patches are strategic merge patches, as with `kubectl patch`. Objects are merged by field, and
 `null` deletes a field. Lists of items with a merge key are merged by this key, and new items are
-appended. All other lists are replaced. The merge keys are the keys that Kubernetes uses.
-"""
+appended. All other lists are replaced. The merge keys are those of Kubernetes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,10 +23,10 @@ MERGE_KEYS: dict[str, tuple[str, ...]] = {
     "hostAliases": ("ip",),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
-"""Fields of a pod whose lists are merged, and the merge key of each."""
+"""The fields of a pod whose lists are merged, with their merge keys."""
 _DEFAULTS = {"protocol": "TCP"}
 _NEEDED = ("labels", "containers", "env")
-"""Fields that no patch can delete, because the operator adds to them and finds pods by them."""
+"""Fields that no patch can delete. The operator adds to them, and finds pods by them."""
 
 
 def patched(ray_cluster: Object, patches: Sequence[Patch]) -> Object:
@@ -92,5 +91,5 @@ def _error(path: str, expected: str) -> SpecError:
 
 
 def _key(keys: tuple[str, ...], item: Object) -> str:
-    """Return the key of an item as text, because its values may have types without a hash."""
+    """Return the key of an item as text, because the types of its values may have no hash."""
     return repr([item.get(key, _DEFAULTS.get(key)) for key in keys])

@@ -52,17 +52,17 @@ JOB_VOLUME = "batchinference-job"
 SERVICE_ACCOUNT_VOLUME = "batchinference-kube-api"
 SERVICE_ACCOUNT_DIRECTORY = "/var/run/secrets/kubernetes.io/serviceaccount"
 TOKEN_SECONDS = 3607
-"""Lifetime of the ServiceAccount token, the default of Kubernetes. The kubelet renews the token."""
+"""Lifetime of the ServiceAccount token, which the kubelet renews. This is Kubernetes' default."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""Ray's variable for the seconds after which a driver that was asked to stop is killed."""
+"""Ray's variable for the seconds that a driver may take to stop before it is killed."""
 HEAD_GRACE = "5s"
-"""Default grace period of heads. It is short, because KubeRay starts Ray in a shell that does not
-forward SIGTERM to Ray."""
+"""Default grace period of heads. KubeRay starts Ray in a shell that does not forward SIGTERM, so a
+longer period would be of no use."""
 WORKER_GRACE = "30s"
 """Default grace period of workers, in which replicas finish their batch and store its results."""
 END_FILE = "/dev/shm/batchinference-pod-ends"  # noqa: S108 - of the container
-"""File that exists once the pod ends. /tmp may be a volume that pods share, but jobs cannot mount a
-volume at /dev/shm."""
+"""A file that exists once the pod ends. /tmp may be a volume that pods share, but jobs cannot mount
+a volume at /dev/shm."""
 _STOP_WORKER = f"""\
 end() {{ kill -TERM -1; exit; }}
 timeout -k 1 8 ray drain-node --address "$RAY_ADDRESS" --reason DRAIN_NODE_REASON_PREEMPTION \
@@ -73,20 +73,18 @@ while timeout 2 bash -c ': 2>/dev/null <"/dev/tcp/${{RAY_ADDRESS/://}}"'; do sle
 end
 """
 """Runs before a worker is stopped. First, Ray schedules no more tasks on the node. Then END_FILE
-makes the processes on the node end after their batch, and the driver fetches their results until
-the grace period is over or the head is gone. Without timeouts, `ray` would wait for a lost head."""
+makes the processes on the node end after their batch. The driver fetches their results until the
+grace period is over or the head is gone. Without timeouts, `ray` would wait for a lost head."""
 
 
 PROTECTION = {EVICTABLE: "false", "karpenter.sh/do-not-disrupt": "true"}
-"""Annotations of heads against eviction, because the loss of a head ends all workers."""
+"""Annotations that keep heads from being evicted, because the loss of a head ends all workers."""
 
 
 def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict[str, Any]:
-    """Return the template of the head pod, which runs Ray's services and the driver.
-
-    The head mounts the files of the attempt. Cluster autoscalers do not evict the head, unless the
-    job sets the annotation EVICTABLE to true.
-    """
+    """Return the template of the head pod, which runs Ray's services and the driver. The head
+    mounts the files of the attempt. Cluster autoscalers do not evict it, except if the job sets the
+    annotation EVICTABLE to true."""
     template = _template(cluster, names, _resources(cluster, *head_size(cluster)))
     if cluster.annotations.get(EVICTABLE) != "true":
         template["metadata"]["annotations"] = {**PROTECTION, **cluster.annotations}
@@ -111,8 +109,8 @@ def head_template(cluster: Cluster, names: Names, files: dict[str, str]) -> dict
 
 
 def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dict[str, Any]:
-    """Return the PodDisruptionBudget with which `kubectl drain` waits for the end of an attempt.
-    The `owner` must be the RayJob. A head that is not ready may be evicted."""
+    """Return the PodDisruptionBudget that makes `kubectl drain` wait for the end of an attempt. The
+    `owner` must be the RayJob. A head that is not ready may be evicted."""
     head = {**names.labels, ATTEMPT_LABEL: str(names.attempt), NODE_TYPE_LABEL: "head"}
     return {
         "apiVersion": "policy/v1",
@@ -127,8 +125,8 @@ def head_budget(namespace: str | None, names: Names, owner: Owner | None) -> dic
 
 
 def mount_service_account(pod: dict[str, Any]) -> dict[str, Any]:
-    """Add a volume with the ServiceAccount files to the pod, in place, as Kubernetes itself does
-    for pods without automountServiceAccountToken. Return the mount for a container."""
+    """Add a volume with the ServiceAccount files to the pod, in place, and return its mount for a
+    container. Kubernetes does this itself for pods with `automountServiceAccountToken`."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}}
     certificate = {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
     namespace = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
@@ -147,12 +145,9 @@ def head_size(cluster: Cluster) -> tuple[float, str]:
 
 
 def object_store_bytes(memory: str) -> int:
-    """Return the size of the head's object store for a head with this memory.
-
-    The size is Ray's default share of the memory that Ray's processes do not need, but at least the
-    minimum that Ray accepts. Ray itself would compute the size from the memory that is free at
-    startup, which may be too little on a small head.
-    """
+    """Return the size of the object store of a head with this memory. It is Ray's default share of
+    the memory that Ray's processes do not need, but at least Ray's minimum. Ray itself would use
+    the free memory at startup, which may be too little on a small head."""
     free = memory_bytes(memory) - HEAD_PROCESSES_BYTES
     return max(MIN_OBJECT_STORE_BYTES, int(free * OBJECT_STORE_SHARE))
 
@@ -244,8 +239,8 @@ def _placement(cluster: Cluster, own: dict[str, str]) -> dict[str, Any]:
 
 
 def _request_disk_space(pod: dict[str, Any], size: str | None, step_bytes: int = 0) -> None:
-    """Add the disk space of the Ray container to its requests, in place: `size`, which the job sets
-    for all pods or the head, plus `step_bytes`. If `size` is set, the sum is also the limit."""
+    """Request disk space for the Ray container, in place: `size`, which the job sets, plus
+    `step_bytes`. If `size` is set, the sum is also the limit."""
     if size is None and not step_bytes:
         return
     total = memory_quantity(memory_bytes(size or "0") + step_bytes) if step_bytes else size
@@ -256,7 +251,7 @@ def _request_disk_space(pod: dict[str, Any], size: str | None, step_bytes: int =
 
 
 def _resources(cluster: Cluster, cpus: float, memory: str) -> dict[str, dict[str, str]]:
-    """Return the limits and the requests, which equal the limits unless the job lowers them."""
+    """Return the limits and the requests, which are equal except where the job lowers requests."""
     limits = {"cpu": cpu_quantity(cpus), "memory": memory}
     configured = cluster.requests
     if configured is None:

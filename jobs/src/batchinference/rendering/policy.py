@@ -1,8 +1,7 @@
 """Checks the settings of a job against the policy of the platform.
 
-The platform's own defaults are not checked. The API server checks the same rules in CEL, into which
-`make generate` translates RULES.
-"""
+The platform's own defaults are not checked. The API server checks the same rules in CEL, which
+`make generate` makes from RULES."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from batchinference.spec.yaml_documents import parse_settings
 Name = Annotated[str, Field(min_length=1, max_length=316)]
 Names = Annotated[list[Name], Field(max_length=64)]
 ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
-"""A registry or a repository. It contains a slash, because the prefix `registry.example` would also
+"""A registry or a repository. It has a slash, because the prefix `registry.example` would also
 match `registry.example.attacker.example`."""
 WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
 """A URL that ends with a slash, because other host names may begin with `https://example.com`."""
@@ -87,28 +86,32 @@ class PlatformPolicy(BaseModel):
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the policy, which checks the values at some paths.
-
-    In a path, `[]` stands for each item of a list, `{}` for each value of a mapping, and `*` for
-    each key, such as the kind of a volume. If the field at a path that ends in `?` is missing, its
-    value is an empty string, or 0 for a number.
-    """
+    """A rule of the policy, which checks the values at some paths. In a path, `[]` stands for each
+    item of a list, and `{}` for each value of a mapping. `*` stands for each key of a mapping, such
+    as the kind of a volume. If a path ends in `?` and its field is missing, the value is an empty
+    string, or 0 for a number."""
 
     policy: str
     """The name of the chart value below `policy`."""
     paths: tuple[str, ...]
     """Paths of fields below `spec`."""
     compare: Compare = "name"
-    """Which values are allowed. `name`: a listed value. `kind`: a listed value, or the key `name`.
-    `prefix`: a listed value, or one that begins with a listed prefix that ends in `/`. `image`: an
-    image in a listed registry or repository. `any`: no value. `variable`: a prefix with which none
-    of DEVICE_VARIABLES begins. `maximum`: a number up to the value of the policy. `if_listed`: an
-    empty list, or any list if the policy lists a value; the items are compared later."""
+    """Which values are allowed:
+
+    - `name`: a listed value
+    - `kind`: a listed value, or the key `name`
+    - `prefix`: a listed value, or a value that begins with a listed prefix that ends in `/`
+    - `image`: an image in a listed registry or repository
+    - `any`: no value
+    - `variable`: a prefix with which none of DEVICE_VARIABLES begins
+    - `maximum`: a number up to the value of the policy
+    - `if_listed`: an empty list, or any list if the policy lists a value; its items are checked
+      later"""
 
     @cached_property
     def parts(self) -> list[list[str]]:
-        """The parts of each path. Of `volumes[].image` and `volumes[].image.reference`, only the
-        longer path is used."""
+        """The parts of each path. If a path continues another path, such as `volumes[].image`, only
+        the longer path is used, such as `volumes[].image.reference`."""
         parts = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
         shorter = [longer[:size] for longer in parts for size in range(len(longer))]
         return [each for each in parts if each not in shorter]
@@ -157,7 +160,7 @@ def not_allowed(policy: str, allowed: str) -> str:
 
 
 def _find(value: Any, parts: list[str], path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the value of each field that matches the parts of a path."""
+    """Yield the path and the value of each field that the parts of a path match."""
     if not parts:
         yield path, value
     for name, child in _children(value, parts[0]) if parts else ():

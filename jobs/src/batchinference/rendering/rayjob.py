@@ -1,8 +1,7 @@
 """Renders the ConfigMap and the RayJob of one attempt.
 
-The operator creates the RayJob once. Because Kueue also changes the spec of the RayJob, the
-operator later patches only single fields of the spec: the deadlines and ttlSecondsAfterFinished.
-"""
+The operator creates the RayJob once. Kueue also changes the spec of the RayJob. So the operator
+later patches only single fields of it: the deadlines and `ttlSecondsAfterFinished`."""
 
 from __future__ import annotations
 
@@ -54,8 +53,7 @@ MAX_SECONDS = 2**31 - 1
 """The largest value that KubeRay accepts."""
 KEEP_SECONDS = 600
 """Minimum seconds for which KubeRay keeps the head of a finished cluster, so that the operator can
-read the driver's report. The operator deletes the cluster earlier, once it has the report and
-`ttl.cluster` has passed."""
+read the driver's report. Then the operator deletes the cluster itself, after `ttl.cluster`."""
 
 
 class KubeRayDeadlines(NamedTuple):
@@ -64,7 +62,7 @@ class KubeRayDeadlines(NamedTuple):
     active: int | None = None
     """From the start of the RayJob until KubeRay ends it."""
     pre_running: int | None = None
-    """From the start of the RayJob until KubeRay ends it if its cluster is not ready."""
+    """From the start of the RayJob until KubeRay ends it, if its cluster is not ready."""
     kept: int = KEEP_SECONDS
     """From the end of the RayJob until KubeRay deletes its cluster."""
 
@@ -72,14 +70,14 @@ class KubeRayDeadlines(NamedTuple):
     def of(
         cls, deadlines: Deadlines, ttl: Ttl, *, queued: bool, counting: bool, waited: int = 0
     ) -> KubeRayDeadlines:
-        """Return KubeRay's deadlines of an attempt, later than those of the operator.
+        """Return KubeRay's deadlines of an attempt, which are later than those of the operator.
 
         KubeRay counts from the start of the RayJob, which is never before its creation. The
-        operator counts `pending` and `active` from `waited` seconds after the creation. `counting`
-        is false while the operator may still restart this count, because of gated pods of a
-        `queued` job. KubeRay cannot restart a count, so it does not get these two deadlines then.
-        The cluster of a queued job may wait for gated pods indefinitely, so `pre_running` is None.
-        """
+        operator counts `pending` and `active` from `waited` seconds after the creation.
+
+        `counting` is false while the operator may restart this count, because a `queued` job has
+        gated pods. KubeRay cannot restart a count, so it then gets neither deadline. A queued job
+        has no `pre_running`, because gated pods may wait indefinitely."""
         active = _later(deadlines.active, waited) if counting else None
         pending = _later(deadlines.pending, waited) if counting and not queued else None
         ends = [end for end in (active, _later(deadlines.total)) if end is not None]
@@ -106,8 +104,8 @@ class KubeRayDeadlines(NamedTuple):
 
 
 def _later(duration: str | None, waited: int = 0) -> int | None:
-    """Return the seconds of a deadline, plus `waited` and GRACE_SECONDS. Return None without a
-    deadline, or if the sum is above MAX_SECONDS."""
+    """Return the seconds of a deadline, plus `waited` and GRACE_SECONDS. None without a deadline,
+    or if the sum is above MAX_SECONDS."""
     if duration is None:
         return None
     seconds = seconds_of(duration) + waited + GRACE_SECONDS
@@ -124,8 +122,8 @@ RAY_JOB = "RayJob"
 RAY_CLUSTER = "RayCluster"
 RAY_VERSION = "2.60.0"
 RAY_LOGS = "/tmp/ray/session_latest/logs"  # noqa: S108 - Ray's own directory in its pods
-"""The directory of the driver's report. Ray's dashboard serves the files in this directory, even
-after the driver has exited."""
+"""The directory of the driver's report. Ray's dashboard serves its files, even after the driver has
+exited."""
 IDLE_TIMEOUT = "60s"
 """Default time after which Ray's autoscaler removes an idle pod."""
 _AUTOSCALER = {"cpu": "500m", "memory": "512Mi"}
@@ -147,11 +145,9 @@ def attempt_objects(
     choice: Choice | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the ConfigMap and the RayJob of an attempt of a job with complete cluster settings.
-
-    Both contain the plan for the first choice of devices and capacity of the job, which `choice`
-    describes. `generation` is the generation of the BatchInference. `platform` has the patches and
-    limits of pods. Raises SpecError if the job cannot run on a cluster.
-    """
+    Raises SpecError if the job cannot run on a cluster. Both have the plan for the job's first
+    choice of devices and capacity, which `choice` describes. `generation` is that of the
+    BatchInference. `platform` has the patches and limits of pods."""
     all_choices, job = job, with_choice(job, 1)
     plan = plan_for_cluster(job.spec)
     raise_for_problems(check_cluster(all_choices.spec, plan.groups))
@@ -255,17 +251,15 @@ def _idle_timeout(group: WorkerGroup, cluster: Cluster) -> dict[str, int]:
 
 
 def _start_params(cluster: Cluster, group: str) -> dict[str, str]:
-    """Return the options of `ray start` that the cluster settings have for a group."""
+    """Return the options of `ray start` in the cluster settings of a group."""
     params = cluster.ray_start_params
     return {**params.get(ALL_GROUPS, {}), **params.get(group, {})}
 
 
 def _autoscaler(head: dict[str, Any], idle_timeout: str) -> dict[str, Any]:
     """Return the settings of Ray's autoscaler, which KubeRay adds to the head pod as a container.
-
-    Only the autoscaler container mounts the token of the head's ServiceAccount, because the token
-    allows changes of all pods and RayClusters in the namespace.
-    """
+    Only this container mounts the token of the head's ServiceAccount. The token allows changes of
+    all pods and RayClusters in the namespace."""
     mount = mount_service_account(head["spec"])
     return {
         "enableInTreeAutoscaling": True,

@@ -1,8 +1,8 @@
 """Removes rows from the snapshot of an output if their input files have changed or are gone.
 
-If a manifest entry records which of its rows come from which input file (`Origin`), the rows of
-unchanged input files stay valid. When the output is completed, the data files of the entry are
-rewritten without the removed rows."""
+A manifest entry may record which of its rows come from which input file (`Origin`). Its rows from
+unchanged input files then stay valid. At the end of the job, its data files are rewritten without
+the removed rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from batchinference.spec.warnings import sum_warnings
 
 
 def merged_origins(entries: Sequence[ManifestEntry]) -> list[Origin]:
-    """Return the origins of the data file that replaces those of `entries`, which have one each.
-    Return an empty list if the origins of an entry are unknown."""
+    """Return the origins of one data file that replaces the data files of `entries`. Each entry has
+    one data file. Empty if the origins of an entry are unknown."""
     if not all(entry.origins for entry in entries):
         return []
     all_origins = itertools.chain.from_iterable(entry.origins for entry in entries)
@@ -36,8 +36,8 @@ def _sum(file: int, origins: list[Origin]) -> Origin:
 def without_input_files(
     snapshot: Snapshot, changed: Collection[int], gone: Collection[int] = ()
 ) -> Snapshot:
-    """Return the snapshot without the rows of the input files with these numbers. The rows of the
-    `changed` files are missing from now on, and the files that are `gone` count as empty."""
+    """Return the snapshot without the rows of the input files with these numbers. Rows of `changed`
+    files become missing, and files that are `gone` count as empty."""
     files = {*changed, *gone}
     ends = {file: rows for file, rows in snapshot.ends.items() if file not in files}
     entries = (_entry_without_files(entry, files) for entry in snapshot.entries)
@@ -50,8 +50,8 @@ def without_input_files(
 
 
 def _entry_without_files(entry: ManifestEntry, files: set[int]) -> ManifestEntry | None:
-    """Return the entry without the rows of `files`, and with the origins of `files` marked as
-    removed. Return None if no row remains, or if it is unknown which rows come from `files`."""
+    """Return the entry without the rows of `files`: their origins are marked as removed. None if no
+    row remains, or if it is unknown which rows come from `files`."""
     row_ranges = [rows for rows in entry.row_ranges if rows[0] not in files]
     shares = [share for share in entry.shares if share[0] not in files]
     current = {origin.file for origin in entry.origins if not origin.removed}

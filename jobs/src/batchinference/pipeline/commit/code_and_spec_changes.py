@@ -1,6 +1,6 @@
-"""Describes how the code, the models and the spec of a job have changed since its output was begun.
+"""Describes how a job's code, models and spec have changed since its output was begun.
 
-The hashes of the code and of the models are in `code.json`, and the spec is in `spec.json`."""
+`code.json` stores the hashes of the code and of the models, and `spec.json` the spec."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _UNSET = object()
 
 
 def serialized_code(code: Mapping[str, str]) -> bytes:
-    """Return the content of the file of the hashes of a job's code and models."""
+    """Return the content of `code.json` for the hashes of a job's code and models."""
     return dump_checksummed({"code": dict(code)})
 
 
 def parse_code(content: bytes) -> dict[str, str]:
-    """Return the hashes in the content of a file. Raises ValueError if it is damaged."""
+    """Return the hashes in the content of `code.json`. Raises ValueError if it is damaged."""
     verify_checksum(content)
     try:
         return _CODE.validate_python(load_json(content)["code"], strict=True)
@@ -43,8 +43,8 @@ def parse_code(content: bytes) -> dict[str, str]:
 
 
 def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
-    """Return how the stored hashes in `file` differ from `code`, as text; empty if they do not, or
-    if there is no file. Raises BadOutput if the file is damaged."""
+    """Return the difference between the stored hashes in `file` and `code`, as text. Empty without
+    a difference or a file. Raises BadOutput if the file is damaged."""
     try:
         stored = parse_code(file.read())
     except FileNotFoundError:  # the run died before it stored hashes
@@ -63,8 +63,8 @@ def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
 
 
 def describe_spec_change(file: Location, work: Mapping[str, Any]) -> str:
-    """Return how the spec in `file` differs from `work` (`work_of`), for up to MAX_CHANGES fields.
-    Arguments of code are not stored or shown. Empty if `file` is unreadable."""
+    """Return the difference between the spec in `file` and `work` (`work_of`), as text. It names up
+    to MAX_CHANGES fields, without arguments of code. Empty if `file` is unreadable."""
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.secrets import without_arguments
 

@@ -1,6 +1,6 @@
-"""Splits a batch of rows into groups, and computes what the manifest entry of a group contains.
+"""Splits a batch of rows into groups, and computes the content of a group's manifest entry.
 
-The table of warnings of a batch (`RowBatch.warnings`) also holds the token counts of its rows."""
+The table `RowBatch.warnings` has the warnings of rows, and their token counts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from batchinference.spec.warnings import WarningCount, WarningName
 
 
 def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
-    """Split a batch into at most three groups, each with its own manifest entry:
-
-    1. input rows of no other group; also filtered rows and warnings of rows of other batches
-    2. input rows with a failed row and also other rows or file warnings: a retry replaces them all
-    3. input rows that are split: other batches have the other parts of these rows"""
+    """Split a batch into up to three groups, each with its own manifest entry: 1. input rows of no
+    other group, filtered rows, and warnings about rows of other batches 2. failed input rows with
+    other rows or file warnings, because a retry replaces them all 3. input rows that are split,
+    because other batches have their other parts"""
     if not (len(batch.input_ids) or len(batch.filtered) or batch.warnings.num_rows):
         return
     split, with_output = _is_split(batch), _failed_with_output(batch)
@@ -41,8 +40,8 @@ def commit_groups(batch: RowBatch) -> Iterator[RowBatch]:
 
 
 def counts_of_group(group: RowBatch) -> Counts:
-    """Return the number of input rows that are not split, the numbers of rows per outcome and of
-    warnings, and the tokens that models used for all rows."""
+    """Return the counts of a group: input rows that are not split, rows of each outcome, warnings,
+    and tokens that models used."""
     files = np.unique(group.warnings.column("id").to_numpy() >> ROW_BITS)
     tokens = {kind: sum(sums) for kind, sums in _token_sums(files, group).items()}
     return Counts(
@@ -56,22 +55,22 @@ def counts_of_group(group: RowBatch) -> Counts:
 
 
 def warnings_of_group(group: RowBatch) -> list[WarningCount]:
-    """Return the warnings of a group by step and name. Each warning counts an input row once. An
-    input row that failed completely counts only in warnings about its file."""
+    """Return the warnings of a group by step and name. Each warning counts an input row once. Input
+    rows that failed completely count only in warnings about their files."""
     return [warning for _, warning in _warnings(group)]
 
 
 def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, WarningCount]]:
-    """Return pairs for `warnings_of_group`: the number of the input file of the example, and the
-    warning. With `by_file`, there is one warning per step, name and input file."""
+    """Return the warnings of a group, each with the number of the input file of its example. With
+    `by_file`, there is one warning for each step, name and input file."""
     if not group.warnings.num_rows:
         return []
     ids = group.warnings.column("id").to_numpy()
-    # a split row has not failed completely: other tasks may have written the rest
+    # a split row has not failed completely, because other tasks may have written its other parts
     remaining = np.concatenate([group.ids, group.filtered, group.input_ids[_is_split(group)]])
     failed = np.isin(ids, group.errors.column("id").to_numpy()) & ~np.isin(ids, remaining)
-    kept = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
-    table = group.warnings.filter(pa.array(kept))
+    mask = (~failed | _are_about_files(group)) & ~_are_token_counts(group)
+    table = group.warnings.filter(pa.array(mask))
     if by_file:
         files = pa.array(table.column("id").to_numpy() >> ROW_BITS)
         table = table.append_column("file", files)
@@ -88,8 +87,8 @@ def _warnings(group: RowBatch, *, by_file: bool = False) -> list[tuple[int, Warn
 
 
 def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
-    """Return the part of a group that comes from each input file. The rows of the group must be in
-    the order of the input. `data` yields for each data file the indexes of its rows."""
+    """Return the part of a group from each input file. The rows of the group must be in the order
+    of the input. `data` yields the indexes of the rows of each data file."""
     failed, warned = (table.column("id").to_numpy() for table in (group.errors, group.warnings))
     outcomes = {"written": group.ids, "failed": failed, "filtered": group.filtered}
     files = np.unique(np.concatenate([*outcomes.values(), group.input_ids, warned]) >> ROW_BITS)
@@ -111,14 +110,14 @@ def origins_of(group: RowBatch, data: Iterable[np.ndarray]) -> list[Origin]:
 
 
 def _sums(files: np.ndarray, ids: np.ndarray, amounts: np.ndarray | None = None) -> list[int]:
-    """Return the number of row ids of each file or, with `amounts`, the sum of their amounts."""
+    """Return for each file its number of row ids or, with `amounts`, the sum of their amounts."""
     positions = np.searchsorted(files, ids >> ROW_BITS)
     sums: list[int] = np.bincount(positions, amounts, len(files)).astype(np.int64).tolist()
     return sums
 
 
 def _token_sums(files: np.ndarray, group: RowBatch) -> dict[str, list[int]]:
-    """Return the number of tokens per kind and file. Empty if there are none."""
+    """Return the number of tokens of each kind in each file. Empty without tokens."""
     tokens = group.warnings.filter(pa.array(_are_token_counts(group)))
     ids, names, amounts = (tokens.column(name).to_numpy() for name in ("id", "name", "amount"))
     kinds = TokenKind if len(ids) else ()
@@ -131,7 +130,7 @@ def row_ranges_of(group: RowBatch) -> list[Range]:
 
 
 def shares_of(group: RowBatch) -> list[Share]:
-    """Return for each split input row which share the group has of it (see `row_batch`)."""
+    """Return the shares that the group has of split input rows (see `row_batch`)."""
     split = _is_split(group)
     if group.shares is None or not split.any():
         return []
@@ -140,15 +139,15 @@ def shares_of(group: RowBatch) -> list[Share]:
 
 
 def _is_split(batch: RowBatch) -> np.ndarray:
-    """Return a mask (bool) of the input rows of which the batch holds only a part."""
+    """Return a mask (bool) of the input rows of which the batch has only a part."""
     if batch.shares is None:
         return np.zeros(len(batch.input_ids), dtype=bool)
     return np.asarray(batch.shares != FULL_SHARE)
 
 
 def _failed_with_output(batch: RowBatch) -> np.ndarray:
-    """Return a mask (bool) of the failed input rows that also became written or filtered rows, or
-    have warnings about their file."""
+    """Return a mask (bool) of failed input rows that also became written or filtered rows, or that
+    have warnings about their files."""
     failed = batch.errors.column("id").to_numpy()
     if not len(failed):
         return np.zeros(len(batch.input_ids), dtype=bool)

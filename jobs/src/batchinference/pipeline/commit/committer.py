@@ -1,4 +1,4 @@
-"""Commits a batch of rows of a task: writes data files, error files, and last the manifest."""
+"""Commits a batch of rows of a task: writes data files, error files, and finally the manifest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from batchinference.pipeline.storage.arrow_files import schema_text
 from batchinference.pipeline.storage.location import Location, delete_all
 
 WRITE_THREADS = 8
-"""Number of files of a batch that are in memory and written at the same time."""
+"""Maximum number of files of a batch that are in memory and written at the same time."""
 
 
 class RowEncoder(Protocol):
@@ -44,11 +44,11 @@ class RowEncoder(Protocol):
         """Return the rows of a batch as data files store them."""
 
     def encode_data(self, table: pa.Table) -> Iterator[tuple[str, str, Content]]:
-        """Yield the data files of a table: the directory below the output (empty for the output
-        itself), the end of the name, and the content."""
+        """Yield for each data file of a table: its directory below the output (or empty), the end
+        of its name, and the content."""
 
     def row_indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield for each data file the indexes of its rows in the table (int64)."""
+        """Yield the indexes (int64) of the rows of each data file in the table."""
 
     def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
         """Return the names and types of the columns in the data files of a table."""
@@ -57,11 +57,11 @@ class RowEncoder(Protocol):
         """Return the batch with warnings about values that the output cannot represent."""
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return the batch, in which rows that cannot be encoded have become failed rows. `error`
-        is the exception from `encode_data`. It is raised again if no row has caused it."""
+        """Return the batch with the rows that cannot be encoded as failed rows. Raises `error`,
+        which comes from `encode_data`, if no row is the cause."""
 
     def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
-        """Return the error file for failed rows: the end of the name, and the content."""
+        """Return the end of the name and the content of the error file for failed rows."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class Committer:
 
     def put(self, batch: RowBatch, task: int, number: int = 0) -> None:
         """Write and commit a batch as commit `number` of a task. Raises BadOutput if the pass
-        accepts no more commits. If the call fails, it removes the files that it has written, unless
-        the write of the manifest fails: the manifest may exist nevertheless.
+        accepts no more commits. After an error, the files of the batch are deleted. They remain if
+        only the write of the manifest failed, because the manifest may exist nevertheless.
 
-        At the end, the driver closes the pass, lists all files, and deletes orphan files. A task
-        that writes files later fails in `check_can_commit`, and removes its files itself, unless
-        its process dies or the storage is unavailable."""
+        At the end, the driver closes the pass and deletes orphan files. A task that writes files
+        later fails in `check_can_commit`, and then deletes its files. They remain only if its
+        process dies or the storage is unavailable."""
         with _deleted_on_error() as written:
             write_time = StepTime(WRITE_STEP)
             with write_time.measure(lambda: len(batch.ids)):
@@ -146,8 +146,8 @@ class Committer:
 
 @contextmanager
 def _deleted_on_error() -> Iterator[list[Location]]:
-    """Yield a list, to which the caller adds each file before it writes the file. On an error,
-    delete these files if the storage permits."""
+    """Yield a list of files, and delete these files after an error if the storage permits. The
+    caller must add each file before it writes the file."""
     written: list[Location] = []
     try:
         yield written

@@ -1,7 +1,7 @@
 """Writes the heartbeat of a run, and waits for the heartbeat of another run.
 
-A run that finds an unfinished output of another run waits for a new heartbeat of that run. If none
-is written, the waiting run takes over the output. Clocks of machines are not compared."""
+A run may find an unfinished output of another run. It then waits for a new heartbeat of the other
+run, and takes over the output if there is none. Clocks of machines are not compared."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 _running: set[tuple[str, str | None]] = set()
-"""The state directories of the outputs that runs in this process write, with the endpoint."""
+"""The state directories and endpoints of the outputs that runs in this process write."""
 _lock = threading.Lock()
 
 
 @contextmanager
 def only_run_in_process(layout: Layout) -> Iterator[None]:
-    """During the block, refuse other runs of this process (for example, of other threads) at this
-    output. Raises BadOutput if there is one. `ensure_not_running` would not notice it, because it
-    considers all earlier runs of a job in its own process as ended."""
+    """Raise BadOutput if another run in this process, such as in another thread, writes this
+    output. During the block, refuse other runs. `ensure_not_running` cannot do this: it considers
+    earlier runs of a job in its own process as ended."""
     state = (layout.state.library_uri, layout.state.storage.endpoint)
     with _lock:
         if state in _running:
@@ -46,7 +46,7 @@ def keep_heartbeat(layout: Layout, lease: Lease) -> Iterator[None]:
     file, ended = heartbeat_file(layout, lease), threading.Event()
 
     def beat() -> None:
-        # if writing fails for long, another run takes over the output, which this run detects
+        # if this fails for long, another run takes over the output, and this run detects that
         with suppress(OSError):
             file.write(uuid.uuid4().hex.encode())
 
@@ -65,15 +65,15 @@ def keep_heartbeat(layout: Layout, lease: Lease) -> Iterator[None]:
 
 
 def heartbeat_file(layout: Layout, lease: Lease) -> Location:
-    """Return the heartbeat file of a run: in the directory of its pass, or in the state directory
-    while the run has only claimed the output."""
+    """Return the heartbeat file of a run. It is in the directory of the pass, or in the state
+    directory before the first pass."""
     return (lease.pass_directory(layout) if lease.begun else layout.state) / "heartbeat"
 
 
 def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bool:
-    """Raise BadOutput if the other run that has this lease is writing to the output. Wait for its
-    heartbeat unless that run has ended, or has completed the output. Return whether the function
-    has waited: the other run may have completed the output during this time."""
+    """Raise BadOutput if the run that has this lease is writing to the output. Does not wait for a
+    heartbeat if that run has ended or has completed the output. Returns whether it has waited: the
+    other run may have completed the output meanwhile."""
     if lease is None or _has_ended(lease, identity) or lease.has_completed(layout):
         return False
     file, deadline = heartbeat_file(layout, lease), time.monotonic() + layout.lease_timeout
@@ -89,8 +89,8 @@ def ensure_not_running(layout: Layout, lease: Lease | None, identity: str) -> bo
 
 
 def _has_ended(lease: Lease, identity: str) -> bool:
-    """Return whether the run with this lease is known to have ended. An earlier attempt of the same
-    BatchInference object always has: the operator stops an attempt before it starts the next."""
+    """Return whether the run with this lease has certainly ended. An earlier attempt of the same
+    BatchInference object has, because the operator stops an attempt before it starts the next."""
     is_alone = is_cluster_job(identity) or lease.process == this_process()
     return (lease.job == identity and is_alone) or is_dead(lease.process)
 

@@ -1,4 +1,4 @@
-"""A pass, which is one try to complete an output: its beginning, its tasks' commits, its end."""
+"""A pass, which is one attempt to complete an output: its beginning, its commits, and its end."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class JobPass:
         files: ListedFiles | None = None,
         changed: Mapping[str, bytes] | None = None,
     ) -> JobPass:
-        """Begin the pass that follows the lease `before`, and return the new pass. From now on,
-        only commits in the snapshot `start` and commits of this pass are valid. All other data and
-        error files of the work are deleted. `job` is the identity of the job, and `files` a listing
-        of the output or None. `changed` are the state files whose content changes, by attribute of
-        `Layout`. Raises BadOutput if another run has begun in the output."""
+        """Begin the pass that follows the lease `before`, and return it. From now on, only commits
+        in the snapshot `start` and commits of this pass are valid. All other data and error files
+        of the work are deleted. Raises BadOutput if another run has begun in the output. `job` is
+        the identity of the job. `files` is a listing of the output, if there is one. `changed` has
+        the new contents of state files, by attribute of `Layout`."""
         number, series = (before.pass_number + 1, before.series) if before else (1, "")
         lease = Lease.new(layout, number, job=job, series=series)
         job_pass = cls(layout, lease)
@@ -77,7 +77,7 @@ class JobPass:
 
     @property
     def number(self) -> int:
-        """The number of the pass. It begins at 1, and again after a user has deleted the state."""
+        """The number of the pass. It begins at 1, also after a user has deleted the state."""
         return self.lease.pass_number
 
     @property
@@ -99,10 +99,10 @@ class JobPass:
     changed_code = PathAttribute("code.json", "directory")
     """The hashes of the code, if they differ from those of the previous pass."""
     closed_file = PathAttribute("closed", "directory")
-    """This file exists as soon as no task may commit any more."""
+    """A file that exists as soon as no task may commit any more."""
     unified_snapshot = PathAttribute("unified.json", "directory")
-    """The final snapshot, if data files were rewritten, for example to unify their schemas. The old
-    data files are deleted after this snapshot is written."""
+    """The final snapshot after data files were rewritten, for example to unify their schemas. The
+    old data files are deleted after this snapshot is written."""
 
     def load_committed(self) -> Snapshot:
         """Return the snapshot of the committed rows, without entries whose files are missing.
@@ -124,21 +124,21 @@ class JobPass:
         return start.with_commits(self.manifests())
 
     def counts(self) -> Counts:
-        """Return the counts of the rows that this pass has committed, from names of manifests. If a
-        task ran twice, only the first manifest (by name) of each of its commits is used."""
+        """Return the counts of the rows that this pass has committed, from the names of manifests.
+        If a task ran twice, each of its commits counts once, with the first manifest by name."""
         commits = sorted(self._commits(), reverse=True)
         return Counts.sum({commit: counts for _, commit, counts in commits}.values())
 
     def manifests(self, task: int | None = None) -> list[Manifest]:
-        """Return the manifests of the pass, or those of one task, in the order of their names. A
-        damaged manifest is left out, as if it were not committed."""
+        """Return the manifests of the pass, or of one task, in the order of their names. Damaged
+        manifests do not count as commits and are left out."""
         names = sorted(name for name, (writer, _), _ in self._commits() if task in (None, writer))
         with ThreadPoolExecutor(FETCH_THREADS) as pool:
             manifests = pool.map(self._manifest, names)
             return [manifest for manifest in manifests if manifest is not None]
 
     def failed_entries(self) -> Iterator[ManifestEntry]:
-        """Yield all entries of each manifest that counts failed rows. Fetches one at a time."""
+        """Yield all entries of manifests that count failed rows. Fetches one manifest at a time."""
         for name, _, counts in self._commits():
             if counts.failed and (manifest := self._manifest(name)) is not None:
                 yield from manifest.entries
@@ -146,8 +146,8 @@ class JobPass:
     def warned_manifests(
         self, known: Collection[tuple[int, int]], limit: int
     ) -> Iterator[tuple[tuple[int, int], Manifest]]:
-        """Yield up to `limit` commits that have warnings and are not in `known`: the pair of the
-        task and the number of the commit, and the manifest."""
+        """Yield up to `limit` commits that have warnings and are not in `known`. Yields the numbers
+        of the task and of its commit, and the manifest."""
         commits = (
             (name, commit)
             for name, commit, counts in self._commits()
@@ -177,14 +177,14 @@ class JobPass:
         self.closed_file.write(b"")
 
     def write_unified_snapshot(self, final: Snapshot) -> None:
-        """Write the final snapshot after files were rewritten. The old files are invalid from now
-        on. Raises BadOutput if another run has taken over the output."""
+        """Write the final snapshot after files were rewritten. From now on, the old files are
+        invalid. Raises BadOutput if another run has taken over the output."""
         self.check_lease()
         self.unified_snapshot.write(replace(final, pass_number=self.number).serialized())
 
     def check_can_rewrite(self) -> None:
-        """Raise BadOutput if a delayed task must not rewrite a file, because another run has taken
-        over the output, or other executions of the tasks have rewritten all files."""
+        """Raise BadOutput if a delayed task must not rewrite a file. Another run may have taken
+        over the output, or other executions of the tasks may have rewritten all files."""
         self.check_lease()
         if self.unified_snapshot.exists():
             raise BadOutput(
@@ -196,9 +196,9 @@ class JobPass:
         self, entries: Iterable[ManifestEntry], files: ListedFiles | None = None
     ) -> None:
         """Delete the data and error files of this work that no manifest entry in `entries` names.
-        `files` is a listing of the output, or None to list it here. Raises BadOutput if another run
-        has taken over the output. The lease is checked after the listing, so that later files of
-        another run are never deleted."""
+        `files` is a listing of the output; None to list it here. Raises BadOutput if another run
+        has taken over the output. The lease is checked after the listing, so later files of another
+        run are never deleted."""
         files, layout = files or ListedFiles.of(self.layout), self.layout
         committed = {file.name for entry in entries for file in entry.files}
         orphans = [
@@ -219,9 +219,9 @@ class JobPass:
         final: Snapshot,
         report: Report,
     ) -> None:
-        """Commit all rows to a table at once. Before the commit, the final snapshot and the report
-        are written, so that both exist even if the driver dies right after the commit. Raises
-        BadOutput if another run has taken over the output, or if the table refuses the rows."""
+        """Commit all rows to a table at once. Raises BadOutput if another run has taken over the
+        output, or if the table refuses the rows. The final snapshot and the report are written
+        before the commit. They exist even if the driver dies right after it."""
         self._write_final_state(final, report)
         with table_errors_as_bad_output():
             lease, is_later = self.lease, self.number > 1
@@ -229,8 +229,8 @@ class JobPass:
             table.register(rows, fence)
 
     def check_lease(self) -> None:
-        """Raise BadOutput if another run has taken over the output. Because the other run deletes
-        files of this pass, this pass must not change the output any more."""
+        """Raise BadOutput if another run has taken over the output. That run deletes files of this
+        pass, so this pass must not change the output any more."""
         if read_lease(self.layout) != self.lease:
             raise BadOutput(
                 f"write.path: another run has taken over '{self.layout.output.uri}' while this run "
@@ -238,15 +238,15 @@ class JobPass:
             )
 
     def check_can_commit(self) -> None:
-        """Raise BadOutput if a task is too late to commit, because another run has taken over the
+        """Raise BadOutput if a task is too late to commit. Either another run has taken over the
         output, or the driver has closed the pass."""
         self.check_lease()
         if self.closed_file.exists():
             raise BadOutput(f"the output in write.path '{self.layout.output.uri}' is finished")
 
     def mark_complete(self, final: Snapshot, report: Report) -> None:
-        """Write the final snapshot, the report and the completion marker, and then delete staged
-        files. Raises BadOutput if another run has taken over the output."""
+        """Write the final snapshot, the report and the completion marker. Then delete staged files.
+        Raises BadOutput if another run has taken over the output."""
         self._write_final_state(final, report)
         try:
             self.lease.write_success_marker(self.layout, self.guard)
@@ -278,14 +278,13 @@ def start_file(layout: Layout, lease: Lease) -> Location:
 
 
 def work_files_in(directory: Location, key: str) -> list[Location]:
-    """Return the data or error files in a directory that belong to the work with this key, and the
-    remnants of interrupted writes of such files."""
+    """Return the files of `is_work_file` in a directory."""
     names = (directory.relative(info.path) for info in directory.data_files())
     return [directory / name for name in names if is_work_file(name, key)]
 
 
 def is_work_file(path: str, key: str) -> bool:
-    """Return whether a file is a data or error file of the work with this key, or the remnant of
-    an interrupted write of such a file."""
+    """Return whether a file is a data or error file of the work with this key. The remnant of an
+    interrupted write of such a file also counts."""
     name = base_name(path)
     return (remnant_of(name) or name).startswith(part_prefix(key))

@@ -1,6 +1,6 @@
 """The lease of an output, stored in `job.json`, and the identities of jobs and processes in it.
 
-The run with the lease may write to the output. Later runs and delayed tasks read the lease."""
+Only the run with the lease may write to the output. Later runs and delayed tasks read the lease."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Lease:
     run: RunId
     """A random ID of the pass. `pass_number` restarts at 1 if a user deletes the state."""
     begun: _Flag = True
-    """False from the claim of the output until the pass begins. Meanwhile, no rows are valid."""
+    """False between the claim of the output and the beginning of the pass, when no rows are
+    valid."""
     job: _Text = ""
     """The identity of the job (see `identity_of`)."""
     errors: _Text = ""
@@ -75,7 +76,7 @@ class Lease:
 
     @property
     def series_id(self) -> str:
-        """The ID of the series in commits to a table. The table accepts one commit per series."""
+        """The ID of the series in commits to a table. A table accepts one commit per series."""
         return f"{self.key}-{self.series}"
 
     def pass_directory(self, layout: Layout) -> Location:
@@ -83,8 +84,8 @@ class Lease:
         return layout.passes / f"{self.pass_number:04d}-{self.run[:8]}"
 
     def write_if_unchanged(self, layout: Layout, before: Lease | None) -> None:
-        """Atomically replace the lease `before` of the output by this one. Raises BadOutput if the
-        output has another lease than `before`. If two runs do this at once, only one succeeds."""
+        """Atomically replace the lease `before` of the output by this lease. Raises BadOutput if
+        the output has another lease. If two runs call this at once, only one succeeds."""
         fields = asdict(self)
         names = {"work": fields.pop("key"), "attempt": fields.pop("pass_number")}
         stored = {**names, **fields, "version": __version__}
@@ -104,8 +105,8 @@ class Lease:
         layout.success.write_if(guard or guard_of(layout, self), self.run.encode())
 
     def has_completed(self, layout: Layout) -> bool:
-        """Return whether this run has completed the output. The completion marker may also come
-        from a run that was considered dead when this run began."""
+        """Return whether this run has completed the output. The completion marker can also be that
+        of an earlier run, which was considered dead."""
         return self.is_success_marker(layout.success.read_if_exists())
 
     def is_success_marker(self, content: bytes | None) -> bool:
@@ -113,11 +114,10 @@ class Lease:
         return content == self.run.encode()
 
     def deletable_errors(self, output: Location, job_errors: Location) -> Location | None:
-        """Return the location of the error records if another job is allowed to delete them, else
-        None. `job_errors` is the location of the error records of that other job.
-
-        `errors` is untrusted, because anyone who can write to the output can set it. So only
-        `job_errors` and locations inside the output are allowed."""
+        """Return the location of the error records if another job may delete them, else None.
+        `job_errors` is the location of the other job's error records. Anyone who can write to the
+        output can set `errors`. So only `job_errors` and locations inside the output are
+        allowed."""
         errors = Location(self.errors, output.storage)
         if errors.path == job_errors.path and errors.in_store_of(job_errors):
             return job_errors
@@ -156,14 +156,14 @@ def _parse_lease(file: Location, content: bytes | None) -> Lease | None:
 
 
 def check_unchanged(layout: Layout, lease: Lease | None) -> None:
-    """Raise BadOutput if the lease of an output is not the expected `lease` any more."""
+    """Raise BadOutput if the lease of an output is no longer `lease`."""
     if read_lease(layout) != lease:
         raise another_run_error(layout)
 
 
 def guard_of(layout: Layout, lease: Lease | None) -> Guard:
-    """Return the guard of changes that are allowed as long as an output has this lease. They raise
-    BadOutput if it has another one."""
+    """Return a guard for changes to an output with this lease. A change raises BadOutput if the
+    output has another lease."""
     return Guard(layout.lease_file, partial(check_unchanged, layout, lease))
 
 
@@ -180,9 +180,8 @@ _PROC = Path("/proc")
 
 @cache
 def _process_name(pid: int) -> str:
-    """Return a name with the machine, the process ID and the start time of a process.
-
-    Without /proc, the name is random, and nobody can detect that the process has died."""
+    """Return a name with the machine, the ID and the start time of a process. Without /proc, the
+    name is random, and nobody can detect that the process has died."""
     machine = _machine_id()
     return f"{machine}-{pid}-{_start_time(pid)}" if machine else f"-{pid}-{uuid.uuid4().hex}"
 
@@ -193,7 +192,7 @@ def this_process() -> str:
 
 
 def is_dead(name: str) -> bool:
-    """Return whether a process has certainly ended, because it ran on this machine and is gone."""
+    """Return whether a process has certainly ended: it ran on this machine and is gone."""
     machine, _, process = name.partition("-")
     pid, _, started = process.partition("-")
     if not pid.isdecimal() or machine != _machine_id() or not machine:
@@ -203,7 +202,7 @@ def is_dead(name: str) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False  # /proc may hide processes of other users, so callers rely on the heartbeat
+        return False  # /proc may hide processes of other users. Callers rely on the heartbeat
     except OverflowError:
         return False  # the name is damaged
     return _start_time(int(pid)) != started
@@ -211,8 +210,8 @@ def is_dead(name: str) -> bool:
 
 @cache
 def _machine_id() -> str:
-    """Return a hash of the boot ID and the PID namespace; empty if one is unknown. Containers on
-    one machine differ in the PID namespace."""
+    """Return a hash of the boot ID and the PID namespace, which differs between containers. Empty
+    if one of them is unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return hashlib.sha256(f"{boot}{os.readlink('/proc/self/ns/pid')}".encode()).hexdigest()[:16]
@@ -231,7 +230,7 @@ def _start_time(pid: int) -> str:
 
 def identity_of(job: BatchInference) -> str:
     """Return the identity of a job: "namespace/name (uid)" for all attempts of a BatchInference
-    object, and "name on host" for all runs of job files with this name on one machine."""
+    object. For job files, it is "name on host": the same for all runs on a machine."""
     metadata = job.metadata
     uid = (metadata.model_extra or {}).get("uid")
     if uid:
@@ -240,11 +239,11 @@ def identity_of(job: BatchInference) -> str:
 
 
 def without_uid(identity: str) -> str:
-    """Return the part of an identity that a BatchInference object keeps if it is created again."""
+    """Return the part of an identity that stays the same if a BatchInference is created again."""
     return identity.partition(" (")[0]
 
 
 def is_cluster_job(identity: str) -> bool:
     """Return whether the identity is of a BatchInference object. Such a job runs once, in one or
-    more attempts. A job file on a machine can be run any number of times."""
+    more attempts. A job file can be run any number of times."""
     return identity.endswith(")")

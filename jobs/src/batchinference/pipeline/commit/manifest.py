@@ -1,8 +1,8 @@
-"""Manifests. Each manifest describes one commit of a task.
+"""Manifests, each of which describes one commit of a task.
 
-Files that no manifest entry names are not part of the output. The name of a manifest contains the
-task, the number of the commit in the task, and the row counts, so that a listing shows the
-progress. The name ends in a random suffix, so that no manifest overwrites another."""
+A file belongs to the output only if a manifest entry names it. The name of a manifest contains the
+numbers of the task and of its commit, and row counts. A listing therefore shows the progress. A
+random suffix keeps manifests from overwriting each other."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def _checked_range(rows: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 Range = Annotated[tuple[_File, _Row, _Row], AfterValidator(_checked_range)]
-"""Number of the input file, first row, and the row after the last row."""
+"""Number of the input file, first row, and the row after the last one."""
 Content: TypeAlias = bytes | memoryview
 Share = tuple[_File, _Row, Annotated[int, Field(strict=True, ge=0, le=FULL_SHARE)]]
-"""Input file, number of a split row, and which share of it a batch has (see `row_batch`)."""
+"""Number of the input file, number of a split row, and share of the row (see `row_batch`)."""
 End = tuple[_File, _Row]
 """Number of an input file that was read to its end, and its number of rows."""
 
 
 @lru_cache(maxsize=64)
 def _shared(*columns: tuple[str, str]) -> list[tuple[str, str]]:
-    """Return a list that all entries with these columns share: with 300 columns, it has 58 KB."""
+    """Return a list that all entries with these columns share, because 300 columns need 58 KB."""
     return list(columns)
 
 
@@ -120,8 +120,8 @@ class Origin:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     file: _File
     rows: list[tuple[Natural, Natural]]
-    """Pairs of the index of a data file and the number of its rows from the input file. A data file
-    has first the rows of the first origin, then those of the second origin, and so on."""
+    """Pairs: the index of a data file, and the number of its rows from the input file. In a data
+    file, the rows of the first origin come first, then those of the second, and so on."""
     counts: Counts
     """All counts except `read`."""
     warnings: list[WarningCount] = field(default_factory=list)
@@ -151,7 +151,7 @@ class ManifestEntry:
     """Names and types of the columns of the data files. Most entries share one list."""
     errors: DataFile | None
     warnings: list[_StoredWarning] = field(default_factory=list)
-    """The example of each warning is the id of a row, in the form FILE:ROW as in error records."""
+    """The example of a warning is a row id of the form FILE:ROW, as in error records."""
     origins: list[Origin] = field(default_factory=list)
     """The part of the entry from each input file. Empty if these parts are unknown."""
 
@@ -188,15 +188,15 @@ def warnings_of(entries: Iterable[ManifestEntry]) -> list[WarningCount]:
 
 
 def counts_of(entries: Iterable[ManifestEntry]) -> Counts:
-    """Return the total counts of several entries. `read` includes split rows: all shares together,
-    divided by the share of a complete row."""
+    """Return the total counts of several entries. `read` includes split rows: the sum of all their
+    shares, divided by FULL_SHARE."""
     entries = list(entries)
     split = sum(share for entry in entries for _, _, share in entry.shares) // FULL_SHARE
     return Counts.sum([*(entry.counts for entry in entries), Counts(read=split)])
 
 
 _COUNTS_IN_NAME = [field.alias or "" for field in Counts.model_fields.values()]
-"""The counts in the name of a manifest, in order. The token counts at the end may be absent."""
+"""The counts in the name of a manifest, in order. Token counts, at the end, may be absent."""
 _NAME = re.compile(
     r"^(\d{8,})-(\d{4,})((?:\.\d{1,15}){5}(?:(?:\.\d{1,15}){3})?)\.[0-9a-f]{8}\.json$"
 )
@@ -205,7 +205,7 @@ _Amount = Annotated[float, Field(strict=True, ge=-1e15, le=1e15)]
 
 @dataclass(frozen=True)
 class _NoteFields:
-    """The fields that the report uses of a note."""
+    """The fields of a note that the report uses."""
 
     peak_bytes: Natural = 0
     retries: Natural = 0
@@ -244,13 +244,13 @@ class Manifest:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     task: Natural
     number: Natural
-    """The number of commits that the task made before this one."""
+    """The number of earlier commits of the task."""
     entries: list[ManifestEntry]
     ends: list[End]
     notes: list[tuple[str, Note]]
     """Pairs of a step and a note about it, as JSON."""
     schema: str = ""
-    """If no rows were written, the Arrow schema that such rows would have, as text."""
+    """The Arrow schema that rows would have, as text, if no rows were written."""
 
     def is_of(self, key: str) -> bool:
         """Return whether all files of the manifest belong to the work with this key."""
@@ -285,8 +285,8 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
-    """Return the task, the number of the commit in the task, and the counts that the name of a
-    manifest contains; None for any other name."""
+    """Return the numbers of the task and of its commit, and the counts in the name of a manifest.
+    None for any other name."""
     match = _NAME.match(name)
     if match is None:
         return None
@@ -296,9 +296,9 @@ def parse_manifest_name(name: str) -> tuple[tuple[int, int], Counts] | None:
 
 
 def ranges_of(ids: np.ndarray) -> list[Range]:
-    """Return the ranges of rows with these ids (int64, in any order). A row that occurs twice is in
-    two ranges, so that `resolve_overlaps` drops the entry. Rows may occur twice if Ray computes a
-    block again and splits it in another way."""
+    """Return the ranges of rows with these ids (int64, in any order). Rows occur twice if Ray
+    computes a block again and splits it differently. Such a row is in two ranges, and
+    `resolve_overlaps` then drops the entry."""
     if len(ids) == 0:
         return []
     steps = np.diff(ids)

@@ -2,7 +2,7 @@
 
 The *work* of a job is its output definition: the fields of the spec that determine its rows. The
 hash of the work is its *key*. Names of data and error files contain the beginning of the key, so
-jobs can share a directory. Readers of data sets skip names that begin with an underscore."""
+jobs can share a directory. Readers of data sets ignore names that begin with an underscore."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SUFFIX = re.compile(r"(?<=-\d{8}-)[0-9a-f]{8}")
 
 
 def work_key(spec: BatchInferenceSpec) -> str:
-    """Return the key of a spec. Job files that define the same rows alike have the same key."""
+    """Return the key of a spec. Two specs have the same key if they define the same work."""
     return hashlib.sha256(json.dumps(work_of(spec), sort_keys=True).encode()).hexdigest()
 
 
@@ -35,7 +35,7 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
     # imported here, because write tasks do not need the models of the spec
     from batchinference.spec.job import MUTABLE, MUTABLE_OF_STEP, OPERATOR_FIELDS
 
-    # without defaults, because a new option must not change the key of jobs that do not set it
+    # without defaults, so that a new option changes only the keys of jobs that set it
     exclude = {"resume", "parameters", *MUTABLE, *OPERATOR_FIELDS}
     work = spec.model_dump(mode="json", by_alias=True, exclude=exclude, exclude_defaults=True)
     for step in work.get("steps", []):
@@ -51,13 +51,13 @@ def work_of(spec: BatchInferenceSpec) -> dict[str, Any]:
 
 
 def part_prefix(key: str) -> str:
-    """Return the prefix of the names of the data and error files of the work with this key. It has
-    64 bits of the key, because many jobs may store their error records in one directory."""
+    """Return the prefix for names of the data and error files of the work with this key. It has 64
+    bits of the key, because many jobs may store their error records in one directory."""
     return f"part-{key[:16]}-"
 
 
 def renamed_part(name: str, unique: str) -> str:
-    """Return the name of a data or error file with its random suffix replaced by `unique`."""
+    """Return the name of a data or error file, with `unique` instead of its random suffix."""
     directory, slash, base = name.rpartition("/")
     return directory + slash + _SUFFIX.sub(unique, base, count=1)
 
@@ -89,11 +89,11 @@ class Layout:
     heartbeat_seconds: float = 10.0
     """Seconds between two heartbeats of a run that writes to the output."""
     lease_timeout: float = 25.0
-    """Seconds for which a run waits for a heartbeat of another run: enough for a late heartbeat."""
+    """Seconds for which a run waits for a heartbeat of another run. A heartbeat may be late."""
 
     def __post_init__(self) -> None:
-        """Refuse symbolic links below the output and the error records, because other users may
-        plant them. The paths of these directories themselves may contain links."""
+        """Refuse symbolic links below the output and the error records: other users may plant them.
+        The paths of these two directories themselves may contain links."""
         errors_root = self.output if self.output.contains(self.errors) else self.errors
         roots = {"output": self.output, "state": self.output, "errors": errors_root}
         for name, root in roots.items():
@@ -101,7 +101,7 @@ class Layout:
 
     @classmethod
     def of(cls, spec: BatchInferenceSpec) -> Layout:
-        """Return the layout of a job's output; with a mode that adds rows, of the appended rows."""
+        """Return the layout of a job's output, or of appended rows if the write mode adds rows."""
         from batchinference.spec.write import WriteTable
 
         storage = spec.write.storage
@@ -112,13 +112,13 @@ class Layout:
         return main.append_layout if spec.write.adds else main
 
     def _with_state(self, state: Location) -> Layout:
-        """Return the layout with another state directory, to which default `errors` move, too."""
+        """Return the layout with another state directory. Default `errors` move to it, too."""
         inside = self.errors == self.state / "errors"
         return replace(self, state=state, errors=state / "errors" if inside else self.errors)
 
     @property
     def main(self) -> Layout:
-        """The layout with the state of the main output, to which other layouts append rows."""
+        """The layout of the main output, to which the other layouts append rows."""
         return self._with_state(self.output / STATE_DIRECTORY)
 
     @property
@@ -134,21 +134,21 @@ class Layout:
         return [replace(self, state=state, errors=state / "errors") for state in appended]
 
     def addition(self, number: int) -> Layout:
-        """Return the layout of addition `number` of this work. Each addition holds the rows of
-        input files that arrived after the previous run, and is written by its own run."""
+        """Return the layout of addition `number` of this work. An addition has the rows of input
+        files that arrived after the previous run. Its own run writes it."""
         key = hashlib.sha256(f"{self.key}+{number}".encode()).hexdigest()
         state = self.main.state / f"{_APPENDED}{self.key[:8]}-{number:04d}"
         return replace(self._with_state(state), key=key)
 
     @property
     def addition_number(self) -> int:
-        """The number of the addition; 0 if this is not the layout of an addition."""
+        """The number of the addition; 0 for any other layout."""
         match = re.fullmatch(rf"{_APPENDED}[0-9a-f]{{8}}-(\d+)", base_name(self.state.path))
         return int(match[1]) if match else 0
 
     def own_additions(self, directories: Sequence[Location]) -> list[Layout]:
         """Return the layouts of the additions that this work has begun. `directories` are the
-        directories in the state of the main output."""
+        directories in the state directory of the main output."""
         prefix = f"{_APPENDED}{self.key[:8]}-"
         names = (base_name(state.path) for state in directories)
         count = sum(name.startswith(prefix) for name in names)
@@ -156,7 +156,7 @@ class Layout:
 
     @property
     def replacement(self) -> Layout:
-        """The layout of an output that replaces this one. Readers see it once it is swapped in."""
+        """The layout of an output that replaces this one. Readers see it after it is swapped in."""
         state = self.output / STATE_DIRECTORY / _REPLACEMENT
         return replace(self, state=state, errors=state / "errors")
 
@@ -182,7 +182,7 @@ class Layout:
 
     success = PathAttribute("_SUCCESS", "_user_directory")
     errors_jsonl = PathAttribute("_errors.jsonl", "_user_directory")
-    """Failed rows as JSON lines; only written by formats that define such a file."""
+    """Failed rows as JSON lines. Only formats that define such a file write it."""
     lease_file = PathAttribute("job.json")
     spec = PathAttribute("spec.json")
     report = PathAttribute("report.json")
@@ -195,5 +195,5 @@ class Layout:
     """A directory for each pass. Named as in earlier versions, so that their outputs resume."""
 
     def file_prefix(self, pass_number: int, task: int, unique: str) -> str:
-        """Return the prefix of the names of a task's files. `unique` is new for each call."""
+        """Return the prefix for names of a task's files. `unique` is new for each call."""
         return f"{part_prefix(self.key)}{pass_number:04d}-{task:08d}-{unique}"

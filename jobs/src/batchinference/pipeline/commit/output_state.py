@@ -1,6 +1,6 @@
 """Reads the state of an output: its lease, whether it is complete, and what else is stored there.
 
-From this state, `start_or_resume` decides what a job does."""
+`start_or_resume` decides from this state what a job does."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from batchinference.spec.write import Write
 
 @dataclass(frozen=True)
 class TableState:
-    """The state of an output table; all False if the output is complete."""
+    """The state of an output table. All fields are False if the output is complete."""
 
     pass_committed: bool = False
-    """Whether the pass that has the lease has committed its rows."""
+    """Whether the pass with the lease has committed its rows."""
     series_committed: bool = False
     """Whether another pass with the same `Lease.series_id` has committed."""
     has_rows: bool = False
@@ -51,23 +51,23 @@ class OutputState:
     has_foreign_files: bool = False
     """Whether there are files that the write mode forbids. Only read if there is no lease."""
     replaced_by: Lease | None = None
-    """The lease of a complete replacement that was not swapped in yet."""
+    """The lease of a complete replacement that is not swapped in yet."""
     has_appended_rows: bool = False
     """Whether jobs have appended rows to the output. Only read for mode `overwrite`."""
     appended_by: str = ""
     """The identity of another job that has appended rows, or empty. Only read with `own_only`."""
     code_change: str = ""
-    """How the code or models have changed since the output was begun; empty if unchanged."""
+    """How the code or models have changed since the output was begun; empty if they have not."""
     spec_change: str = ""
     """How the spec differs from the spec of the output; empty if both define the same work."""
     has_commits: bool = True
-    """Whether the output has committed rows. If the code is unchanged, True without a check."""
+    """Whether the output has committed rows. Only read after a code change, and otherwise True."""
     table: TableState | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a job requests of its output."""
+    """What a job wants from its output."""
 
     write: Write
     resume: bool = True
@@ -83,14 +83,14 @@ class Request:
     recompute: bool = False
     """Whether to replace the rows of changed input files in a complete output."""
     has_completed: bool = False
-    """Whether this run has just completed the output of an interrupted run: it has swapped in a
-    complete replacement, or found the commit of a table."""
+    """Whether this run has just completed the output of an interrupted run: by swapping in a
+    complete replacement, or because the table has the commit."""
     own_only: bool = False
-    """Whether the mode overwrite must not replace the output of another job."""
+    """Whether mode `overwrite` must not replace the output of another job."""
 
     def resumes(self, lease: Lease) -> bool:
-        """Return whether to use the commits that were made with this lease. A BatchInference object
-        always uses the commits of its earlier attempts, even without `resume`."""
+        """Return whether to use the commits of the runs with this lease. A BatchInference object
+        always uses those of its earlier attempts."""
         return self.resume or self.is_earlier_attempt(lease)
 
     def is_earlier_attempt(self, lease: Lease) -> bool:
@@ -98,23 +98,23 @@ class Request:
         return lease.job == self.job and is_cluster_job(self.job)
 
     def owns(self, lease: Lease, key: str) -> bool:
-        """Return whether a lease belongs to this job: the lease has the key `key`, or its job and
-        this job have the same name. The default name does not count as the same name."""
+        """Return whether a lease belongs to this job: it has the key `key`, or its job has the name
+        of this job. The default name does not count."""
         name = without_uid(self.job)
         is_named = name != "" and not name.startswith(f"{DEFAULT_NAME} on ")
         return lease.key == key or (is_named and without_uid(lease.job) == name)
 
 
 class CachedReader:
-    """Reads outputs, and caches what it has read: leases and markers until `forget`. A stale lease
-    does no harm, because `Lease.write_if_unchanged` compares it with the stored lease."""
+    """Reads outputs, and caches leases and markers until `forget`. A stale lease does no harm,
+    because `Lease.write_if_unchanged` compares it with the stored lease."""
 
     def __init__(self) -> None:
         self._known: dict[Location, Any] = {}
         self._directories = cache(Location.directories)
 
     def forget(self, *layouts: Layout) -> None:
-        """Forget the leases and markers of outputs, because runs may have changed them."""
+        """Forget the leases and markers of outputs, which runs may have changed."""
         for file in (file for one in layouts for file in (one.lease_file, one.success)):
             self._known.pop(file, None)
 
@@ -132,26 +132,26 @@ class CachedReader:
         return self._read(layout.success, Location.read_if_exists) is not None
 
     def is_completed_by_lease(self, layout: Layout) -> bool:
-        """Return whether the run that has the lease of an output has completed the output."""
+        """Return whether the run with the lease of an output has completed the output."""
         if (lease := self.lease(layout)) is None:
             return False
         return lease.is_success_marker(self._read(layout.success, Location.read_if_exists))
 
     def is_of_work(self, layout: Layout) -> bool:
-        """Return whether the lease of an output has the key of its layout."""
+        """Return whether the lease of an output has the key of the layout."""
         lease = self.lease(layout)
         return lease is not None and lease.key == layout.key
 
     def is_complete(self, layout: Layout) -> bool:
-        """Return whether an output is complete, and its lease has the key of this layout."""
+        """Return whether an output is complete, and its lease has the key of the layout."""
         return self.is_of_work(layout) and self.is_completed_by_lease(layout)
 
     def all_appended(self, layout: Layout) -> list[Layout]:
-        """Return the layouts of what any jobs have appended to an output."""
+        """Return the layouts of all rows that any jobs have appended to an output."""
         return layout.all_appended(self._directories(layout.state))
 
     def own_additions(self, layout: Layout) -> list[Layout]:
-        """Return the layouts of the additions that jobs with the work of this layout have begun."""
+        """Return the layouts of the additions that the work of this layout has begun."""
         return layout.own_additions(self._directories(layout.main.state))
 
 
@@ -161,8 +161,8 @@ def load_state(
     table: CommittedTable | None = None,
     reader: CachedReader | None = None,
 ) -> OutputState:
-    """Return the state of an output, and change nothing. What `reader` has cached is used. Raises
-    BadOutput if the state is damaged, or cannot be read."""
+    """Return the state of an output, without changing it. Uses what `reader` has cached. Raises
+    BadOutput if the state is damaged or cannot be read."""
     reader = reader or CachedReader()
     with storage_errors_as_bad_output(request.write):
         lease = reader.lease(layout)
@@ -216,7 +216,7 @@ def _spec_change(layout: Layout, lease: Lease | None, request: Request) -> str:
 
 
 def _has_commits(layout: Layout, lease: Lease | None, code_change: str) -> bool:
-    """Return whether an unfinished output has committed rows; True if the code is unchanged."""
+    """Return whether an unfinished output has committed rows. True if the code is unchanged."""
     if lease is None or not code_change:
         return True
     return bool(JobPass(layout, lease).load_committed().entries)
@@ -231,7 +231,7 @@ def _load_table(
         return TableState()
     if own_lease is not None and table.commit_count(own_lease.commit_id):
         return TableState(pass_committed=True)
-    # with a lease of other work, `decide` refuses the output anyway, so the table is not read
+    # `decide` refuses an output with a lease of other work anyway
     refuses_rows = request.write.mode == "error" and own_lease == lease
     reads_rows = refuses_rows or request.own_only
     return TableState(
@@ -268,7 +268,7 @@ def _has_foreign_files(layout: Layout, mode: str, reader: CachedReader) -> bool:
             not path.startswith(state) and not any(is_work_file(path, key) for key in keys)
             for path in paths
         )
-    # a temporary file of the lease does not count: a run that died during its claim has left it
+    # the temporary file of a lease does not count. It remains from a run that died during its claim
     return any(remnant_of(base_name(path)) != base_name(layout.lease_file.path) for path in paths)
 
 

@@ -1,7 +1,7 @@
 """Determines which outputs a run of a job writes: the first output, or additions to it.
 
-An addition is a separate output inside the first output. It has its own passes, its own
-completion marker, and its own input snapshot, which lists only input files that are new."""
+An addition is a separate output inside the first output. It has its own passes and completion
+marker. Its own input snapshot lists only input files that are new."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class OutputTarget:
 
     @property
     def processed(self) -> list[Location]:
-        """The input snapshots of the other outputs. This output skips the files that they list.
-        Empty if this output is complete: its own snapshot then lists its input files."""
+        """The input snapshots of the other outputs, whose files this output skips. Empty if this
+        output is complete, because its own snapshot lists its input files."""
         others = () if self.layout in self.complete else self.others
         return [layout.input for layout in others if layout.input.exists()]
 
@@ -67,10 +67,10 @@ def output_targets(
     spec: BatchInferenceSpec, layout: Layout, has_changes: HasChanges = lambda _: False
 ) -> Iterator[OutputTarget]:
     """Yield the outputs that a run of a job writes. The caller must complete each output before it
-    asks for the next one. Most runs have one output. A run that retries failed rows or replaces the
-    rows of changed files first writes the outputs that have such rows, and then an addition for new
-    files. `has_changes` returns whether a complete output has rows of changed files. Raises
-    BadOutput if the state of the existing outputs cannot be determined."""
+    asks for the next one. Most runs have one output. A run that retries failed rows, or replaces
+    rows of changed files, first writes the outputs with such rows. An addition for new files
+    follows. `has_changes` returns whether a complete output has rows of changed files. Raises
+    BadOutput if the state of the existing outputs cannot be read."""
     if not isinstance(spec.read, ReadFiles | ReadVersioned) or spec.write.mode == "overwrite":
         reader = CachedReader()
         with storage_errors_as_bad_output(spec.write):
@@ -100,8 +100,8 @@ def _reads_new_files(spec: BatchInferenceSpec) -> bool:
 
 
 def _first_output(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> Layout:
-    """Return the first output, to which additions are made. It may have been begun with
-    another write mode than that of the job."""
+    """Return the first output, to which additions are made. It may have been begun with another
+    write mode than that of the job."""
     others = () if spec.write.mode == "overwrite" else (layout.main, layout.append_layout)
     return next(filter(reader.is_of_work, (layout, *others)), layout)
 
@@ -116,14 +116,14 @@ def _was_complete(reader: CachedReader, layout: Layout) -> bool:
 def _reopened_targets(
     spec: BatchInferenceSpec, layout: Layout, has_changes: HasChanges
 ) -> Iterator[OutputTarget]:
-    """Yield the outputs that were complete, and in which rows are retried or replaced."""
+    """Yield the outputs that were complete and have rows to retry or to replace."""
     reader, retries = CachedReader(), spec.errors.retry_failed_rows
     with storage_errors_as_bad_output(spec.write):
         first = _first_output(spec, layout, reader)
         outputs = (first, *reader.own_additions(layout))
     for output in outputs:
         with storage_errors_as_bad_output(spec.write):
-            reader.forget(output, output.replacement)  # the outputs before took long to write
+            reader.forget(output, output.replacement)  # writing the outputs before took long
             complete = reader.is_complete(output)
             changed = complete and has_changes(output)
             failed = complete and retries and has_failed_rows(output)
@@ -133,11 +133,11 @@ def _reopened_targets(
 
 def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader) -> OutputTarget:
     """Return the first output if it is unfinished or if the job reads no new files. Otherwise,
-    return an addition: the unfinished one or a new one."""
+    return the unfinished addition or a new one."""
     first = _first_output(spec, layout, reader)
     target = _target(layout, first, first, reader)
     unfinished = [output for output in target.others if output not in target.complete]
-    # without resume, the target is an unfinished addition, which starts over, or the first output
+    # a job without `resume` starts an unfinished addition over, or else the first output
     if not (first in target.complete and _reads_new_files(spec) and (spec.resume or unfinished)):
         return target
     chosen = next(iter(unfinished), layout.addition(len(target.others) + 1))
@@ -145,7 +145,7 @@ def _next_target(spec: BatchInferenceSpec, layout: Layout, reader: CachedReader)
 
 
 def _target(layout: Layout, chosen: Layout, first: Layout, reader: CachedReader) -> OutputTarget:
-    """Return the target for `chosen`, which is the first output `first` or an addition to it."""
+    """Return the target for `chosen`, which is the output `first` or an addition to it."""
     outputs = (first, *reader.own_additions(layout))
     complete = tuple(output for output in outputs if reader.is_complete(output))
     others = tuple(output for output in outputs if output != chosen)

@@ -1,6 +1,6 @@
 """Plans the first pass of a run at an output, and begins this pass.
 
-A plan says what the job does with the output (`start_or_resume`), and from which snapshot."""
+The plan says what the job does with the output (`start_or_resume`), and from which snapshot."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from batchinference.spec.secrets import without_secrets
 
 @dataclass(frozen=True)
 class PassPlan:
-    """What a job does with an output in the given state."""
+    """What a job does with an output in this state."""
 
     state: OutputState
     action: Action
     start: Snapshot | None = None
-    """The snapshot of the rows that the job keeps; None if it starts over or does nothing."""
+    """The snapshot of the rows that remain valid. None if the job starts over or does nothing."""
     files: ListedFiles | None = None
     """The listing of files that `start` is based on."""
     relisted: bool = False
@@ -49,7 +49,7 @@ class PassPlan:
 
     def restarted(self, source: str) -> PassPlan:
         """Return the plan to start over, because an input of the format `source` cannot be resumed.
-        Raises BadInput if a retry of failed rows would start a complete output over."""
+        Raises BadInput if failed rows of a complete output should be retried."""
         layout, lease = self.state.layout, self.state.lease
         final = layout.final_snapshot
         retried = final.exists() and Snapshot.read(final, layout.key).pass_number
@@ -64,9 +64,9 @@ class PassPlan:
 
 
 def plan_pass(target: OutputTarget, request: Request, table: CommittedTable | None) -> PassPlan:
-    """Return what a job does with an output. Before that, a complete replacement is swapped in, and
-    a heartbeat of another run is awaited if necessary. Raises BadOutput if the job must not change
-    the output, if another run is writing to the output, or if the state is damaged."""
+    """Return what a job does with an output. If necessary, first swap in a complete replacement,
+    and wait for a heartbeat of another run. Raises BadOutput if the job must not change the output,
+    another run is writing to the output, or the state is damaged."""
     reader, ended = target.reader, set[Lease | None]()
     while True:
         state, action = _decide(target.layout, request, table, reader)
@@ -84,8 +84,8 @@ def plan_pass(target: OutputTarget, request: Request, table: CommittedTable | No
 def _with_rows(
     state: OutputState, action: Action, request: Request, table: CommittedTable | None
 ) -> PassPlan:
-    """Return the plan for an action that begins a pass, with the rows that the job keeps."""
-    if state.code_change:  # decide again, because another run may have committed its first rows
+    """Return the plan for an action that begins a pass, with the rows that remain valid."""
+    if state.code_change:  # decide again: another run may have committed its first rows
         decide(load_state(state.layout, request, table), request)
     if action.discards_rows or state.lease is None:
         return PassPlan(state, action)
@@ -100,8 +100,8 @@ def _with_rows(
 def _decide(
     layout: Layout, request: Request, table: CommittedTable | None, reader: CachedReader
 ) -> tuple[OutputState, Action]:
-    """Return the state of the output to write, and what the job does with this output. If there is
-    a complete replacement, first swap it in. Raises BadOutput like `decide`."""
+    """Return the state of the output to write, and what the job does with it. First swap in a
+    complete replacement, if there is one. Raises BadOutput like `decide`."""
     state = load_state(layout, request, table, reader)
     action = decide(state, request)
     with storage_errors_as_bad_output(request.write):
@@ -113,16 +113,16 @@ def _decide(
             layout = layout.replacement
         else:
             return state, action
-    return _decide(layout, request, table, CachedReader())  # what is cached is out of date
+    return _decide(layout, request, table, CachedReader())  # the cache is out of date
 
 
 def _has_waited(
     state: OutputState, request: Request, reader: CachedReader, ended: set[Lease | None]
 ) -> bool:
-    """Return whether the job has waited for the heartbeat of another run, so that `reader` may be
-    out of date. The lease of the other run is then in `ended`, and the job does not wait for it
-    again. Raises BadOutput if another run writes to the output, appends rows that this job would
-    delete, or writes a replacement, which would delete the rows of this job."""
+    """Return whether the job has waited for the heartbeat of another run. Then `reader` may be out
+    of date. The lease of the other run is added to `ended`: the job does not wait for it again.
+    Raises BadOutput if another run writes to the output or to its replacement, or appends rows that
+    this job would delete."""
     layout = state.layout
     others = reader.all_appended(layout.main) if request.write.mode == "overwrite" else []
     if not layout.is_replacement:
@@ -138,21 +138,21 @@ def _has_waited(
 def begin_pass(
     spec: BatchInferenceSpec, plan: PassPlan, request: Request, serialized: Callable[[], bytes]
 ) -> tuple[JobPass, Snapshot]:
-    """Claim the output if the job starts over, and begin the next pass. Return the pass and
-    the snapshot of the rows that are kept. `serialized` returns the input snapshot. Raises
+    """Begin the next pass, after a claim of the output if the job starts over. Return the pass, and
+    the snapshot of the rows that remain valid. `serialized` returns the input snapshot. Raises
     BadOutput if another run has begun in the output."""
     layout, lease, start = plan.state.layout, plan.state.lease, plan.start
     code = serialized_code(request.code)
     state = {"code": code, "spec": json.dumps(without_secrets(spec), indent=2).encode()}
     if start is None or lease is None:
-        # until the pass begins, because storing the snapshot of a large input may take long
+        # keep the heartbeat of the claim: to store the snapshot of a large input may take long
         with _claim_of(plan, request).lease_of_cleared_output() as claim:
             content = serialized()
             for name, value in {"input": content, **state}.items():
                 getattr(layout, name).write_if(guard_of(layout, claim), value)
             start = Snapshot(layout.key, digest(content))
             return JobPass.begin(layout, claim, start, request.job, plan.files), start
-    # the hashes of the code are replaced, because users normally correct the code before a retry
+    # replace the hashes of the code, because users normally correct the code before a retry
     changed = {
         name: content
         for name, content in state.items()

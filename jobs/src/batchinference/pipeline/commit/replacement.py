@@ -1,7 +1,7 @@
-"""Replaces an output by its complete replacement, which a job with mode overwrite has written.
+"""Replaces an output by its complete replacement, which a job with mode `overwrite` has written.
 
-The old output is deleted, and the new files are moved to its paths. If the process dies before all
-files are moved, the next run of the job moves the remaining files."""
+The old output is deleted, and the new files are moved to its paths. If the process dies meanwhile,
+the next run of the job moves the remaining files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATE_FILES = ("spec", "input", "code", "report", "final_snapshot")
 
 
 def delete_old_replacement(layout: Layout) -> None:
-    """Delete what is left of a replacement that was already swapped in, or that has no lease."""
+    """Delete the files of a replacement that was already swapped in, or that has no lease."""
     new, current = read_lease(layout.replacement), read_lease(layout)
     if new is None or (current is not None and new.run == current.run):
         layout.replacement.state.delete_directory_if(guard_of(layout.replacement, new))
@@ -51,7 +51,7 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
         _check_files(layout, current)
         current = Claim(layout, current, overwrite=True, job=job).claim_and_clear()
     if current.run != new.run or not current.has_completed(layout):
-        # from this lease on, a repeated call deletes nothing, and only moves the remaining files
+        # with this lease, a repeated call deletes nothing, and only moves the remaining files
         moving.write_if_unchanged(layout, current)
         with keep_heartbeat(layout, moving):
             _move_files(replacement, layout, guard_of(layout, moving))
@@ -59,15 +59,15 @@ def swap_in_replacement(layout: Layout, job: str = "") -> None:
         moved = replace(moving, begun=True)
         moved.write_if_unchanged(layout, moving)
         moved.write_success_marker(layout)
-    with suppress(BadOutput):  # another run may have deleted it and begun a new one
+    with suppress(BadOutput):  # another run may have begun a new replacement
         guard = guard_of(replacement, new)
         replacement.success.delete_if(guard)  # first, so that it is not swapped in again
         replacement.state.delete_directory_if(guard)
 
 
 def _check_files(layout: Layout, current: Lease | None) -> None:
-    """If files of the replacement are missing or damaged, delete its completion marker and final
-    snapshot, so that the next run computes the missing rows, and raise Incomplete."""
+    """Raise Incomplete if files of the replacement are missing or damaged. Then also delete its
+    completion marker and final snapshot. So the next run computes the missing rows."""
     replacement = layout.replacement
     try:
         final = Snapshot.read(replacement.final_snapshot, replacement.key)
@@ -102,9 +102,8 @@ def _move_files(replacement: Layout, layout: Layout, guard: Guard) -> None:
 
 
 def _state_files(replacement: Layout, final: Snapshot) -> dict[str, bytes]:
-    """Return the contents of the state files of a replacement, by attribute of `Layout`.
-
-    The files are untrusted. Raises BadOutput if a file is missing, damaged or from other work."""
+    """Return the contents of the state files of a replacement, by attribute of `Layout`. The files
+    are untrusted. Raises BadOutput if a file is missing, damaged or from other work."""
     # imported here, because write tasks do not need the models of the spec
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.report import Report
@@ -122,8 +121,8 @@ def _state_files(replacement: Layout, final: Snapshot) -> dict[str, bytes]:
 
 
 def _move_all(source: Location, target: Location, names: list[str]) -> None:
-    """Move the files with these names, except files that an earlier call has already moved."""
+    """Move the files with these names. Files that an earlier call has moved are left out."""
     present = {source.relative(info.path) for info in source.data_files()}
     with ThreadPoolExecutor(MOVE_THREADS) as pool:
-        left = [name for name in names if name in present]
-        list(pool.map(lambda name: (source / name).move(target / name), left))
+        remaining = [name for name in names if name in present]
+        list(pool.map(lambda name: (source / name).move(target / name), remaining))

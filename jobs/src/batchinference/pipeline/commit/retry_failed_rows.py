@@ -16,11 +16,10 @@ from batchinference.pipeline.storage.state_json import damaged_state
 
 
 def without_failed_rows(snapshot: Snapshot, errors: Location) -> Snapshot:
-    """Return the snapshot without the rows that have error records, so that these rows are missing.
-    Manifest entries without remaining rows are left out (see `commit_groups`).
-
-    If the last row of a file could not be read, its error record may represent the rest of the
-    file. The end of the file is then unknown, so `ends` lacks this file."""
+    """Return the snapshot without the rows that have error records: they become missing. Manifest
+    entries without remaining rows are left out (see `commit_groups`). If the last row of a file
+    could not be read, its error record may stand for the rest of the file. The end of the file is
+    then unknown, and `ends` does not contain it."""
     entries, ends = list[ManifestEntry](), dict(snapshot.ends)
     last_rows = {pack_id(file, after - 1): file for file, after in ends.items() if after}
     for entry in snapshot.entries:
@@ -36,8 +35,8 @@ def without_failed_rows(snapshot: Snapshot, errors: Location) -> Snapshot:
 
 
 def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids (int64) of the rows in an error file, sorted and without duplicates, and the
-    ids of rows that could not be read. Raises BadOutput if the file is damaged or unreadable."""
+    """Return the sorted, unique ids (int64) of the rows in an error file, and the ids of rows that
+    could not be read. Raises BadOutput if the file is damaged or unreadable."""
     try:
         table = read_table(pa.BufferReader(file.read()), columns=["id", "step"])
         ids = ids_of(table)
@@ -47,8 +46,8 @@ def failed_ids(file: Location) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ids_of(records: pa.Table) -> np.ndarray:
-    """Return the row ids of error records, int64. Raises ValueError if a text is not an id.
-    Does without Arrow's compute module, because it takes 6 MB of memory."""
+    """Return the row ids (int64) of error records. Raises ValueError if a text is not an id. Does
+    not import Arrow's compute module, which takes 6 MB of memory."""
     try:
         pairs = [str.split(text, ":") for text in records.column("id").to_pylist()]
         files, numbers = np.array(pairs, dtype=str).reshape(len(pairs), 2).astype(np.int64).T
@@ -58,7 +57,7 @@ def ids_of(records: pa.Table) -> np.ndarray:
 
 
 def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | None:
-    """Return the entry without its failed rows; None if it has shares of rows, or no other rows."""
+    """Return the entry without its failed rows. None if it has shares of rows, or no other rows."""
     if entry.shares:
         return None
     row_ranges = _without_rows(entry.row_ranges, failed)
@@ -73,7 +72,7 @@ def _entry_without(entry: ManifestEntry, failed: np.ndarray) -> ManifestEntry | 
 
 
 def _without_rows(row_ranges: list[Range], ids: np.ndarray) -> list[Range]:
-    """Return the ranges without the rows that have these ids. The ids must be sorted."""
+    """Return the ranges without the rows that have these ids, which must be sorted."""
     remaining: list[Range] = []
     for file, first, after in row_ranges:
         base = pack_id(file, 0)

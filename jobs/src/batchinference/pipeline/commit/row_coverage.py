@@ -1,7 +1,7 @@
 """Determines which manifest entries are valid, and which rows of the input are missing.
 
-Row ids (see `row_batch`) of the rows of a file are consecutive integers. So sets of rows are stored
-as ranges of ids, and memory use does not grow with the number of rows."""
+The row ids (see `row_batch`) of a file are consecutive integers. Sets of rows are stored as ranges
+of ids, which need little memory even for many rows."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ SHOWN = 3
 
 
 def resolve_overlaps(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the valid manifest entries. An entry is invalid if it has a row twice, or a row of an
-    earlier valid entry. Entries with parts of a row are only valid if all parts of the row are
-    there. The rows of invalid entries are processed again.
+    """Return the valid manifest entries. The rows of invalid entries are processed again.
 
-        rows 0 to 9, rows 5 to 14, rows 10 to 14 -> the first and the third entry are valid"""
+    An entry is invalid if it has a row twice, or a row of an earlier valid entry. An entry with a
+    part of a row is invalid if another part of the row is missing.
+
+      rows 0 to 9, rows 5 to 14, rows 10 to 14 -> the first and the third entry are valid"""
     valid = _drop_overlapping([entry for entry in entries if not entry.shares])
     rows = RowSet.of(valid)
     return [*valid, *_keep_complete_rows([entry for entry in entries if entry.shares], rows)]
 
 
 def _drop_overlapping(entries: list[ManifestEntry]) -> list[ManifestEntry]:
-    """Return the entries without those that have a row twice or a row of an earlier kept entry."""
+    """Return the valid entries among entries without split rows."""
     overlapping = _overlapping(entries)
     if not overlapping:
         return entries
     id_ranges = [edges([entries[index]])[:2] for index in overlapping]
     points = np.unique(np.concatenate([NO_IDS, *(ids for pair in id_ranges for ids in pair)]))
     is_covered = np.zeros(len(points), dtype=bool)
-    """For each point, whether a kept entry has the rows from this point to the next."""
+    """For each point, whether a valid entry has the rows from this point to the next."""
     dropped = set()
     for index, pair in zip(overlapping, id_ranges, strict=True):
         positions = zip(*(np.searchsorted(points, ids).tolist() for ids in pair), strict=True)
@@ -68,8 +69,8 @@ def _overlapping(entries: Sequence[ManifestEntry]) -> list[int]:
 
 
 def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the row ranges of all entries as three arrays (int64): the first id, the id after the
-    last id, and the index of the entry."""
+    """Return the edges of all row ranges as three arrays (int64). These are the first ids, the ids
+    after the last rows, and the indexes of the entries."""
     counts = [len(entry.row_ranges) for entry in entries]
     flat = np.array(
         [edge for entry in entries for range_ in entry.row_ranges for edge in range_],
@@ -80,7 +81,7 @@ def edges(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[ManifestEntry]:
-    """Return the entries whose split rows are all complete, and all outside of `others`."""
+    """Return the entries whose split rows are all complete, and none of them is in `others`."""
     rows, shares = summed_shares(entries)
     invalid = rows[(shares != FULL_SHARE) | others.contains(rows)].tolist()
     owners: dict[int, set[int]] = defaultdict(set)
@@ -95,7 +96,7 @@ def _keep_complete_rows(entries: list[ManifestEntry], others: RowSet) -> list[Ma
 
 
 def summed_shares(entries: Sequence[ManifestEntry]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids of the split rows of the entries, and the sum of their shares (int64)."""
+    """Return the ids of the split rows of the entries, and the sums of their shares (int64)."""
     sums: dict[int, int] = defaultdict(int)
     for entry in entries:
         for file, row, share in entry.shares:
@@ -143,13 +144,13 @@ class RowSet:
         return np.asarray(ids < stops[ranges])
 
     def has_rows_from(self, file: int, row: int) -> bool:
-        """Return whether the set has this row of a file, or a later one."""
+        """Return whether the set has this row or a later row of a file."""
         index = np.searchsorted(self.stops, pack_id(file, row), side="right")
         return bool(index < len(self.starts) and self.starts[index] < pack_id(file + 1, 0))
 
     def possible_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return the possible entries of `ends`, which maps files to their numbers of rows. An end
-        is impossible if the set has a row of the file after this end."""
+        """Return the possible entries of `ends`, which maps files to their numbers of rows. An
+        entry is impossible if the set has a later row of the file."""
         files = self.starts >> ROW_BITS
         last = np.flatnonzero(np.diff(files, append=-1))
         stops = dict(zip(files[last].tolist(), (self.stops[last] & ROW_MASK).tolist(), strict=True))
@@ -158,9 +159,9 @@ class RowSet:
     def missing(
         self, files: int, ends: Mapping[int, int], rows_each: int | None = None
     ) -> MissingRows:
-        """Return the rows of the input that are not in the set. The input has `files` files. `ends`
-        has the number of rows of each file that was read to its end. `rows_each` is the number of
-        rows of every file, if that is known in advance."""
+        """Return the rows of an input of `files` files that are not in the set. `ends` has the
+        number of rows of each file that was read to its end. `rows_each` is the number of rows of
+        every file, if that is known in advance."""
         edges = np.searchsorted(self.starts >> ROW_BITS, np.arange(files + 1))
         missing: MissingRows = {}
         for file in self._unfinished(edges, ends, rows_each).tolist():
@@ -175,8 +176,8 @@ class RowSet:
     def _unfinished(
         self, edges: np.ndarray, ends: Mapping[int, int], rows_each: int | None
     ) -> np.ndarray:
-        """Return the numbers (int64) of the files that no single range covers from beginning to
-        end. `edges` has the index of the first range of each file."""
+        """Return the numbers (int64) of the files that no single range covers completely. `edges`
+        has the index of the first range of each file."""
         files = len(edges) - 1
         sizes = np.full(files, -1 if rows_each is None else rows_each, dtype=np.int64)
         if ends:
@@ -191,16 +192,16 @@ class RowSet:
 
 
 def rows_in_all(files: int, ends: Mapping[int, int], rows_each: int | None) -> int:
-    """Return the number of rows of an input of `files` files. `ends` has the number of rows of each
-    file that does not have `rows_each` rows, for example 0 for a file with removed rows."""
+    """Return the number of rows of an input of `files` files. Files that are not in `ends` have
+    `rows_each` rows. The number in `ends` is 0, for example, for a removed file."""
     if rows_each is None:
         return sum(ends.values())
     return files * rows_each + sum(rows - rows_each for rows in ends.values())
 
 
 def _gaps_between(ranges: list[tuple[int, int]], end: int | None) -> list[RowRange]:
-    """Return the row ranges of a file before, between and after these ranges. `end` is the number
-    of rows of the file; None if it is unknown."""
+    """Return the row ranges of a file before, between and after `ranges`. `end` is the number of
+    rows of the file; None if it is unknown."""
     gaps: list[RowRange] = []
     expected = 0
     for first, after in ranges:
@@ -215,7 +216,7 @@ def _gaps_between(ranges: list[tuple[int, int]], end: int | None) -> list[RowRan
 
 
 def common_rows(missing: MissingRows | None, wanted: MissingRows) -> MissingRows:
-    """Return the rows that are in both arguments. If `missing` is None, all rows are missing."""
+    """Return the rows that are in both arguments. `missing` None means all rows."""
     common: MissingRows = {}
     for file, ranges in wanted.items():
         gaps = [(0, None)] if missing is None else missing.get(file, [])

@@ -1,7 +1,7 @@
 """Snapshots: files that list the valid manifest entries of an output at one moment.
 
-A pass begins with a snapshot. Commits that are neither in this snapshot nor made by the pass
-are invalid, even if a delayed task makes them later. A complete output has a final snapshot. If a
+A pass begins with a snapshot. Only commits in this snapshot and commits of the pass are valid. A
+delayed task of an earlier pass cannot change this. A complete output has a final snapshot. If a
 file of an entry is gone or has another size, the next pass computes the rows of the entry again."""
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ class Snapshot:
     work: WorkHash
     """The key of the output definition (see `output_paths.work_key`)."""
     input: Digest
-    """The digest of the input snapshot (the list that gives the input files their numbers)."""
+    """The digest of the input snapshot, which is the numbered list of input files."""
     entries: list[ManifestEntry] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     """The number of rows of each input file that was read to its end."""
     pass_number: Natural = 0
     """The pass that began or ended with this snapshot."""
     empty_schemas: list[str] = field(default_factory=list)
-    """The distinct Arrow schemas of commits without rows. Empty as soon as an entry has rows."""
+    """The distinct Arrow schemas of commits without rows. Empty if any entry has rows."""
     findings: str = ""
-    """A text about the first rows, which are computed before all others (see `first_rows`)."""
+    """A text about the first rows, which are computed before all other rows (see `first_rows`)."""
     thresholds: dict[str, float | None] = field(default_factory=dict)
-    """For each step with a cascade, the score from which on it skips rows; None to skip none."""
+    """The score from which each step with a cascade skips rows; None if it skips no rows."""
     gate: str = ""
     """The gate (`spec.gate`) that the first rows have passed, as JSON."""
     recomputed: list[Natural] = field(default_factory=list)
-    """The input files that have changed since the output was begun or was last complete."""
+    """The input files that have changed since the output was begun or last complete."""
     removed: list[Natural] = field(default_factory=list)
-    """The input files that are gone since the same time. Their rows are left out of the output."""
+    """The input files that are gone since then. The output leaves out their rows."""
 
     def with_commits(self, manifests: Iterable[Manifest]) -> Snapshot:
-        """Return the snapshot with the commits of these manifests, without invalid entries. An end
-        of a file is left out if there are rows after it: an error had ended the reading there."""
+        """Return the snapshot with the commits of these manifests, without invalid entries. The end
+        of a file is left out if there are later rows: reading ended there with an error."""
         manifests = list(manifests)
         ends = dict(self.ends)
         for file, rows in (end for m in manifests for end in m.ends):
@@ -87,7 +87,7 @@ class Snapshot:
         return replace(new, empty_schemas=distinct)
 
     def with_entries(self, entries: list[ManifestEntry]) -> Snapshot:
-        """Return the snapshot with other entries: those of `entries` that are valid."""
+        """Return the snapshot with the valid entries among `entries` instead of its own."""
         return replace(self, entries=resolve_overlaps(entries))
 
     def missing_rows(self, files: int, rows_each: int | None) -> MissingRows:
@@ -167,8 +167,8 @@ class Snapshot:
 
 
 def _with_columns(snapshot: Snapshot, raw: dict[str, Any]) -> Snapshot:
-    """Return the snapshot with the stored columns of its entries. Entries with the same columns
-    share one list of columns."""
+    """Return the snapshot with the stored columns of its entries. Entries with equal columns share
+    one list."""
     schemas = _SCHEMAS.validate_python(raw["schemas"])
     numbers = [entry["columns"] for entry in raw["entries"]]
     if not all(type(number) is int and 0 <= number < len(schemas) for number in numbers):
@@ -184,7 +184,7 @@ _ENDS = TypeAdapter(list[End])
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """The sizes in bytes of the data files and error files that a listing has shown, by name."""
+    """The sizes in bytes of the data files and error files in a listing, by name."""
 
     data: Mapping[str, int]
     errors: Mapping[str, int]

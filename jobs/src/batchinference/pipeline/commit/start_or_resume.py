@@ -1,6 +1,6 @@
-"""Decides what a job does with its output, for example whether it starts or resumes.
+"""Decides what a job does with its output, such as to start or to resume.
 
-`decide` reads no files: `output_state` has read everything that `decide` needs."""
+`decide` reads no files. It gets all it needs from `output_state`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Action(Enum):
 
 def decide(state: OutputState, request: Request) -> Action:
     """Return what a job does with an output in this state. Raises BadOutput if the job must not
-    change the output, or cannot finish it."""
+    change the output or cannot finish it."""
     layout, write = state.layout, request.write
     where = f"spec.write.path: '{layout.output.uri}'"
     if (replacement := state.replaced_by) is not None:
@@ -79,7 +79,7 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
     if table is not None and table.pass_committed:
         return Action.FINISH_TABLE_COMMIT
     if table is not None and table.series_committed:
-        # to overwrite with the same rows, or to merge them again, changes nothing
+        # overwriting or merging the same rows again changes nothing
         if overwrite or request.write.mode == "merge":
             return Action.START
         raise BadOutput(
@@ -93,9 +93,9 @@ def _decide_own_work(state: OutputState, lease: Lease, request: Request) -> Acti
 
 
 def _action_after_code_change(state: OutputState, request: Request, action: Action) -> Action:
-    """Return the action, or START_IN_SERIES if the code has changed before any row was committed.
-    Raises BadOutput if the action would keep rows of the old code, except for a retry."""
-    # a retry of failed rows is not refused, because users normally correct the code before it
+    """Return the action. It becomes START_IN_SERIES if the code has changed and no row is
+    committed. Raises BadOutput if the action would keep rows of the old code, except in a retry."""
+    # a retry of failed rows is allowed, because users normally correct the code before it
     keeps_rows = action in (Action.RESUME, Action.ALREADY_COMPLETE)
     if not state.code_change or request.retry or not keeps_rows:
         return action
@@ -135,20 +135,20 @@ def _describe_other_work(state: OutputState, lease: Lease, request: Request) -> 
 
 
 def restart_advice(setting: str = "", *, command: bool) -> str:
-    """Return the advice to compute all rows again: to run a command, or to change `setting`."""
+    """Return the advice to compute all rows again, with a command or with a change of `setting`."""
     how = f"Run `{RESTART}`" if command else f"Set {setting or 'write.mode to overwrite'}"
     return f"{how} to compute all rows again"
 
 
 def _may_replace(state: OutputState, lease: Lease, request: Request) -> bool:
     """Return whether the job is allowed to replace the output of other work."""
-    # a replacement is only visible when it is complete, so any job may start it over
+    # any job may start a replacement over, because it is not visible until it is complete
     is_own = state.layout.is_replacement or request.owns(lease, state.layout.key)
     return request.write.mode == "overwrite" and (is_own or not request.own_only)
 
 
 def _check_start(state: OutputState, request: Request) -> None:
-    """Raise BadOutput if the job must neither replace the existing files nor add to them."""
+    """Raise BadOutput if the job must neither replace nor add to the existing files."""
     if state.appended_by:
         raise BadOutput(
             f"spec.write.path: '{state.layout.output.uri}' holds rows that {state.appended_by} has "

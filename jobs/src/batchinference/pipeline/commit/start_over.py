@@ -21,7 +21,7 @@ class Claim:
 
     layout: Layout
     before: Lease | None
-    """The lease that the output had when the job decided to start over."""
+    """The lease of the output when the job decided to start over."""
     overwrite: bool
     """Whether rows that jobs have appended to the output are deleted as well."""
     job: str = ""
@@ -36,11 +36,9 @@ class Claim:
     @contextmanager
     def lease_of_cleared_output(self) -> Iterator[Lease]:
         """Claim the output, delete its contents, and yield the new lease. The heartbeat of the
-        claim is written until the block ends.
-
-        While rows are deleted, the output has a lease with the key of the previous work, so that an
-        interrupted deletion can be repeated. `begun` is false in this lease, so that the previous
-        rows are invalid. Raises BadOutput if another run has begun in the output."""
+        claim is written until the block ends. Raises BadOutput if another run has begun in the
+        output. During the deletion, the lease has the key of the previous work, so that the
+        deletion can be repeated. `begun` is false in this lease: the previous rows are invalid."""
         layout, last_pass = self.layout, self.before.pass_number if self.before else 0
         series = self.series or uuid.uuid4().hex
         new = Lease.new(layout, last_pass, begun=False, job=self.job, series=series)
@@ -62,7 +60,7 @@ class Claim:
 
     def _delete_rows(self, current: Lease) -> None:
         """Delete the rows of the output. With `overwrite`, also delete all appended rows."""
-        # delete the completion marker first, so that readers never see a partial output as complete
+        # the completion marker first: readers must not see a partial output as complete
         guard = guard_of(self.layout, current)
         self.layout.success.delete_if(guard)
         self.layout.errors_jsonl.delete_if(guard)
@@ -74,7 +72,7 @@ class Claim:
             self._delete_files(self.layout, self.before, current)
 
     def _delete_state(self, current: Lease) -> None:
-        """Delete the state of earlier runs, without the lease."""
+        """Delete the state of earlier runs, but not the lease."""
         layout, guard = self.layout, guard_of(self.layout, current)
         for directory in (layout.passes, layout.state / "errors"):
             directory.delete_directory_if(guard)
@@ -87,8 +85,8 @@ class Claim:
     def _delete_files(self, layout: Layout, old: Lease, current: Lease) -> None:
         """Delete the data files of the work of the lease `old`, and its error files if that is
         allowed (see `Lease.deletable_errors`). Raises BadOutput if the output has another lease
-        than `current`. This is checked after the listing of the files, so that later files of
-        another run are never deleted."""
+        than `current`. This is checked after the listing of the files, to keep later files of
+        another run."""
         errors = old.deletable_errors(layout.output, self.layout.errors)
         directories = [errors, layout.data] if errors is not None else [layout.data]
         listed = (work_files_in(directory, old.key) for directory in directories if old.key)

@@ -1,6 +1,7 @@
 """Commits the rows of a job to a table, at most once. A table stores two marks with each commit.
 The mark of the pass proves the commit if its driver dies right afterwards. The mark of the series
-(all passes for the same rows) keeps delayed drivers from committing the same rows again."""
+is the same for all passes with the same rows. It keeps delayed drivers from committing them
+again."""
 
 from __future__ import annotations
 
@@ -19,28 +20,28 @@ if TYPE_CHECKING:
 
 MARK, SERIES = "batchinference.commit", "batchinference.series"
 TRIES, FIRST_WAIT, MAX_WAIT = 60, 0.1, 10.0
-"""The number of tries of a commit that conflicts with commits of other writers, and the first and
-the longest wait between tries in seconds. All waits together take about 7 minutes."""
+"""A commit that conflicts with other writers is tried TRIES times, and waits FIRST_WAIT to MAX_WAIT
+seconds between tries. All waits together take about 7 minutes."""
 
 
 @dataclass(frozen=True)
 class TableFiles:
-    """The rows of a job, in files at the location where the table has its files."""
+    """The rows of a job, in files at the location of the table's files."""
 
     schema: pa.Schema
     files: list[Any]
-    """For each file, what the table format needs to register it. Empty if there are no rows."""
+    """For each file, the data with which the table registers it. Empty if there are no rows."""
     keys: Any = None
-    """The keys of the rows (output.tables.keys.Keys), if they update rows of the table."""
+    """The keys of the rows (`output.tables.keys.Keys`), if they update rows of the table."""
     origin: Callable[[], tuple[int, Any]] | None = None
-    """A function that returns the version of the dataset that the job has read, and the row IDs of
-    each part of the input; None if the input has no row IDs."""
+    """Returns the version of the dataset that the job has read, and the row IDs of each part of the
+    input. None if the input has no row IDs."""
 
 
 @dataclass(frozen=True)
 class Fence:
-    """Prevents duplicate rows in a table if a driver is delayed right before its commit and another
-    driver takes over. A commit is refused if the table has a commit of the same series."""
+    """Prevents duplicate rows in a table if another driver takes over right before a delayed driver
+    commits. A commit is refused if the table has a commit of the same series."""
 
     commit_id: str
     series_id: str
@@ -49,7 +50,7 @@ class Fence:
     has_earlier_passes: bool = False
     """Whether a delayed earlier pass of the series may still commit."""
     tries: int = TRIES
-    """The number of tries of a commit that conflicts with commits of other writers."""
+    """The number of tries of a commit that conflicts with other writers."""
 
     @property
     def marks(self) -> dict[str, str]:
@@ -58,8 +59,8 @@ class Fence:
 
     def has_committed(self, commits: Callable[[str], int]) -> bool:
         """Return whether this pass has already committed. Raises BadOutput if another pass of the
-        series has committed. `commits` returns the number of commits with a mark, in the version
-        of the table that this commit changes."""
+        series has committed. `commits` returns the number of commits with a mark in the current
+        version of the table."""
         if commits(self.commit_id):
             return True
         if commits(self.series_id):
@@ -69,9 +70,9 @@ class Fence:
     def retry_conflicts(
         self, commit: Callable[[], None], conflicts: tuple[type[Exception], ...]
     ) -> None:
-        """Call `commit`, and retry it after a conflict with a commit of another writer. `commit`
-        must read the table again each time. Raises BadOutput if every try has a conflict. The
-        staged rows remain for the next run."""
+        """Call `commit`, and retry it after a conflict with another writer. `commit` must read the
+        table again each time. Raises BadOutput if every try has a conflict. The staged rows remain
+        for the next run."""
         is_conflict = lambda error: isinstance(error, conflicts)  # noqa: E731
         try:
             RetryPolicy(self.tries, FIRST_WAIT, is_conflict, MAX_WAIT).call(commit)
@@ -97,7 +98,7 @@ def table_errors_as_bad_output() -> Iterator[None]:
 
 
 def has_rows_error(write: WriteTable) -> BadOutput:
-    """Return the error for a table with rows if the write mode must not append or replace rows."""
+    """Return the error for a table with rows that the write mode must not append to or replace."""
     return BadOutput(
         f"write.mode: the table has rows already ({write.format}, "
         f"'{getattr(write, 'table', write.path)}'). Set the mode to append or overwrite, or choose "
@@ -115,5 +116,5 @@ class CommittedTable(Protocol):
         """Return the number of commits with this mark of a pass or a series."""
 
     def register(self, rows: TableFiles, fence: Fence) -> None:
-        """Commit the rows of all files. In overwrite mode, remove all other rows. Create the table
-        if it does not exist. Raises BadOutput if another pass has committed or has begun."""
+        """Commit the rows of all files, and create the table if it does not exist. In overwrite
+        mode, remove all other rows. Raises BadOutput if another pass has committed or has begun."""

@@ -10,7 +10,7 @@ from batchinference.pipeline.commit.job_pass import JobPass
 from batchinference.spec.warnings import WarningCount, sum_warnings
 
 MAX_FETCHED = 64
-"""Maximum number of manifests that are fetched for each update of the warnings of a running job."""
+"""Maximum number of manifests that are fetched for each update of a running job's warnings."""
 
 
 @dataclass
@@ -24,8 +24,8 @@ class WarningTracker:
     _warned: int = field(default=0, init=False)
 
     def update(self, warned: int) -> list[WarningCount]:
-        """Return the warnings so far. `warned` is the current number of warnings, with those
-        `before`. Fetches at most MAX_FETCHED new manifests, and more in later calls."""
+        """Return the warnings so far. `warned` is the current number of warnings, including
+        `before`. Fetches at most MAX_FETCHED new manifests, and leaves others to later calls."""
         if warned != self._warned:
             self._by_commit |= {
                 commit: [warning for entry in manifest.entries for warning in entry.warnings]
@@ -40,8 +40,8 @@ class WarningTracker:
 def with_paths(
     warnings: Iterable[WarningCount], path_of: Callable[[int], str]
 ) -> list[WarningCount]:
-    """Return warnings with paths instead of file numbers in their examples, for reports. `path_of`
-    returns the path of the input file with a number."""
+    """Return the warnings with paths instead of file numbers in their examples, for reports.
+    `path_of` returns the path of the input file with a number."""
     changed = []
     for warning in warnings:
         file, row = (warning.example or "").split(":")

@@ -1,6 +1,6 @@
 """Determines the batch size of a step, and the batches of a segment (adjacent steps of a process).
 
-The batch size of a step is configured or a default or, with `auto`, the fastest that fits."""
+With `batchSize: auto`, a search finds the fastest batch size that fits into memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from batchinference.plan.stages import SEARCH_ROWS
 from batchinference.spec.steps import Step
 
 UNLIMITED = 1 << 40
-"""The batch size of steps that get whole blocks."""
+"""The batch size of steps that compute a whole block at once."""
 FIRST_SIZE = 8
 """The smallest batch size that the search tries."""
 RUNS = 2
-"""Number of timed batches per size. The first of them may include the time of warming up."""
+"""Number of timed batches per size. The first batch may include the time of warming up."""
 GROWTH_BATCHES, MAX_GROWTH_BATCHES = 16, 1024
-"""Number of successful batches after which a reduced size is doubled again. This number itself is
-doubled, up to MAX_GROWTH_BATCHES, each time that memory runs out again."""
+"""After GROWTH_BATCHES successful batches, a reduced size is doubled again. Each time that memory
+runs out again, the number of batches is doubled, up to MAX_GROWTH_BATCHES."""
 MAX_SMALLER = 16
 """The search ends after this number of consecutive batches with fewer rows than the batch size."""
 GAIN = 1.05
-"""Minimum speedup from doubling the size. With a smaller speedup, the search ends."""
+"""Minimum speedup from doubling the size. The search ends if the speedup is smaller."""
 FIRST_ROWS, MAX_GROWTH = 8, 8
 """The rows of a segment's first batch, and the largest factor from one batch size to the next."""
 BATCH_SECONDS = 1.0
@@ -43,7 +43,7 @@ class BatchSize:
 
     step: str
     size: int
-    """Maximum rows of the next batch."""
+    """Maximum number of rows of the next batch."""
     search_limit: int | None = None
     """Largest size that the search may try; None if there is no search."""
     notes: list[str] = field(default_factory=list)
@@ -52,14 +52,13 @@ class BatchSize:
     _smaller: int = 0
     """The number of consecutive batches with fewer rows than `size`."""
     _limit: int = 0
-    """A reduced size may grow again up to this size: memory was sufficient for it, or ran out only
-    because of unusually large rows."""
+    """A reduced size may grow again up to this size."""
     _fitted: int = 0
     """The largest number of rows for which memory was sufficient."""
     _successes: int = 0
-    """The number of batches with the current, reduced size."""
+    """The number of full batches since the last change of the size."""
     _wanted: int = 0
-    """The number of batches after which the reduced size is doubled."""
+    """The number of full batches after which a reduced size is doubled."""
 
     @classmethod
     def of(cls, step: Step) -> BatchSize:
@@ -70,8 +69,8 @@ class BatchSize:
         return cls(step.name, step.batch_size or default)
 
     def record_success(self, rows: int, seconds: float) -> None:
-        """Record the duration of a successful batch and update the size. The search also ends if
-        batches stay smaller than the size, because a larger size would not change such batches."""
+        """Record the duration of a successful batch, and update the size. The search also ends
+        after MAX_SMALLER small batches: a larger size would not change them."""
         if self.search_limit is None:
             self._grow_again(rows)
             return
@@ -105,10 +104,9 @@ class BatchSize:
             self.size, self._successes = min(2 * self.size, self._limit), 0
 
     def record_out_of_memory(self, rows: int, error: BaseException) -> None:
-        """Halve the batch size. Raises JobFailure if the batch had only one row.
-
-        If memory ran out for a batch smaller than usual, or at a size that was sufficient before,
-        the rows were unusually large, and the size may grow again up to its old value."""
+        """Halve the batch size. Raises JobFailure if the batch had only one row. The rows were
+        large if the batch was smaller than usual, or if its size was sufficient before. The size
+        may then grow again up to its old value."""
         if rows <= 1:
             raise JobFailure(
                 f"step '{self.step}': out of memory with a batch of one row. Use a device with "
@@ -131,14 +129,14 @@ class BatchSize:
 
 
 class BatchRows:
-    """Determines how many rows take BATCH_SECONDS, as a multiple of the batch size of a step."""
+    """Determines how many rows take BATCH_SECONDS, as a multiple of a step's batch size."""
 
     def __init__(self, batch_rows: int, first_rows: int = FIRST_ROWS) -> None:
         self._unit = max(1, batch_rows)
         self.next = math.ceil(first_rows / self._unit) * self._unit
         """The number of rows of the next batch."""
         self.have_texts = False
-        """Whether the rows have texts. If so, the rows are computed in windows."""
+        """Whether the rows have texts, and are therefore computed in windows."""
 
     @property
     def window(self) -> int:
@@ -148,9 +146,9 @@ class BatchRows:
         return max(self._unit, min(WINDOW_BATCHES * self.next, WINDOW_ROWS))
 
     def cut(self, window: RowBatch) -> Iterator[tuple[RowBatch, int]]:
-        """Yield the rows of a window in batches of about `next` input rows, and the approximate
-        number of input rows of each. The rows made from one input row, and its errors, are in one
-        batch. `record_batch` may change `next` between batches."""
+        """Yield the rows of a window in batches of about `next` input rows, each with its
+        approximate number of input rows. `record_batch` may change `next` between batches. A batch
+        has all rows and errors of each of its input rows."""
         rows, inputs = max(1, len(window.ids)), len(window.input_ids)
         units = max(1, inputs) * self._unit
         simple = window.has_unique_ids and not window.errors.num_rows

@@ -1,19 +1,19 @@
 """Encodes batches of rows as blocks of Ray Data, and decodes them.
 
 A block has the user's columns, the input row ID of each row, and at most one sidecar row. The
-sidecar row has no data. In one binary value, it holds all provenance that belongs to no row of the
-block: input rows without rows, failed and filtered rows, ends of files, notes and warnings. Ray may
-cut and concatenate blocks, but every data row and every sidecar row stays complete.
+sidecar row has no data, but a binary value with all that belongs to no row of the block: failed,
+filtered and lost rows, ends of files, notes and warnings. A lost row is an input row without a row.
+Ray may cut and concatenate blocks, but never divides a row.
 
-Ray collects a number of rows for each write task. Empty rows follow the sidecar row, so that this
-number includes failed and filtered rows. Only rows with an ID have data.
+Ray collects a number of rows for each write task. Empty rows after the sidecar row stand for failed
+and lost rows, so Ray counts these too. Only rows with an ID have data.
 
-If an input row became several rows, Ray may move them to different blocks. Each of these rows then
-has a share of the input row. The column of shares exists only if a row has less than FULL_SHARE;
-null means FULL_SHARE.
+If an input row became several rows, Ray may move them to different blocks. Each of these rows has a
+share of the input row. A block has a column of shares only if a share is less than FULL_SHARE. Null
+means FULL_SHARE.
 
-A column that has only nulls in a block has no type, and Ray cannot concatenate such a column with
-tensors. Such columns are dropped, and a column of texts holds their names and positions."""
+Ray cannot concatenate a column of type null with a column of tensors. Columns with only nulls are
+therefore dropped from a block. A column of texts holds their names and positions."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ NULLS = OWN_PREFIX + "nulls"
 SIDECAR = OWN_PREFIX + "sidecar"
 OWN_COLUMNS = (ID, SHARE, NULLS, SIDECAR)
 ROWS_PER_EMPTY_ROW = 8
-"""Number of filtered rows per empty row in a block. Each failed row has its own empty row, so that
-write tasks commit failed rows early enough for the limits on failed rows."""
+"""Number of lost rows for each empty row in a block. Each failed row has its own empty row: write
+tasks must commit failed rows early enough for the limits on failed rows."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 COMPRESSED_BYTES = 1 << 16
-"""Sidecars up to this size are not compressed, because compression would take 8 times as long."""
+"""Only larger sidecars are compressed, because compression makes encoding 8 times as slow."""
 
 
 def encode(batch: RowBatch) -> pa.Table:
@@ -112,8 +112,8 @@ def _split(block: pa.Table) -> tuple[pa.Table, list[bytes]]:
 
 @dataclass(frozen=True)
 class Shares:
-    """The lost rows of a batch (input rows without a row), and for each written, failed or lost row
-    its share of the input row. All shares are None if no input row is divided."""
+    """The lost rows of a batch, and the shares of written, failed and lost rows in their input
+    rows. All shares are None if no input row is divided."""
 
     lost: np.ndarray
     """The IDs of the input rows that are neither in the table nor failed."""
@@ -124,7 +124,7 @@ class Shares:
     @classmethod
     def of(cls, batch: RowBatch) -> Shares:
         """Return the shares of the rows of a batch. The share of each input row is divided exactly
-        among its rows, including failed ones."""
+        among its rows and failed rows."""
         outcomes = np.concatenate([batch.ids, batch.errors.column("id").to_numpy()])
         if batch.shares is None and _all_differ(outcomes):
             if len(outcomes) == len(batch.input_ids):
@@ -145,8 +145,8 @@ def _all_differ(ids: np.ndarray) -> bool:
 
 
 def _divide_shares(shares: np.ndarray, parents: np.ndarray) -> np.ndarray:
-    """Return the share of each child row. `shares` has the share of each parent row, and `parents`
-    the index in `shares` of the parent of each child."""
+    """Return the share of each child row: its part of the share of its parent row. `parents` has
+    the index of each child's parent in `shares`: ([10, 4], [0, 0, 0, 1]) -> [4, 3, 3, 4]."""
     order = np.argsort(parents, kind="stable")
     ordered = parents[order]
     children = np.bincount(parents, minlength=len(shares))
@@ -163,7 +163,7 @@ class Sidecar:
     """The provenance of a batch that belongs to no row of its table."""
 
     shares: Shares
-    """All shares except those of the rows in the table, which have a column for their shares."""
+    """The lost rows, and the shares of lost and failed rows."""
     filtered: np.ndarray
     errors: pa.Table
     ends: Sequence[tuple[int, int]]
@@ -174,7 +174,7 @@ class Sidecar:
 
     @classmethod
     def of(cls, batch: RowBatch, shares: Shares) -> Sidecar:
-        """Return the sidecar of a batch whose shares are `shares`."""
+        """Return the sidecar of a batch with these shares."""
         schema = NO_ROWS.schema if len(batch.ids) else batch.table.schema
         outcomes = batch.filtered, batch.errors
         return cls(shares, *outcomes, batch.ends, batch.notes, batch.warnings, schema)
@@ -191,7 +191,7 @@ class Sidecar:
         return pa.table({SIDECAR: pa.array([self.serialized()] + [None] * empty, pa.binary())})
 
     def serialized(self) -> bytes:
-        """Return an Arrow stream with one row. IDs are stored as differences, to compress them."""
+        """Return an Arrow stream with one row. IDs are stored as differences, which are smaller."""
         columns = {
             "lost": np.diff(self.shares.lost, prepend=0),
             "filtered": np.diff(self.filtered, prepend=0),
@@ -265,7 +265,7 @@ def _or_full_shares(shares: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the IDs without duplicates, and the share sum of each; None if all sums are full."""
+    """Return the unique IDs, and the sum of the shares of each ID; None if all sums are full."""
     if shares is None:
         return ids, None
     unique, indexes = np.unique(ids, return_inverse=True)
@@ -275,7 +275,7 @@ def _sum_shares(ids: np.ndarray, shares: np.ndarray | None) -> tuple[np.ndarray,
 
 
 def _drop_null_columns(table: pa.Table) -> pa.Table:
-    """Return the table without null-typed columns. The added column NULLS holds their names."""
+    """Return the table without columns of type null. The new column NULLS holds their names."""
     empty = [
         (position, field.name)
         for position, field in enumerate(table.schema)
@@ -288,8 +288,8 @@ def _drop_null_columns(table: pa.Table) -> pa.Table:
 
 
 def _user_columns(rows: pa.Table) -> pa.Table:
-    """Return the user's columns. Columns that `_drop_null_columns` has dropped are back at their
-    positions. Such a column may have values, from other blocks in which it was not dropped."""
+    """Return the user's columns, with the columns that `_drop_null_columns` dropped at their
+    positions. If another block had values in such a column, the column has these values."""
     dropped = (
         pc.unique(rows.column(NULLS)).drop_null().to_pylist() if NULLS in rows.schema.names else []
     )

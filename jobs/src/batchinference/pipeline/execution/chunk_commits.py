@@ -1,4 +1,5 @@
-"""Commits the rows of a task in chunks: a task needs less memory, and loses few rows if it dies."""
+"""Commits the rows of a task in chunks. So a task needs less memory, and loses few rows if it
+dies."""
 
 from __future__ import annotations
 
@@ -20,20 +21,20 @@ from batchinference.pipeline.input.planning import FILE_BYTES
 from batchinference.pipeline.row_batch import WRITE_STEP, RowBatch, merged
 
 MAX_FILE_SIZE = 4
-"""A task waits for `rowsPerFile` rows only until its chunk has this multiple of `file_bytes`."""
+"""A chunk with fewer than `rowsPerFile` rows may grow to this multiple of `file_bytes`."""
 COMMIT_SECONDS = 30.0
 """A task with enough rows for a file commits at least this often."""
 SMALL_COMMIT_SHARE = 0.25
-"""A chunk with too few rows for a file is committed only after this share of the time since its
-task began. So a long task makes few small commits."""
+"""A chunk with too few rows for a file is committed when its age is at least this share of the time
+since its task began. A long task therefore makes few small commits."""
 
 
 @dataclass(frozen=True)
 class CommitRules:
-    """When a task commits a chunk. A chunk with at least `rows` input rows, which are enough for a
-    file, is committed after `commit_seconds`, a smaller chunk after `small_commit_seconds` or later
-    (SMALL_COMMIT_SHARE), and a chunk of `file_bytes` at once. A chunk with fewer than
-    `rows_per_file` rows (0 if not configured) may grow to MAX_FILE_SIZE times `file_bytes`."""
+    """Says when a task commits a chunk. A chunk with at least `rows` input rows, enough for a file,
+    is committed after `commit_seconds`. A smaller chunk is committed after `small_commit_seconds`
+    or later (SMALL_COMMIT_SHARE). A chunk of `file_bytes` is committed at once. With fewer rows
+    than `rows_per_file` (0 if not configured), it may grow to MAX_FILE_SIZE times `file_bytes`."""
 
     rows: int
     small_commit_seconds: float = SMALL_COMMIT_SECONDS
@@ -43,10 +44,10 @@ class CommitRules:
 
 
 class ChunkCommits:
-    """Collects the rows of a task and commits them in chunks. A thread commits a chunk while the
-    next rows are computed. `task` is the number of the task. `notes` returns the notes of the
-    process for the report, since the last chunk. If the `with` block raises an error, the rows that
-    were added before are still committed, unless another run has taken over the output."""
+    """Collects the rows of the task with the number `task`, and commits them in chunks. A thread
+    commits a chunk while the next rows are computed. `notes` returns the new notes of the process
+    for the report. After an error in the `with` block, the rows added before are still committed,
+    but not if another run has taken over the output."""
 
     def __init__(
         self,
@@ -57,7 +58,6 @@ class ChunkCommits:
     ) -> None:
         self._committer, self._rules, self._task, self._notes = committer, rules, task, notes
         self._number = 0
-        """The number of the next commit."""
         self._pool = ThreadPoolExecutor(1)
         self._pending_commit: Future[None] | None = None
         self._began = time.monotonic()
@@ -76,10 +76,10 @@ class ChunkCommits:
         retried: bool,
         isolated: bool,
     ) -> None:
-        """Commit the results that `run` yields for `rows`, except rows that a `retried` task has
-        committed before. If `isolated`, the next row may kill the process, so each batch is
-        committed. Once the time of a small chunk has passed, the process has probably survived the
-        row that killed the previous one, and rows are committed in chunks again."""
+        """Commit the results that `run` yields for `rows`. If the task is `retried`, rows that it
+        committed before are left out. If `isolated`, the next row may kill the process. Each batch
+        is therefore committed, until `small_commit_seconds` have passed. By then, the process has
+        probably survived that row."""
         earlier = self._committer.job_pass.manifests(self._task) if retried else []
         self._number = max((manifest.number + 1 for manifest in earlier), default=0)
         isolated_until = inf if isolated else -inf
@@ -146,9 +146,8 @@ class ChunkCommits:
 
 
 def _without_committed(read: Iterator[RowBatch], earlier: list[Manifest]) -> Iterator[RowBatch]:
-    """Yield the rows that no earlier commit of the task contains. A commit has all or none of the
-    rows that a task made from an input row. So if a commit has some rows of an input row, it has
-    all that this task can make of that input row. Raises Incomplete if the input is shorter now."""
+    """Yield the rows that no earlier commit of the task contains. Raises Incomplete if the input is
+    shorter now. A commit contains all or none of the rows that the task made from an input row."""
     if not earlier:
         yield from read
         return

@@ -1,6 +1,6 @@
-"""Runs a job without actor pools as one segment: each Ray task reads, computes and commits a part
-of the input. Rows stay in the process that reads them. Ray runs as many worker processes as tasks
-fit on its CPUs, and each process loads the models once."""
+"""Runs a job without actor pools as one segment. Each Ray task reads, computes and commits a part
+of the input, all in one process. Ray runs as many worker processes as tasks fit on its CPUs. Each
+process loads the models once."""
 
 from __future__ import annotations
 
@@ -66,11 +66,9 @@ class CommitTask:
 
 @dataclass(frozen=True)
 class CommitTasks:
-    """Runs tasks on Ray. `at_once` returns how many tasks may be submitted, given the seconds since
-    the start.
-
-    Ray Data could run the tasks as read tasks without results, but it takes longer to start, does
-    not limit the first tasks to the running workers, and does not say why a task was lost."""
+    """Runs tasks on Ray. `at_once` gets the seconds since the start, and returns how many tasks may
+    run or wait in Ray. Read tasks of Ray Data are not used. They start later, are all submitted at
+    once, and do not say why a task was lost."""
 
     tasks: list[CommitTask]
     arguments: dict[str, Any]
@@ -78,8 +76,9 @@ class CommitTasks:
     control: ExecutionControl
 
     def run(self) -> None:
-        """Run all tasks to their end. If the job is draining, no further tasks start, and running
-        tasks commit complete rows. Rows of lost tasks remain missing. Raises the first failure."""
+        """Run all tasks to their end. Raises the first failure. Rows of lost tasks remain missing.
+        If the job is draining, no further task starts, and running tasks commit their complete
+        rows."""
         waiting = iter(self.tasks)
         running: set[Any] = set()
         began = time.monotonic()

@@ -1,9 +1,8 @@
-"""Computes several batches at the same time in one actor whose model accepts rows at any time.
+"""Computes several batches at the same time in one actor, whose model accepts rows at any time.
 
-While the slowest row of a batch is computed, the model already computes rows of the next batches:
-a batch begins when few enough rows are still without an answer. Ray Data can run several
-calls of an actor at the same time, but runs the batches of a call one by one. So each call gets a
-complete block, and this module cuts the block into batches."""
+The next batch begins as soon as the number of rows without an answer is low enough. No batch waits
+for the slowest row of another batch. Ray Data runs the batches of one call one by one. Therefore
+each call gets a complete block, and this module cuts the block into batches."""
 
 from __future__ import annotations
 
@@ -34,23 +33,23 @@ _Batch = Future[list[pa.Table]]
 MODEL_CALLS = 3
 """Concurrent calls of an actor: one computes, one prepares its batch, and one passes on results."""
 MIN_CALLS, MAX_CALLS = 16, 64
-"""Limits of the concurrent calls of an actor whose engine or endpoint mixes the rows of calls."""
+"""Limits of the concurrent calls of an actor that forms its batches from the rows of all calls."""
 MAX_BATCHES = 1024
 """Maximum concurrent batches of an actor, each in a thread."""
 SUSPECTED_BATCHES = 64
-"""Maximum concurrent batches in a process that replaces a dead one. If this process dies as well,
-the rows of all these batches become suspects (see `crash_isolation`)."""
+"""Maximum concurrent batches in a process that replaces a dead one. If the new process dies as
+well, the rows of all its batches become suspects (see `crash_isolation`)."""
 PART_SECONDS = 4.0
-"""A call passes on finished batches in parts, each after this many seconds. When a job stops, the
-call waits for answers at most twice this time, which leaves time to commit the last part."""
+"""A call passes on finished batches in parts, each after this many seconds. When a job stops, a
+call waits for answers for up to two such periods. Enough time remains to commit the last part."""
 END_SECONDS = 1.0
-"""Maximum seconds in which batches that are given up end."""
+"""Maximum seconds to wait for the end of batches that are given up."""
 
 
 def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, Any]:
-    """Return the concurrency arguments of Ray's actor pool for a stage. An actor
-    gets as many blocks as it has concurrent calls, so that no block waits for a busy actor while
-    another is idle. A stage that batches itself has about `blocks` calls."""
+    """Return the arguments of Ray's actor pool that set the concurrent calls of a stage. An actor
+    gets as many blocks as it has concurrent calls. Then no block waits for a busy actor while
+    another actor is idle. A stage that batches itself has about `blocks` calls."""
     if stage.model is None:
         return {}
     calls = max(MIN_CALLS, min(blocks, MAX_CALLS)) if stage.batches_itself else MODEL_CALLS
@@ -62,8 +61,8 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
 
 
 class ConcurrentBatches:
-    """Runs the steps of a stage over the batches of blocks. The batches of one or several calls run
-    at the same time. Once `stopping` is set, no further batch begins."""
+    """Runs the steps of a stage over blocks, in batches. Batches of one or several calls run at the
+    same time. No batch begins after `stopping` is set."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class ConcurrentBatches:
         self._prompt = stage.model.prefix_columns if stage.model else ()
         self._run_block, self._stopping = run, stopping
         self._waiting = ThreadPoolExecutor(1)
-        """A single thread that begins the batches in the order in which they were submitted."""
+        """A single thread, which begins batches in the order in which they were submitted."""
         batches = SUSPECTED_BATCHES if replaces_dead_process() else MAX_BATCHES
         self._threads = ThreadPoolExecutor(batches)
 
@@ -102,8 +101,8 @@ class ConcurrentBatches:
 
     def _parts(self, running: list[_Batch]) -> Iterator[list[_Batch]]:
         """Yield lists of finished batches, every `part_seconds` and after an error. After
-        `stopping` is set, one more list follows the current one: then all batches of the process
-        are given up, so that they end with the rows that are answered."""
+        `stopping` is set, only one more list follows the current one. Then all batches of the
+        process are given up, and end with the rows that have an answer."""
         stops = False
         while running and not stops:
             stops = self._stopping.is_set()
@@ -115,8 +114,8 @@ class ConcurrentBatches:
             running = [batch for batch in running if batch not in done]
 
     def _cuts(self, block: pa.Table, order: pa.Array | None) -> Iterator[tuple[_Cut, int]]:
-        """Yield, for each batch, a function that cuts it out of the block, and its number of rows.
-        So rows are copied only when their batch begins."""
+        """Yield for each batch a function that cuts the batch out of the block, and its number of
+        rows. Rows are thus copied only when their batch begins."""
         for start in range(0, block.num_rows, self._rows):
             rows = min(self._rows, block.num_rows - start)
             if order is None:
@@ -125,7 +124,7 @@ class ConcurrentBatches:
                 yield partial(block.take, order.slice(start, rows)), rows
 
     def _submitted(self, cut: _Cut, rows: int) -> _Batch:
-        """Return the future results of a batch that begins after all batches submitted before."""
+        """Return the future results of a batch, which begins after all earlier batches."""
         results: _Batch = Future()
         self._waiting.submit(self._begin, cut, rows, results)
         return results
@@ -158,7 +157,7 @@ class ConcurrentBatches:
 
 
 class _Failed(Exception):
-    """A batch has failed: the results before the error, and the error."""
+    """A batch has failed. Holds the results before the error, and the error."""
 
     def __init__(self, done: list[pa.Table], error: Exception) -> None:
         super().__init__(str(error))

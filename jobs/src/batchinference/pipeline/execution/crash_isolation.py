@@ -1,21 +1,21 @@
-"""Finds rows that kill their process, so that they become failed rows.
+"""Finds rows that kill their process, and makes failed rows of them.
 
-A process that replaces a dead one, or computes suspects, stores a note before a step computes rows,
-and removes the note afterwards (see `crash_notes`). A remaining note names the rows on which a
-process died. From then on these rows are suspects: they are computed apart from other rows, in
-parts that become smaller with each death.
+A process stores a note before a step computes rows, and removes the note afterwards
+(`crash_notes`). It does this only if it replaces a dead process or computes suspects. A note that
+remains names the rows on which a process died. From then on, these rows are suspects: they are
+computed apart from other rows, in parts that become smaller with each death.
 
-    a process dies on 1,024 rows -> they are computed in 32 parts of 32 rows
-    a process dies on 32 rows    -> they are computed one by one
-    two processes die on one row -> the row becomes a failed row
+- a process dies on 1,024 rows -> they are computed in 32 parts of 32 rows
+- a process dies on 32 rows -> they are computed one by one
+- two processes die on one row -> the row becomes a failed row
 
-If other nodes can compute the row, it only becomes a failed row when processes have died on it on
-two nodes. After two deaths on one node, that node leaves the row out, and the next pass does not
-use the node. If processes die elsewhere as well, the node is used again.
+If other nodes can compute the row, it becomes a failed row only after deaths on two nodes. After
+two deaths on one node, this node leaves the row out, and the next pass does not use the node. The
+node is used again if processes also die elsewhere.
 
 Tasks and actors follow the same rules. A process that replaces another one applies the rules to the
-deaths of its predecessors, and the driver applies them to all deaths when it plans the next pass.
-If a process is lost with its node, its rows do not become suspects."""
+deaths of its predecessors. The driver applies them to all deaths when it plans the next pass. The
+rows of a process that is lost with its node do not become suspects."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from batchinference.pipeline.row_batch import RowBatch, unpack_ids
 PARTS = 32
 """Number of parts into which the rows of a note are divided. Each part has at least one row."""
 DEATHS_ALONE = 2
-"""Number of deaths on a single row after which the row becomes a failed row or, if all deaths were
-on one node, is left to other nodes."""
+"""Number of deaths on a single row after which the row becomes a failed row. If all deaths were on
+one node, the row is left to other nodes instead."""
 ADJACENT_ROWS = 4
-"""If this many adjacent rows crash, the cause is not their values but, for example, a device."""
+"""If this many adjacent rows crash, their values are not the cause. It may be a device."""
 CRASHED = (
     "the process died twice while it computed only this row: it was killed because memory ran out, "
     "or native code crashed"
 )
-"""The error of a row that became a failed row because of deaths."""
+"""The error of a row that became a failed row after deaths of processes."""
 
 
 @dataclass(frozen=True)
 class CrashNote:
     """The input rows that a step was computing, as ranges of IDs (first, after the last). `node` is
-    the ID of the node of the process."""
+    the ID of the node that ran the process."""
 
     step: str
     ranges: tuple[tuple[int, int], ...]
@@ -86,7 +86,7 @@ class CrashNote:
 
     @classmethod
     def parse(cls, text: str) -> CrashNote:
-        """Return the note that `serialized` has made."""
+        """Return the note from its JSON."""
         fields = json.loads(text)
         ranges = tuple((first, after) for first, after in fields["ranges"])
         return cls(fields["step"], ranges, fields["node"])
@@ -102,10 +102,10 @@ class Isolation:
 
     deaths: tuple[Death, ...] = ()
     unused: frozenset[str] | None = None
-    """The IDs of the nodes that this pass does not use; None if no other node may compute a row on
+    """The IDs of the nodes that this pass does not use. None: no other node may compute a row on
     which processes died."""
     nodes: frozenset[str] = frozenset()
-    """The IDs of the nodes that exist, if `unused` is known."""
+    """The IDs of all living nodes; empty if `unused` is None."""
 
     def __bool__(self) -> bool:
         return bool(self.deaths)
@@ -116,7 +116,8 @@ class Isolation:
 
     @cached_property
     def _repeated(self) -> dict[int, list[CrashNote]]:
-        """The notes of each row on which DEATHS_ALONE processes died, by input row ID."""
+        """The notes of each row that killed DEATHS_ALONE processes while it was alone, by row
+        ID."""
         alone = defaultdict[int, list[CrashNote]](list)
         for notes in self.deaths:
             if len(notes) == 1 and notes[0].rows == 1:
@@ -125,13 +126,13 @@ class Isolation:
 
     @cached_property
     def _single_nodes(self) -> dict[int, str]:
-        """The node of each row on which DEATHS_ALONE processes died if all died on one node."""
+        """The node of each row of `_repeated` whose deaths were all on one node, by row ID."""
         nodes = {row: {note.node for note in notes} for row, notes in self._repeated.items()}
         return {row: min(names) for row, names in nodes.items() if len(names) == 1}
 
     @property
     def suspected_nodes(self) -> frozenset[str]:
-        """The IDs of the nodes that may kill processes whatever rows they compute."""
+        """The IDs of nodes that may kill processes on any row."""
         return frozenset(self._single_nodes.values()) - {""}
 
     @cached_property
@@ -144,16 +145,16 @@ class Isolation:
         }
 
     def _others_compute(self, node: str) -> bool:
-        """Return whether other nodes, in this pass or in the next one, compute the rows on which
-        processes died on this node only."""
+        """Return whether other nodes compute the rows on which processes died only on this node, in
+        this pass or the next."""
         if self.unused is None:
             return False
-        # the nodes of this pass compute the rows of unused nodes, even if a row kills these, too
+        # this pass computes the rows of unused nodes on the other nodes
         return node in self.unused or bool(self.nodes - self.unused - self.suspected_nodes)
 
     @cached_property
     def suspects(self) -> list[CrashNote]:
-        """The notes whose rows are computed apart, beginning with the smallest."""
+        """The notes whose rows are computed apart, those with the fewest rows first."""
         notes = {note for death in self.deaths for note in death}
         suspects = [n for n in notes if not (n.rows == 1 and n.first in self.crashed)]
         return sorted(suspects, key=lambda note: (note.rows, note.first, note.step))
@@ -161,8 +162,8 @@ class Isolation:
     @property
     def is_systemic(self) -> bool:
         """Whether ADJACENT_ROWS adjacent rows have crashed, so that their values are not the cause.
-        The first row of a file also counts as adjacent to any row of the previous file, so that
-        crashes in a series of very short files are detected."""
+        The first row of a file counts as adjacent to any row of the previous file. Crashes in a
+        series of very short files are thus detected as well."""
         rows = np.sort(np.array([*self.crashed], np.int64))
         if len(rows) < ADJACENT_ROWS:
             return False
@@ -172,8 +173,8 @@ class Isolation:
         return bool(pairs.all(axis=1).any())
 
     def divided(self, batch: RowBatch) -> tuple[list[RowBatch], RowBatch]:
-        """Return the suspects of a batch in small parts, and the rest of the batch, which keeps
-        `ends` and `notes`. All rows that steps made from one input row are in the same part."""
+        """Return the suspects of a batch in small parts, and the rest of the batch. The rest has
+        the `ends` and `notes` of the batch. A part has all rows of an input row."""
         parts: list[RowBatch] = []
         for note in self.suspects:
             ids = np.unique(batch.ids)
@@ -185,8 +186,8 @@ class Isolation:
         return parts, batch
 
     def without_deferred(self, batch: RowBatch, node: str) -> RowBatch:
-        """Return the batch without the rows that other nodes than `node` must compute. They stay
-        missing, so that the next pass computes them."""
+        """Return the batch without the rows that only nodes other than `node` may compute. These
+        rows stay missing until the next pass."""
         single = self._single_nodes.items()
         deferred = [row for row, name in single if name == node and row not in self.crashed]
         if not np.isin(batch.input_ids, deferred).any():

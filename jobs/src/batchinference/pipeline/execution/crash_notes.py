@@ -1,7 +1,7 @@
 """Stores notes in the control store of the Ray cluster: which rows each process is computing.
 
-A note that was not removed shows on which rows its process died (see `crash_isolation`). Only
-processes that replace a dead one or compute suspects store notes: each note costs two requests."""
+A note that remains shows on which rows its process died (see `crash_isolation`). A note costs two
+requests, so only processes that replace a dead one or compute suspects store notes."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def _process() -> str:
 
 
 def _prefix(run: str, owner: str = "") -> str:
-    """Return the prefix of the names of the notes of a pass, or of one task or actor (`owner`)."""
+    """Return the prefix of the names of a pass's notes, or of the notes of one task or actor
+    (`owner`)."""
     return f"batchinference-computes-{run}/" + f"{owner}/" * bool(owner)
 
 
 @contextmanager
 def storing_notes(run: str) -> Iterator[None]:
-    """While the block runs, `noted_rows` stores notes for the pass with this ID."""
+    """Make `noted_rows` store notes for the pass `run` while the block runs."""
     before = _call.note
     _call.note = f"{_prefix(run, owner_of_this_process())}{_process()}/{get_ident()}"
     try:
@@ -67,8 +68,8 @@ def storing_notes(run: str) -> Iterator[None]:
 
 @contextmanager
 def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
-    """Keep a note of these rows (int64 IDs) while the block runs, but only within a block of
-    `storing_notes`. Ignores errors of Ray, because its head may not answer."""
+    """Keep a note of these rows (int64 IDs) while the block runs. Does so only within a block of
+    `storing_notes`. Errors of Ray are ignored, because its head may not answer."""
     name = _call.note
     if name is None:
         yield
@@ -89,7 +90,7 @@ def noted_rows(step: str, ids: np.ndarray) -> Iterator[None]:
 @dataclass(frozen=True)
 class ReadNotes:
     """Keeps a note, and sets AFTER_CRASH, while a process that replaces a dead one reads rows. The
-    note only tells where it died: how many rows were being read is unknown, so none is isolated."""
+    note tells where the process died, but not on how many rows. So no row is isolated."""
 
     run: str
 
@@ -114,16 +115,16 @@ def _remove(name: str) -> None:
 
 
 def predecessor_deaths(run: str) -> list[Death]:
-    """Return the deaths of the processes that this process replaces. The deaths are fetched once
-    per task or actor. The result is empty if the head of Ray does not answer."""
+    """Return the deaths of the processes that this process replaces; empty if Ray's head does not
+    answer. The deaths are fetched once per task or actor."""
     with suppress(Exception):
         return _known_deaths(_prefix(run, owner_of_this_process()), _process())
     return []
 
 
 def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps of a pass, or with `reading` the deaths while rows were read. A
-    process that still computes counts as dead. Empty if the head of Ray does not answer."""
+    """Return the deaths in the steps of a pass, or with `reading` the deaths in its readers. Empty
+    if Ray's head does not answer. A process that still computes counts as dead."""
     with suppress(Exception):
         return _deaths(_prefix(run), _process(), reading=reading)
     return []
@@ -131,7 +132,7 @@ def deaths_of(run: str, *, reading: bool = False) -> list[Death]:
 
 def nodes_of_group() -> frozenset[str]:
     """Return the IDs of the living nodes in the worker group of this process. Empty without worker
-    groups, or if the head of Ray does not answer."""
+    groups, or if Ray's head does not answer."""
     # imported here, because few workers need the plan
     from batchinference.plan.groups import GROUP_LABEL
 
@@ -141,7 +142,7 @@ def nodes_of_group() -> frozenset[str]:
 
 
 def take_deaths(run: str) -> list[Death]:
-    """Return the deaths in steps of a pass, and remove their notes. Call it after all processes
+    """Return the deaths in the steps of a pass, and remove their notes. Call it after all processes
     have ended."""
     deaths = deaths_of(run)
     with suppress(Exception):
@@ -152,7 +153,7 @@ def take_deaths(run: str) -> list[Death]:
 
 
 def forget_notes() -> None:
-    """Remove the notes of this process, which exits for another reason than its rows."""
+    """Remove the notes of this process, which exits for a reason other than its rows."""
     for name in list(_notes):
         _remove(name)
 
@@ -162,8 +163,8 @@ def _is_of_reading(note: CrashNote) -> bool:
 
 
 def _deaths(prefix: str, own_process: str, *, reading: bool = False) -> list[Death]:
-    """Return the deaths in steps, or with `reading` the deaths while rows were read. Notes of lost
-    nodes and of `own_process` are left out. Raises an error if the head of Ray does not answer."""
+    """Return the deaths in steps, or with `reading` the deaths in readers. Leaves out notes of lost
+    nodes and of `own_process`. Raises an error if Ray's head does not answer."""
     lost, deaths = lost_nodes(), defaultdict[str, list[CrashNote]](list)
     for name, text in sorted(notes_below(prefix).items()):
         process, note = name.rpartition("/")[0], CrashNote.parse(text)

@@ -1,7 +1,7 @@
 """Runs the segments (adjacent steps) of a job with actor pools as operators of Ray Data.
 
-A job with one pool has three segments: tasks read and run the steps before the pool, actors run the
-model, and tasks run the steps after it and commit. Segments exchange rows as blocks."""
+A job with one pool has three segments. Tasks read and run the steps before the pool. Actors run the
+model. Tasks run the steps after the pool and commit. Segments exchange rows as blocks."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ from batchinference.plan.stages import TASK_CPUS, with_preparations, writers
 
 prepare_joined_blocks(joinable)
 _UNFUSED: dict[str, Any] = {"max_calls": 0}
-"""An argument of read tasks and task stages. Ray Data fuses only operators with equal arguments:
-it fuses these with each other, but not with actor pools and write tasks, which lack the argument.
-Fused operators would take turns instead of running together. The value is Ray's default."""
+"""An argument of read tasks and task stages, which keeps Ray Data from fusing them with actor pools
+and write tasks: it fuses only operators with equal arguments. Fused operators would take turns
+instead of running at the same time. The value is Ray's default."""
 ROWS_PER_ACTOR = 4096
 """Number of rows in all concurrent calls of an actor whose engine or endpoint batches rows."""
 MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
@@ -82,10 +82,9 @@ MAX_BLOCK_ROWS, READ_BYTES = 1 << 20, 32 << 20
 
 @dataclass(frozen=True)
 class DatasetExecution:
-    """The operators of one pass. `blocks` is the number of blocks into which the input is cut.
-
-    Stages before the first pool that need TASK_CPUS run in the read tasks, unless these are too few
-    (`reads_run_steps` is False). A last stage without a pool runs in the tasks that commit."""
+    """The operators of one pass. `blocks` is the number of blocks into which the input is cut. The
+    stages before the first pool that need TASK_CPUS run in the read tasks, if there are enough read
+    tasks (`reads_run_steps`). A last stage without a pool runs in the tasks that commit."""
 
     plan: Plan
     tasks: list[ReadRows]
@@ -96,15 +95,15 @@ class DatasetExecution:
     rules: CommitRules
     control: ExecutionControl
     windows: WindowLimits | None = None
-    """The limits of the windows, within which pools sort texts by length. None (no windows) if the
+    """The limits of the windows in which pools sort texts by length. None (no windows) if the
     number of input rows is unknown."""
     reads_run_steps: bool = True
     isolation: Isolation = NO_DEATHS
 
     def run(self) -> None:
-        """Run the operators until all rows are committed, except the rows of lost tasks."""
+        """Run the operators until all rows are committed, except rows of lost tasks."""
         context = configure_ray_data()
-        # otherwise Ray's own tasks, such as those that split blocks, would have no selector
+        # for Ray's own tasks, such as those that split blocks
         context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
         ControlCallback.execution = ObservedExecution(
@@ -127,8 +126,8 @@ class DatasetExecution:
 
     @property
     def _block_rows(self) -> int | None:
-        """The maximum rows of a block of the read tasks; None if Ray Data determines the blocks,
-        because the number of input rows is unknown."""
+        """The maximum rows of a block of the read tasks. None if the number of input rows is
+        unknown: Ray Data then determines the blocks."""
         if self.blocks == len(self.tasks):
             return MAX_BLOCK_ROWS
         return max(1, math.ceil(self.windows.rows / self.blocks)) if self.windows else None
@@ -178,7 +177,7 @@ class DatasetExecution:
             "label_selector": selector(plan, plan.group_of(stage) if plan.groups else ""),
         }
         if stage.replicas is None:
-            # if few tasks read, an extra retry keeps Ray from fusing the step with the read tasks
+            # with few read tasks, an extra retry keeps Ray from fusing the stage with them
             common |= {"max_retries": plan.task_retries + (not self.reads_run_steps), **_UNFUSED}
             # a call for each block: larger calls would wait for the rows of a slow input
             task = _task(stage.name, self._segment([stage]))
@@ -215,7 +214,7 @@ class DatasetExecution:
         )
 
     def _rows_at_once(self, stage: Stage, replicas: int) -> int | None:
-        """Return the batch size for Ray Data. Steps that pad texts get windows, other steps all
+        """Return the batch size for Ray Data. Steps that pad texts get windows. Other steps get all
         rows of a call. A call is one block if the stage batches itself or has no batch size.
         Otherwise, it has at least the rows of a batch, or of a window if the step skips rows."""
         if not stage.batch_size or stage.batches_itself:
@@ -226,8 +225,8 @@ class DatasetExecution:
         return rows if stage.padded_texts else whole_call(rows)
 
     def _blocks_at_once(self, replicas: int) -> int:
-        """Return the number of blocks that an actor should have at the same time: ROWS_PER_ACTOR
-        rows, or fewer so that the other actors get as many blocks."""
+        """Return how many blocks an actor should have at the same time. Together, they have up to
+        ROWS_PER_ACTOR rows. All actors can get as many blocks."""
         if self.windows is None:
             return 1
         rows = max(1, self.windows.rows // self.blocks)
@@ -236,7 +235,7 @@ class DatasetExecution:
 
 def configure_ray_data() -> DataContext:
     """Set the Ray Data settings of this process, and return them."""
-    # both are harmless: a small job has few write tasks, and users do not pass these arguments
+    # both warnings are harmless: a small job has few write tasks, and no user passes the arguments
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
@@ -263,15 +262,15 @@ class RowsDatasource(Datasource):
         per_task_row_limit: int | None = None,
         data_context: DataContext | None = None,
     ) -> list[ReadTask]:
-        """Return all prepared tasks, whatever number of tasks Ray Data asks for."""
+        """Return all prepared tasks, regardless of the number that Ray Data asks for."""
         metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
         return [ReadTask(task, metadata) for task in self._tasks]
 
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Reads rows, runs the first segment, and yields the results as blocks of `rows` rows, or of
-    fewer rows with about READ_BYTES. `blocks` is the expected number of blocks."""
+    """Reads rows, runs the first segment, and yields the results as blocks. A block has `rows`
+    rows, or fewer with about READ_BYTES. `blocks` is the expected number of blocks."""
 
     read: ReadRows
     segment: Segment
@@ -301,8 +300,8 @@ def sized_blocks(
     blocks: Iterable[pa.Table], rows: int, expected: int, max_bytes: int = READ_BYTES
 ) -> Iterator[pa.Table]:
     """Yield the rows of blocks in new blocks of about `rows` rows, or of fewer rows with about
-    `max_bytes`. Some rows wait for the next block, so that the last block is not small. `rows` was
-    computed from an estimate of the input, so `rows` doubles after each `expected` blocks."""
+    `max_bytes`. Some rows wait for the next block, so that the last block is not small. `rows`
+    comes from an estimate of the input, so it doubles after each `expected` blocks."""
     waiting, waiting_rows, size, made = list[pa.Table](), 0, 0, 0
     for block in blocks:
         waiting.append(block)
@@ -341,8 +340,8 @@ class CommitDatasink(Datasink[None]):
         return self._rules.rows
 
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
-        """Raise JobFailure if no step follows and the columns of the rows cannot be written. Ray
-        calls this on the driver with the schema of the first available rows."""
+        """Raise JobFailure if the rows have columns that cannot be written. Checks nothing if a
+        step follows. Ray calls this on the driver with the schema of the first rows."""
         columns = schema.names if isinstance(schema, pa.Schema) else []
         if not self._segment.has_stages:
             names = [name for name in columns if name not in OWN_COLUMNS]
@@ -375,7 +374,7 @@ class CommitDatasink(Datasink[None]):
 
 def _actor(stage: Stage, segment: Segment) -> type:
     """Return a class for an actor pool. The segment is part of the class. A constructor argument
-    would be in Ray's object store, and if it was lost there, Ray could not restart the actor."""
+    could get lost in Ray's object store, and Ray could not restart the actor."""
 
     class SegmentActor:
         def __init__(self) -> None:
@@ -411,14 +410,14 @@ def _actor(stage: Stage, segment: Segment) -> type:
 
 
 def load_in_pool(segment: Segment) -> None:
-    """Load the stages of an actor, and make them note how busy it is. Raises JobFailure."""
+    """Load the stages of an actor, and let them measure how busy it is. Raises JobFailure."""
     outputs_within(OCCUPANCY.passing_on)
     segment.load().note_occupancy()
 
 
 def exit_process(error: EngineDied) -> None:
-    """End this process, so that Ray restarts the actor with a new engine. If the call only raised
-    an error, Ray would retry the call in the same actor."""
+    """End this process, so that Ray restarts the actor with a new engine. If an error was raised
+    instead, Ray would retry the call in the same actor."""
     sys.stderr.write(f"{error.message}\n")
     sys.stderr.flush()
     os._exit(1)
@@ -428,7 +427,7 @@ def _task(name: str, segment: Segment) -> Callable[[pa.Table], Iterator[pa.Table
     def run(block: pa.Table) -> Iterator[pa.Table]:
         with StopRequest(segment.run_id).stop_event() as stopping:
             yield from BlockCalls(name, segment, stopping)(block)
-            # any task may be the last to report notes of its process. Actors have too many calls
+            # this task may be the last of its process. Actors have too many calls for this
             if notes := tuple(segment.take_notes()):
                 yield encode(RowBatch(notes=notes))
 
@@ -443,7 +442,7 @@ class BlockCalls:
         self._name, self._segment, self._stopping = name, segment, stopping
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Return the results of a block, as several blocks if they are large."""
+        """Return the results of a block, in several blocks if they are large."""
         return OCCUPANCY.working(self._results(block))
 
     def _results(self, block: pa.Table) -> Iterator[pa.Table]:
@@ -455,11 +454,10 @@ class BlockCalls:
 def placement_arguments(
     stage: Stage, plan: Plan, dataset: Dataset, groups: ExitStack
 ) -> dict[str, Any]:
-    """Return the arguments of `dataset.map_batches` that give each actor a placement group with the
-    GPUs of a replica on several pods. Empty on one machine, or if a replica fits into one pod.
-
-    The actor runs in the group, with the CPUs of its first bundle and no GPU, because the library
-    that runs the model starts a process for each GPU of the group."""
+    """Return the arguments of `dataset.map_batches` that give each actor a placement group. Empty
+    on one machine, or if a replica fits into one pod. The group has the GPUs of a replica on
+    several pods. The actor has the CPUs of its first bundle, but no GPU. The library that runs the
+    model starts a process for each GPU of the group."""
     if not plan.groups or stage.pods == 1:
         return {}
     bundle = {"CPU": stage.cpus * stage.pods / stage.gpus, "GPU": 1.0}
@@ -477,8 +475,8 @@ def placement_arguments(
 
 
 def create_group(groups: ExitStack, **arguments: Any) -> PlacementGroup:
-    """Return a new placement group, which is removed at the end of `groups`. Ray itself would keep
-    the devices of the group reserved after the actors of the pass have ended."""
+    """Return a new placement group, which is removed at the end of `groups`. Otherwise, Ray would
+    keep its devices reserved after the end of the pass."""
     group: PlacementGroup = ray.util.placement_group(**arguments)
     groups.callback(_remove_group, group)
     return group
@@ -490,8 +488,8 @@ def _remove_group(group: PlacementGroup) -> None:
 
 
 def remove_own_group() -> None:
-    """Remove the placement group of this actor, if it has one. If Ray Data ends an actor before the
-    end of the pass, others can use the devices."""
+    """Remove the placement group of this actor, if it has one. Ray Data may end the actor before
+    the end of the pass, and other actors can then use the devices."""
     if (group := ray.util.get_current_placement_group()) is not None:
         _remove_group(group)
 
@@ -509,9 +507,8 @@ def group_of_replicas(stage: Stage, plan: Plan) -> dict[str, Any]:
 
 def _disable_memory_detector(dataset: Dataset) -> None:
     """Disable Ray's high memory detector; `execution.report_notes` records the peak memory instead.
-
-    The detector repeatedly requests the arguments of actors that it never starts, and each request
-    creates a placement group. This would reserve unused GPUs (ray#64012)."""
+    The detector requests the arguments of actors that it never starts, again and again. Each
+    request creates a placement group, which would reserve unused GPUs (ray#64012)."""
     config = dataset.context.issue_detectors_config
     config.detectors = [
         detector for detector in config.detectors if detector.__name__ != "HighMemoryIssueDetector"

@@ -1,4 +1,4 @@
-"""Connects an execution of Ray Data to its ExecutionControl."""
+"""Connects an execution of Ray Data to its ExecutionControl, which stops it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _OPERATOR = re.compile(r"MapBatches\((.*)\)|(Read|Write).*")
 
 @dataclass(frozen=True)
 class ObservedExecution:
-    """An execution, and the properties of its operators that `ControlCallback` needs."""
+    """An execution, and what `ControlCallback` must know about its operators."""
 
     control: ExecutionControl
     read: str = "read"
     write: str = "write"
-    """The names of the stages that run in read tasks and in write tasks, as shown to users."""
+    """The names of the stages that run in read tasks and in write tasks, as users see them."""
     sized_reads: bool = False
-    """Whether read tasks make blocks of the right size."""
+    """Whether read tasks make blocks that Ray Data must not split."""
     rows: int = 1
     seconds: float = 60.0
     """A write task starts as soon as it has `rows` rows, or after `seconds` with fewer rows."""
@@ -45,7 +45,7 @@ class ControlCallback(ExecutionCallback):
     """Connects an execution of Ray Data to its ExecutionControl. Ray makes the instances."""
 
     execution: ClassVar[ObservedExecution] = ObservedExecution(ExecutionControl())
-    """The newest execution. An instance keeps the execution that was the newest at its creation."""
+    """The newest execution. Each instance keeps the one that is the newest when it is made."""
 
     def __init__(self) -> None:
         self._execution = ControlCallback.execution
@@ -60,7 +60,7 @@ class ControlCallback(ExecutionCallback):
         bundle_in_time(last, observed.rows, observed.seconds)
 
     def on_execution_step(self, executor: StreamingExecutor) -> None:
-        """Update the control, and drop waiting rows if it drains. Ray calls this often."""
+        """Update the control. If it drains, drop the rows that wait. Ray calls this often."""
         states = list((executor._topology or {}).values())
         observed = self._execution
         if observed.control.measured_step and observed.control.measured_since is None:
@@ -75,7 +75,7 @@ class ControlCallback(ExecutionCallback):
 
 
 def busy_stages(states: Sequence[OpState], read: str, write: str) -> list[str]:
-    """Return the names of the busy stages, in order, without stages that wait for a full batch."""
+    """Return the names of the busy stages, in order. Waiting for a full batch does not count."""
     busy = (state for state in states if state.op.num_active_tasks() or state.has_pending_bundles())
     return [name for state in busy if (name := _name(state.op.name, read, write))]
 
@@ -90,7 +90,7 @@ def _drop_waiting(states: Sequence[OpState]) -> None:
 
 
 def _name(operator: str, read: str, write: str) -> str:
-    """Return the stage name of an operator of Ray Data, which may consist of several fused
-    operators. Empty if the operator is unknown."""
+    """Return the names of the stages in an operator of Ray Data; empty for an unknown operator.
+    `ReadRows->MapBatches(model)` -> `read, model`."""
     matches = filter(None, map(_OPERATOR.fullmatch, operator.split("->")))
     return ", ".join(match[1] or {"Read": read, "Write": write}[match[2]] for match in matches)

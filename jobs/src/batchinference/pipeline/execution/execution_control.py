@@ -22,11 +22,11 @@ ABORT_SECONDS = 5.0
 MAX_LOST = 3
 """The pass ends if this many tasks are lost before any row is committed."""
 _LOST = (WorkerCrashed, OutOfMemory, NodeLost, DeviceFailed)
-"""If a task is lost for one of these causes, its rows are only missing."""
+"""The causes of a lost task. The rows of a lost task are missing, not failed."""
 
 
 class Failure(NamedTuple):
-    """The error of a task that ends the execution, and the monotonic time when it was recorded."""
+    """The error of a task that ends the execution, and the monotonic time of its record."""
 
     error: BaseException
     at: float
@@ -41,7 +41,7 @@ class ExecutionControl:
     has_commits: Callable[[], bool] = lambda: True
     """Returns whether this pass has committed rows."""
     has_deaths: Callable[[], bool] = lambda: False
-    """Returns whether it is known on which rows processes of this pass died."""
+    """Returns whether notes say on which rows processes of this pass died."""
     stop: Callable[[], None] = lambda: None
     """Requests the processes of this pass to stop."""
     measured_step: str | None = None
@@ -59,8 +59,8 @@ class ExecutionControl:
     """The causes of lost tasks and actor calls in this pass."""
     failure: Failure | None = None
     stage: str | None = None
-    """The last stage of the pipeline that was busy at the last scheduling step. A job without
-    progress waits for this stage: earlier stages may be busy because they wait for it."""
+    """The last busy stage of the pipeline at the last scheduling step. A job without progress waits
+    for this stage. Earlier stages may be busy only because they wait for it."""
 
     def drain(self) -> None:
         """Start no further tasks, and request the processes of this pass to stop."""
@@ -71,17 +71,17 @@ class ExecutionControl:
                 self._stop_requested = True
 
     def give_up(self) -> None:
-        """Make the execution raise an error soon. Shutting down Ray during an execution would end
-        the whole process."""
+        """Make the execution raise an error soon, so that Ray can be shut down. To shut down Ray
+        during an execution would end the whole process."""
         self.given_up = True
 
     def record(self, error: BaseException) -> None:
         """Record the error of a lost task, or raise the error if it must end the execution. A task
         is lost if its process died too often, its node was lost or its device failed.
 
-        The pass drains after a device failure, so that the next pass can avoid the node. It also
-        drains if MAX_LOST tasks are lost before any row is committed, so that the next pass can
-        isolate the rows of dead processes. If these rows are unknown, the error is raised."""
+        After a device failure, the pass drains, so that the next pass can avoid the node. It also
+        drains after MAX_LOST lost tasks without a commit. The next pass then isolates the rows on
+        which the processes died. If these rows are unknown, the error is raised."""
         cause = root_cause(error)
         if not (self.recovers and isinstance(cause, _LOST)):
             raise error
@@ -101,8 +101,8 @@ class ExecutionControl:
         return known
 
     def record_later(self, error: BaseException) -> None:
-        """Record the error of a Ray Data task. An error that `record` raises ends the execution
-        only after the other tasks had time to commit."""
+        """Record the error of a Ray Data task. If `record` raises the error, the other tasks first
+        have time to commit, and then the execution ends."""
         try:
             self.record(error)
         except BaseException as failure:  # noqa: BLE001 - `check` raises it
@@ -114,8 +114,8 @@ class ExecutionControl:
             raise self.failure.error
 
     def on_step(self, busy: Sequence[str]) -> None:
-        """Update `stage` from the `busy` stages. Drain after a failure or a measurement, and raise
-        the failure after ABORT_SECONDS. Raises JobFailure if the execution was given up."""
+        """Update `stage` from the `busy` stages. Drain after a failure or a measurement. Raises the
+        failure after ABORT_SECONDS, and JobFailure if the execution was given up."""
         if self.given_up:
             raise JobFailure("given up")
         if self.failure is not None and time.monotonic() - self.failure.at >= ABORT_SECONDS:

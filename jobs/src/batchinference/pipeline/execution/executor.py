@@ -1,5 +1,5 @@
-"""Runs one pass of a job on Ray. A pass runs as a single segment if the plan, the input and the
-output allow it, and otherwise as several segments with Ray Data."""
+"""Runs one pass of a job on Ray: as a single segment if possible, or else as several segments with
+Ray Data. This depends on the plan, the input and the output."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Executor:
         prepared: PreparedPass,
         measured_step: str | None = None,
     ) -> None:
-        """`measured_step` is the step, if any, whose replicas per device this pass determines."""
+        """`measured_step` is the step whose replicas per device this pass measures, if any."""
         self._spec, self._plan, self._prepared = spec, plan, prepared
         self.control = ExecutionControl(
             recovers=prepared.input.repeatable,
@@ -94,17 +94,16 @@ class Executor:
         return self._prepared.missing != {}
 
     def run(self) -> None:
-        """Run the pass to its end.
-
-        A pass without actor pools is a single segment, unless rows must move between tasks: because
-        few tasks can read but all CPUs should compute, or because tasks share output files."""
+        """Run the pass to its end. A pass without actor pools is a single segment. There are two
+        exceptions: few tasks can read but all CPUs should compute, or tasks share output files.
+        Then rows must move between tasks."""
         prepared = self._prepared
         share = prepared.share
         sizing = prepared.sizing.of_part(share)
         single = self._plan.single_segment
         wanted = self._number_of_tasks(sizing, share) if single else sizing.read_tasks
         tasks = prepared.input.read_tasks(wanted, prepared.missing, ReadNotes(self._run_id))
-        # if the input has too few parts, the steps must not run in the tasks that read
+        # with too few parts of the input, the steps must not run in the tasks that read
         needed = min(wanted, sizing.blocks) if single else sizing.blocks
         enough = 2 * len(tasks) > needed and not self._spec.read.options.override_num_blocks
         divided = enough or prepared.input.divisible(self._at_once)
@@ -116,8 +115,8 @@ class Executor:
             self._dataset(tasks, blocks, windows, reads_run_steps=enough).run()
 
     def _fills_files(self, tasks: int, share: float) -> bool:
-        """Return whether nearly all files get `rowsPerFile` rows with this number of tasks; True if
-        it is not set. If False, Ray Data collects rows of several tasks for each file."""
+        """Return whether `tasks` tasks fill nearly all their files with `rowsPerFile` rows; True
+        without this setting. If False, Ray Data collects rows of several tasks for each file."""
         per_file, count = self._layout.rows_per_file, self._prepared.count
         if per_file is None:
             return True
@@ -125,8 +124,8 @@ class Executor:
 
     def _number_of_tasks(self, sizing: Sizing, share: float) -> int:
         """Return the number of tasks of a single segment. Tasks should have many rows if output
-        files are never merged, or if the first model may read texts, which are sorted in
-        windows."""
+        files are never merged. The same is true if the first model may read texts, which are sorted
+        in windows."""
         read, job_input, count = self._spec.read, self._prepared.input, self._prepared.count
         if count is None or read.options.override_num_blocks:
             return sizing.blocks
@@ -145,8 +144,8 @@ class Executor:
 
     @property
     def _merges(self) -> bool:
-        """Whether small files are merged at the end of the job: if the format allows this, and
-        neither the spec nor the table determines how rows are divided into files."""
+        """Whether small files are merged at the end of the job. False if the format does not allow
+        this, or if the spec or the table determines how rows are divided into files."""
         table, layout = self._prepared.table, self._layout
         mergeable = table is not None or self._spec.write.MERGES_FILES
         partitions = table.file_partitions if table else layout.partition_by
@@ -180,8 +179,9 @@ class Executor:
 
     @property
     def _isolation(self) -> Isolation:
-        """The isolation of the pass. Other nodes may compute rows on which processes died if the
-        next pass can read these rows, and if this pass does without the nodes of earlier deaths."""
+        """The isolation of this pass. It may leave rows that killed processes to other nodes. The
+        next pass must be able to read these rows, and this pass must avoid the nodes of earlier
+        deaths."""
         prepared, unused = self._prepared, frozenset(self._plan.faulty_nodes)
         avoided = prepared.isolation.suspected_nodes <= unused
         others = bool(self._plan.groups) and prepared.input.repeatable and avoided
@@ -217,7 +217,7 @@ class Executor:
         *,
         reads_run_steps: bool,
     ) -> DatasetExecution:
-        # imported here, because a single segment does not need Ray Data, whose import takes long
+        # imported here, because importing Ray Data takes long, and a single segment needs none
         from batchinference.pipeline.execution.dataset import DatasetExecution
 
         prepared = self._prepared
@@ -250,10 +250,9 @@ class Executor:
         )
 
     def rewrite_files(self, end: Snapshot) -> Snapshot:
-        """Rewrite the files of a finished output, and return the new snapshot.
-
-        An output without rows gets a file with its columns. Otherwise, schemas are unified and, if
-        `_merges` is true, small files of this pass are merged."""
+        """Rewrite the files of a finished output, and return the new snapshot. An output without
+        rows gets a file with its columns. Otherwise, all files get the same column types, and small
+        files of this pass are merged if `_merges` is true."""
         write, job_pass = self._spec.write, self._prepared.job_pass
         end = self._without_removed(end)
         if not end.has_rows:
@@ -271,7 +270,7 @@ class Executor:
         return replace(end, entries=[*entries, *itertools.chain.from_iterable(rewritten)])
 
     def _without_removed(self, end: Snapshot) -> Snapshot:
-        """Remove rows of changed and deleted input files. Return the new snapshot."""
+        """Remove rows of changed or deleted input files. Return the new snapshot."""
         stale = [entry for entry in end.entries if entry.removed]
         writer = rewriting_writer_for(self._spec.write) if stale else None
         if writer is None:
@@ -279,8 +278,8 @@ class Executor:
         job_pass = self._prepared.job_pass
         functions = [partial(without_removed, job_pass, entry, writer) for entry in stale]
         in_tasks = sum(map(size_of, stale)) > MERGED_BYTES
-        kept = [entry for entry in end.entries if not entry.removed]
-        return replace(end, entries=[*kept, *self._results(functions, in_tasks=in_tasks)])
+        unchanged = [entry for entry in end.entries if not entry.removed]
+        return replace(end, entries=[*unchanged, *self._results(functions, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
         """Write a file with the columns of an output without rows, and return the new snapshot."""
@@ -307,11 +306,11 @@ class Executor:
     def _results(
         self, functions: Sequence[Callable[[], Result]], *, in_tasks: bool
     ) -> list[Result]:
-        """Call functions, in this process or in tasks, and return their results in order."""
+        """Call functions, in this process or in Ray tasks. Return their results in order."""
         if not in_tasks:
             return [function() for function in functions]
         arguments = write_task_arguments(self._plan)
-        if not self._plan.groups:  # with less than a CPU, more processes would start
+        if not self._plan.groups:  # write tasks need less than a CPU, so too many would run
             arguments["num_cpus"] = TASK_CPUS
         task: Any = ray.remote(**arguments)(_run)
         results: list[Result] = ray.get([task.remote(function) for function in functions])

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 WINDOW_ROWS = 4096
 """Maximum rows of a window. Texts are sorted within a window."""
 WINDOW_BYTES = 128 << 20
-"""Maximum bytes of a window that is sorted. There is a limit because sorting copies the rows."""
+"""Maximum bytes of a window that is sorted, because sorting copies its rows."""
 WINDOW_BATCHES = 16
-"""Maximum batches of a window in an actor pool. Earlier steps may make rows much larger than the
-input rows, and a lost actor loses its window."""
+"""Maximum batches of a window in an actor pool. A lost actor loses its window, and earlier steps
+may make rows much larger than the input rows."""
 MIN_WINDOWS = 3
 """Minimum number of windows for each replica of a model."""
 _TEXT = (pa.string(), pa.large_string())
@@ -46,8 +46,8 @@ class WindowLimits:
 def longest_first(
     batch: RowBatch, columns: tuple[str, ...], max_bytes: int = WINDOW_BYTES
 ) -> RowBatch:
-    """Return a window of rows with its longest texts first. Rows made from the same input row stay
-    together and in order. A batch without texts, or of more than `max_bytes`, is unchanged."""
+    """Return a window with the rows of its longest texts first; unchanged without texts or above
+    `max_bytes`. Rows made from the same input row stay together and in order."""
     lengths = text_lengths(batch.table, columns)
     if lengths is None or batch.nbytes > max_bytes:
         return batch
@@ -58,14 +58,14 @@ def longest_first(
 
 
 def columns_of_first_model(steps: list[Step]) -> tuple[str, ...]:
-    """Return the columns that the first model reads; none without a model."""
+    """Return the columns that the first model reads; empty without a model."""
     models = (step.model for step in steps if step.model is not None)
     return next((tuple(model.inputs.values()) for model in models), ())
 
 
 def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None:
-    """Return the length of each row (int64): its number of tokens if a prepared column lists the
-    tokens, otherwise the bytes of its texts. None if the columns have no texts."""
+    """Return the length of each row (int64); None if the columns have no texts. The length is the
+    number of tokens if a prepared column lists them, or else the bytes of texts."""
     texts = text_columns(table, columns)
     if not texts:
         return None
@@ -81,6 +81,6 @@ def text_lengths(table: pa.Table, columns: tuple[str, ...]) -> np.ndarray | None
 
 
 def text_columns(table: pa.Table, columns: tuple[str, ...]) -> list[pa.ChunkedArray]:
-    """Return the columns among `columns` that have texts, with plain values."""
+    """Return those of the `columns` that have texts, as plain arrays without dictionaries."""
     known = [decoded(table.column(name)) for name in columns if name in table.column_names]
     return [column for column in known if column.type in _TEXT]

@@ -1,8 +1,8 @@
 """Orders rows so that prompts with the same beginning follow each other.
 
-Language models cache their state after the beginning of a prompt (prefix caching), and reuse it for
-following prompts with the same beginning. Rows with the same beginning form a group, and the groups
-are in the order of their first rows, so that a commit has few row ranges."""
+A language model can reuse its state after the beginning of a prompt (prefix caching). The following
+prompts must begin in the same way. Rows with the same beginning therefore form a group. The groups
+are in the order of their first rows, so a commit has few row ranges."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from batchinference.pipeline.arrow import decoded
 from batchinference.pipeline.execution.block_codec import ID
 
 BEGINNING = 256
-"""Number of characters that must be equal, not counting those that all rows begin with. A model
+"""Number of characters that must be equal, after the beginning that all prompts share. A model
 computes a shorter beginning in almost no time."""
 _SEPARATOR = pa.scalar("\0", pa.large_string())
 
 
 def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
     """Return the row indexes of a block in the order of the prompts, which consist of `columns`.
-    None if no beginnings are equal or an input row has several rows: the rows keep their order."""
+    None if rows keep their order: no beginnings are equal, or an input row has several rows."""
     names = [name for name in columns if name in block.column_names]
     columns_of_texts = [t for name in names if (t := _texts(block.column(name))) is not None]
     if not columns_of_texts or ID not in block.column_names:
@@ -42,7 +42,7 @@ def prefix_order(block: pa.Table, columns: Sequence[str]) -> pa.Array | None:
 
 
 def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Return a text column, or a nested column converted to texts; None for any other column."""
+    """Return a text column, or a nested column as texts; None for any other column."""
     column = decoded(column)
     if pa.types.is_nested(column.type):
         return pa.chunked_array([pa.array(map(str, column.to_pylist()), pa.large_string())])
@@ -51,7 +51,7 @@ def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
 
 
 def in_order_of(block: pa.Table, results: pa.Table) -> pa.Table:
-    """Return the results in the order of the rows of a block."""
+    """Return the results in the order of the rows of `block`."""
     if ID not in results.column_names:
         return results
     ids = pc.index_in(results.column(ID), block.column(ID).drop_null())

@@ -1,4 +1,4 @@
-"""A pass before it runs, the end of a pass, and whether another pass follows. Needs no Ray.
+"""A pass before it runs, its end, and the decision whether another pass follows. Needs no Ray.
 
 An attempt consists of passes. Each pass computes the rows that are missing when it begins."""
 
@@ -28,16 +28,16 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 MAX_PASSES, MAX_STALLED = 50, 4
-"""Maximum number of passes, and of consecutive passes without progress. A pass makes progress if
-it commits rows, or if a process dies while it computes rows: the next pass isolates these rows.
-Passes that isolate a row do not count as passes: a replica has enough restarts for about four such
-rows in a pass, and `errors` limits their number."""
+"""Maximum number of passes, and of consecutive passes without progress. A pass makes progress if it
+commits rows, or if a process dies while it computes rows: the next pass isolates these rows. A pass
+that isolates a row is not counted. It has enough restarts for only about four such rows, and
+`errors` limits their number."""
 
 
 @dataclass(frozen=True)
 class PassEnd:
-    """The result of a pass: the snapshot of the output, the missing input rows, the notes of
-    the steps (step, JSON), and the files of the output if they were listed."""
+    """The result of a pass. `missing` are the missing input rows, and `notes` the notes of the
+    steps (step, JSON). `files` are the files of the output if they were listed."""
 
     snapshot: Snapshot
     missing: MissingRows
@@ -47,8 +47,8 @@ class PassEnd:
 
 @dataclass(frozen=True)
 class PreparedPass:
-    """A pass that is ready to run. `missing` are the input rows that the output lacks; None
-    means all rows. `table` is the table that the job writes, if any."""
+    """A pass that is ready to run. `missing` are the input rows that the output lacks; None means
+    all rows. `table` is the table that the job writes, if any."""
 
     input: JobInput
     count: RowCount | None
@@ -62,10 +62,10 @@ class PreparedPass:
     isolation: Isolation = NO_DEATHS
     """The rows on which processes died in earlier passes."""
     kind: str = ""
-    """What the run does with the output, in the words of the run history."""
+    """What the run does with the output, as the run history says it."""
     is_sample: bool = False
-    """Whether this pass only computes a sample, for the gate and the cascades (see `first_rows`).
-    If so, `missing`, `count` and `sizing` are those of the sample."""
+    """Whether this pass computes only a sample, for the gate and the cascades (see `first_rows`).
+    Then `missing`, `count` and `sizing` describe the sample."""
 
     @property
     def share(self) -> float:
@@ -86,12 +86,12 @@ class PreparedPass:
         return paths_of(self.job_pass.layout.input, self.start.input)
 
     def warnings(self, counts: Counts) -> list[WarningCount]:
-        """Return the warnings about files and committed rows. `counts` are the current counts,
-        which show whether new manifests with warnings must be fetched."""
+        """Return the warnings about files and committed rows. New manifests with warnings are
+        fetched if the current `counts` show that there are any."""
         return self._described(self._warnings.update(counts.warned))
 
     def final_warnings(self, end: Snapshot) -> list[WarningCount]:
-        """Return the warnings about files and about the rows of a snapshot."""
+        """Return the warnings about files and the rows of a snapshot."""
         return self._described(warnings_of(end.entries))
 
     def _described(self, warnings: list[WarningCount]) -> list[WarningCount]:
@@ -105,8 +105,8 @@ class PreparedPass:
         return bad_row(self.job_pass.layout, entries)
 
     def close(self) -> PassEnd:
-        """Stop commits of this pass and return its result. Fetches all manifests. Raises
-        BadOutput if another run has taken over the output."""
+        """Stop commits of this pass and return its result. Fetches all manifests. Raises BadOutput
+        if another run has taken over the output."""
         self.job_pass.stop_commits()
         manifests = self.job_pass.manifests()
         layout = self.job_pass.layout
@@ -118,7 +118,7 @@ class PreparedPass:
 
     def begin_next_pass(self, end: PassEnd, deaths: Iterable[Death] = ()) -> PreparedPass:
         """Begin the next pass, over the rows that are still missing, and return it. `deaths` are
-        the deaths in the pass that has ended. Raises BadOutput if another run has begun."""
+        the deaths in the ended pass. Raises BadOutput if another run has begun."""
         layout, lease = self.job_pass.layout, self.job_pass.lease
         job_pass = JobPass.begin(layout, lease, end.snapshot, lease.job, end.files)
         isolation = self.isolation.after(deaths)
@@ -128,8 +128,8 @@ class PreparedPass:
 
 @dataclass
 class Passes:
-    """Counts the passes of a run at one output. Further passes follow a sample, a measurement, a
-    lost node, a device that fails, or a row that kills its process."""
+    """Counts the passes of a run at one output. Another pass follows a sample, a measurement, a
+    lost node, a failed device, or a row that kills its process."""
 
     number: int = 0
     """The number of passes that have isolated no row."""
@@ -146,10 +146,9 @@ class Passes:
         excluded: bool = False,
     ) -> PreparedPass:
         """Begin and return the next pass, after the pass `run` has left rows missing. `deaths` are
-        the deaths in `run` while rows were computed, and `losses` are the causes of lost tasks.
-        `excluded` is whether the next pass avoids more faulty nodes than `run`.
-
-        Raises the last loss, or Incomplete, if another pass would not help."""
+        the deaths in the steps of `run`, and `losses` the causes of its lost tasks. `excluded` says
+        whether the next pass avoids more faulty nodes than `run`. Raises the last loss, or
+        Incomplete, if another pass would not help."""
         advanced = bool(deaths) or len(end.snapshot.entries) > len(run.start.entries)
         isolates = len(run.isolation.after(deaths).crashed) > len(run.isolation.crashed)
         self.number += 0 if isolates else 1

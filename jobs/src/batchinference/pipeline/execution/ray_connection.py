@@ -1,6 +1,6 @@
 """Connects to an existing Ray cluster, or starts Ray on this machine while a job runs.
 
-The nodes of an existing cluster get the user's modules from the directory of the job."""
+The nodes of an existing cluster get the user's modules from the job's directory."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ CheckStop = Callable[[], None]
 CONNECT_SECONDS = 10.0
 """Seconds in which an existing Ray cluster must answer."""
 START_TRIES = 3
-"""How often starting Ray on this machine is tried if Ray does not start in time."""
+"""Maximum number of attempts to start Ray on this machine."""
 IDLE_SECONDS = 60
-"""Seconds after which Ray on this machine ends an idle process. Ray's default is one second, but
-each new process must import everything again."""
+"""Seconds after which Ray on this machine ends an idle process. Ray's default is one second, but a
+new process must import everything again."""
 _SYSTEM_CONFIG = {
     "enable_metrics_collection": False,  # metrics would listen on all interfaces
     "idle_worker_killing_time_threshold_ms": IDLE_SECONDS * 1000,
@@ -55,16 +55,16 @@ _SYSTEM_CONFIG = {
 _TOKENS = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
 """Environment variables with which a user gives Ray a token."""
 _BASE = 28
-"""The path above Ray's files must be shorter: a socket path has at most 104 characters."""
+"""Maximum length of the temporary directory, because a socket path has at most 104 characters."""
 
 
 @dataclass
 class RayFiles:
-    """The directory of sockets, logs and spilled objects of a Ray instance of this program."""
+    """The directory for sockets, logs and spilled objects of the Ray that this process starts."""
 
     path: str
     kept: bool = False
-    """Whether the directory is kept after Ray has stopped, because an error message names it."""
+    """Whether the directory remains after Ray has stopped, because an error message names it."""
 
     @property
     def logs(self) -> str:
@@ -73,14 +73,14 @@ class RayFiles:
 
     @property
     def ray_directory(self) -> str:
-        """The subdirectory for Ray, which all users may read. Only its parent is private."""
+        """The subdirectory for Ray. All users may read it, but its parent is private."""
         return f"{self.path}/r"
 
 
 @contextmanager
 def ray_files() -> Iterator[RayFiles]:
-    """Yield a private directory, which is deleted afterwards unless it is `kept`. Ray's default
-    directory is readable for all users."""
+    """Yield a private directory for Ray, and delete it afterwards unless it is `kept`. All users
+    can read Ray's default directory."""
     base = tempfile.gettempdir()
     files = RayFiles(tempfile.mkdtemp(prefix="ray-", dir=base if len(base) < _BASE else "/tmp"))  # noqa: S108
     try:
@@ -112,11 +112,10 @@ def random_token() -> Iterator[None]:
 def local_ray(
     cpus: int, directory: str, files: RayFiles, *, quiet: bool, check_stop: CheckStop = lambda: None
 ) -> Iterator[Resources]:
-    """Start Ray with `cpus` logical CPUs on this machine and yield its resources.
-
-    The resources have Ray's names: CPU, GPU, NPU, and memory in bytes. Ray's workers can import
-    modules in `directory`. `quiet` redirects the output of Ray to a file. Raises JobFailure if Ray
-    does not start, and Interrupted if `check_stop` raises it meanwhile."""
+    """Start Ray with `cpus` logical CPUs on this machine and yield its resources. They have Ray's
+    names: CPU, GPU, NPU, and memory in bytes. Ray's workers can import modules in `directory`.
+    `quiet` redirects the output of Ray to a file. Raises JobFailure if Ray does not start. Raises
+    Interrupted if `check_stop` does."""
     if ray.is_initialized():  # by code of the user, whose Ray must not be shut down
         raise JobFailure(
             "Ray runs in this process already, and a job starts its own. Call ray.shutdown() first"
@@ -132,7 +131,7 @@ def local_ray(
                 num_cpus=cpus,
                 include_dashboard=False,
                 log_to_driver=not quiet,
-                # only errors: the stderr of a notebook is not a file, and cannot be redirected
+                # errors only, because the stderr of a notebook cannot be redirected
                 logging_level=logging.ERROR if quiet else logging.INFO,
             )
         try:
@@ -149,15 +148,15 @@ def machine_cpus() -> int:
 
 
 def machine_devices() -> Resources:
-    """Return the devices that Ray will find on this machine, by Ray's names such as GPU and NPU."""
+    """Return the devices of this machine, by Ray's names such as GPU and NPU."""
     name, count = accelerator_of_machine()
     return {name: count} if count else {}
 
 
 @contextmanager
 def _output_to_file() -> Iterator[None]:
-    """Redirect stdout and stderr of the process, including C++ code, to a temporary file, which is
-    deleted afterwards. Ray prints deaths of workers to stdout; `--verbose` shows them."""
+    """Redirect stdout and stderr of the process, also of its C++ code, to a temporary file. Ray
+    prints deaths of workers to stdout. `--verbose` shows them."""
     sys.stdout.flush()
     saved = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
     with tempfile.TemporaryFile() as file:
@@ -173,8 +172,8 @@ def _output_to_file() -> Iterator[None]:
 
 
 def _start(check_stop: CheckStop, arguments: dict[str, Any]) -> None:
-    """Initialize Ray. Ray on this machine is started again if it does not start in time, because
-    the machine may be busy."""
+    """Initialize Ray. Ray on this machine gets several attempts, because a busy machine may be
+    slow."""
     tries = 1 if "address" in arguments else START_TRIES
     for number in range(1, tries + 1):
         try:
@@ -190,7 +189,7 @@ def _start(check_stop: CheckStop, arguments: dict[str, Any]) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Make Ctrl-C also raise KeyboardInterrupt, which interrupts the start of Ray at once.
+    """Make Ctrl-C also raise KeyboardInterrupt during the block, to interrupt the start of Ray.
     Afterwards, restore the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -237,15 +236,13 @@ def _init(check_stop: CheckStop, **arguments: Any) -> None:
 def remote_ray(
     address: str, directory: str | None, *, quiet: bool, check_stop: CheckStop = lambda: None
 ) -> Iterator[list[dict[str, Any]]]:
-    """Connect to an existing Ray cluster and yield its nodes.
-
-    This process and the workers can import the modules in `directory`, if given. `quiet` redirects
-    the output of Ray to a file. Raises JobFailure if the cluster cannot be reached, and Interrupted
-    if `check_stop` raises it meanwhile."""
+    """Connect to an existing Ray cluster and yield its nodes. This process and the workers can
+    import the modules in `directory`. `quiet` redirects the output of Ray to a file. Raises
+    JobFailure if the cluster cannot be reached. Raises Interrupted if `check_stop` does."""
     is_local = _probe_address(address)
     with _output_to_file() if quiet else nullcontext():
         if is_local or os.environ.keys() & _TOKENS:
-            # as Ray does for 'auto'. By default, a token file is used only on its own machine
+            # a token file belongs to a cluster on the same machine. Ray does this only for 'auto'
             maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         environment = environment_with_modules(directory) if directory else None
         if directory and environment:
@@ -258,8 +255,8 @@ def remote_ray(
 
 
 def _probe_address(address: str) -> bool:
-    """Return whether HOST:PORT is on this machine. Raises JobFailure if nothing answers there,
-    because Ray would wait for minutes."""
+    """Return whether HOST:PORT is on this machine. Raises JobFailure if nothing answers, because
+    Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return False
@@ -301,8 +298,8 @@ def spilled_bytes() -> int | None:
 
 
 def environment_with_modules(directory: str) -> dict[str, Any] | None:
-    """Return a runtime environment with which Ray sends the modules and packages of a directory,
-    but not its data and hidden files, to the nodes; None if there are no modules."""
+    """Return a runtime environment that sends the modules and packages of a directory to the nodes;
+    None without modules. Data and hidden files are not sent."""
     entries = sorted(Path(directory).iterdir())
     excluded = [entry.name for entry in entries if not _is_module(entry)]
     if len(excluded) == len(entries):

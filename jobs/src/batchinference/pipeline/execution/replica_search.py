@@ -1,8 +1,8 @@
 """Measures how many replicas of a step are fastest on one device (`replicasPerDevice: auto`).
 
-The first pass has one replica per device and stops soon after the first results, the next pass has
-two, and so on. All passes commit their rows. The search ends when one more replica gains less than
-the factor GAIN, does not fit into the memory of the device, or exceeds the maximum."""
+The first pass has one replica per device, and stops soon after the first results. Each further pass
+has one replica more. All passes commit their rows. The search ends when one more replica gains less
+than the factor GAIN, does not fit into the device's memory, or exceeds the maximum."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class ReplicaSearch:
     """The search of a run at one output. Steps are measured one after another."""
 
     _undecided: dict[str, int]
-    """The maximum number of replicas of each step whose number is not decided yet."""
+    """The maximum number of replicas of each step that must still be measured."""
     _replicas: dict[str, int] = field(default_factory=dict)
     _rate: float = 0.0
-    """The rows per second with one replica less than now; 0.0 if now is the first measurement."""
+    """The rows per second with one replica less than now; 0.0 in the first measurement."""
     _notes: list[tuple[str, str]] = field(default_factory=list)
-    """The decisions that were not reported yet (step, JSON)."""
+    """The decisions that are not yet reported (step, JSON)."""
 
     @classmethod
     def of(cls, plan: Plan, *, repeatable: bool) -> ReplicaSearch:
-        """Return the search for a plan. Without `repeatable`, the input can be read in only one
-        pass, so each step has one replica per device."""
+        """Return the search for a plan. If the input is not `repeatable`, it is read in only one
+        pass, and each step has one replica per device."""
         searched = [stage for stage in plan.stages if stage.searches and stage.gpus]
         undecided = {stage.name: stage.per_pod for stage in searched}
         return cls(undecided if repeatable else {}, dict.fromkeys(undecided, 1))
 
     @property
     def step(self) -> str | None:
-        """The step that the next pass measures; None if all are decided."""
+        """The step that the next pass measures; None if all numbers are decided."""
         return next(iter(self._undecided), None)
 
     def with_replicas(self, plan: Plan) -> Plan:
@@ -67,7 +67,7 @@ class ReplicaSearch:
 
     def retries_with_fewer(self, failure: JobFailure) -> bool:
         """Return whether a pass may have failed because its replicas do not fit on their devices.
-        If so, the next pass has one replica less, and fails as well if the cause is another one."""
+        If so, choose one replica less. The next pass fails as well if the cause is another one."""
         step = self.step
         may_not_fit = type(failure) is JobFailure or isinstance(failure, ModelLoad | OutOfMemory)
         if step is None or self._replicas[step] == 1 or not may_not_fit:

@@ -12,11 +12,11 @@ from batchinference.pipeline.ray_compat import number_of_this_task, retries_of_t
 from batchinference.pipeline.step_time import COUNTS
 
 GROWTH = 1.1
-"""The factor by which the peak memory of a process has grown when it is reported again."""
+"""The peak memory of a process is reported again after it has grown by this factor."""
 _UNIT = 1 if sys.platform == "darwin" else 1024
 """Bytes per unit of getrusage."""
 _reported = Counter[str]()
-"""The peak memory that this process has reported in each pass."""
+"""The peak memory that this process last reported in each pass."""
 
 
 def peak_bytes() -> int:
@@ -25,8 +25,9 @@ def peak_bytes() -> int:
 
 
 def process_notes(run: str, step: str) -> tuple[tuple[str, str], ...]:
-    """Return notes for the report of a pass: the peak memory of this process if it has grown by the
-    factor GROWTH since the last note, and the retries of the running task."""
+    """Return notes about this process for the report of a pass: its peak memory, and the retries of
+    the running task. The peak is noted only if it has grown by the factor GROWTH since the last
+    note."""
     peak, retries = peak_bytes(), retry_notes(step)
     if peak < GROWTH * _reported[run]:
         return retries
@@ -35,7 +36,7 @@ def process_notes(run: str, step: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the notes. A step's notes that have only counts are added up to one note."""
+    """Return the notes. Notes of a step that have only counts are added up to one note."""
     others, sums = list[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
     for step, text in notes:
         note = json.loads(text)
@@ -47,8 +48,8 @@ def with_sums(notes: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
 
 
 def retry_notes(step: str) -> tuple[tuple[str, str], ...]:
-    """Return a note for the report if the running task is a retry. The report counts a task once,
-    even if there are several such notes."""
+    """Return a note if the running task is a retry. The report counts a task with several notes
+    once."""
     retries = retries_of_this_task()
     if not retries:
         return ()

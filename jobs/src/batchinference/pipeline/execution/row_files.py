@@ -36,8 +36,8 @@ def committer_for(
     *,
     by_file: bool = False,
 ) -> Committer:
-    """Return the committer of a pass that uses this writer. Row numbers count input files from
-    `first_file`, the number of input files of earlier appends. With `by_file`, manifests record the
+    """Return the committer of a pass that uses this writer. `first_file` is the number of input
+    files of earlier appends, after which row numbers go on. With `by_file`, manifests record the
     input file of each row, so that later runs can remove the rows of a file."""
     files = OutputFiles(writer, FileSplit.of(write), errors, first_file)
     return Committer(job_pass, files, by_file)
@@ -61,15 +61,15 @@ class OutputFiles:
             )
 
     def stored_rows(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch. If the layout has a row number column, it is added, and the
-        rows are sorted into input order."""
+        """Return the rows as they are stored. If the layout has a row number column, it is added,
+        and the rows are in input order."""
         if self.layout.row_number is None or not len(batch.ids):
             return batch.table
         self.check_columns(batch.table.column_names)
         return self._numbered(batch.reordered(np.argsort(batch.ids, kind="stable")))
 
     def _numbered(self, batch: RowBatch) -> pa.Table:
-        """Return the rows of a batch, with their row numbers if the layout has a number column."""
+        """Return the rows of a batch, with row numbers if the layout has a column for them."""
         if (name := self.layout.row_number) is None:
             return batch.table
         return batch.table.add_column(0, name, pa.array(numbers_of(batch.ids, self.first_file)))
@@ -81,7 +81,7 @@ class OutputFiles:
                 yield directory, ending, content
 
     def row_indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield, for each data file, the table indexes of its rows (int64)."""
+        """Yield the table indexes (int64) of the rows of each data file."""
         yield from self.layout.indexes(table) if table.num_rows else ()
 
     def column_types(self, table: pa.Table) -> list[tuple[str, str]]:
@@ -91,8 +91,8 @@ class OutputFiles:
         return [(field.name, str(field.type)) for field in table.schema]
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
-        """Return the batch with a warning about each row with values that the output writes as
-        null. If the job does not accept this warning, these rows become failed rows."""
+        """Return the batch with a warning about each row that has values written as null. These
+        rows become failed rows if the job does not accept the warning."""
         written = batch.table.select(self.layout.names_in_files(batch.table.column_names))
         nulled = Counter(self.writer.nulled_rows(written))
         nulled.update(self.layout.null_names(batch.table))
@@ -105,8 +105,8 @@ class OutputFiles:
         return batch.with_warnings(warning_table(WRITE_STEP, batch.ids, warnings))
 
     def without_unwritable(self, batch: RowBatch, error: UnwritableValue) -> RowBatch:
-        """Return the batch, in which rows that cannot be encoded are now failed rows of `write`.
-        Raises JobFailure if failed rows are not allowed, and `error` if no row is the cause."""
+        """Return the batch with the rows that cannot be encoded as failed rows of `write`. Raises
+        JobFailure if failed rows are not allowed. Raises `error` if no row is the cause."""
         table = self._numbered(batch)
         errors: dict[int, Exception] = {**self.layout.unwritable(table)}
         if errors:
@@ -120,10 +120,10 @@ class OutputFiles:
         return self._without(batch, errors)
 
     def _without(self, batch: RowBatch, errors: Mapping[int, Exception]) -> RowBatch:
-        """Return the batch, in which the rows in `errors` (by row index) are now failed rows."""
-        kept = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
+        """Return the batch with the rows in `errors` (by row index) as failed rows."""
+        remaining = np.setdiff1d(np.arange(batch.table.num_rows), list(errors))
         failed = self.handling.failed_rows(WRITE_STEP, batch, errors)
-        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
+        return batch.derived(batch.table.take(pa.array(remaining)), remaining, failed)
 
     def encode_errors(self, failed: pa.Table) -> tuple[str, Content]:
         """Return the end of the name and the content of the error file for failed rows."""

@@ -2,8 +2,8 @@
 
 The input of a segment is a reader (`Segment.of_read`) or a block (`Segment.of_block`). Its results
 are batches, which are committed or passed on as blocks. Tasks and actors run segments in the same
-way: with windows of texts, batches of about BATCH_SECONDS, the stop flag of the job, and the
-isolation of rows that may kill the process."""
+way. They compute texts in windows, and cut batches that take about BATCH_SECONDS. They end when the
+job stops, and isolate rows that may kill the process."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from batchinference.plan import Plan, Stage
 
 BATCH_BYTES, MAX_BATCH_BYTES = 16 << 20, 128 << 20
-"""Maximum size of a batch. The second number applies if a step has a batch size."""
+"""Maximum bytes of a batch: without a step that has a batch size, and with one."""
 WINDOW_SECONDS = 2 * WINDOW_BATCHES * BATCH_SECONDS
-"""If a window takes more seconds, because steps are slow, its results are yielded in parts."""
+"""The results of a window that takes more seconds are yielded in parts."""
 _Run = Callable[[Iterator[RowBatch], Event], Iterator[RowBatch]]
 
 
@@ -65,13 +65,13 @@ class Segment:
     """Steps that a process loads once, for all its tasks or for all calls of an actor."""
 
     pickled: bytes
-    """The stages and the ErrorHandling."""
+    """The stages and the ErrorHandling, as pickled bytes."""
     run_id: str = ""
-    """The ID of the pass (`Lease.run`), because a process may serve several passes."""
+    """The ID of the pass (`Lease.run`). A process may serve several passes."""
     batch_rows: int = 0
     """The largest batch size of a step; 0 if no step has one."""
     texts: tuple[str, ...] = ()
-    """Rows are sorted by the length of the texts in these columns."""
+    """The columns whose texts determine the order of the rows in a window."""
     has_stages: bool = True
     concurrent: bool = False
     """Whether several threads run the segment. They share the models, but not the measurements."""
@@ -111,12 +111,12 @@ class Segment:
         return _LOADED.runner(self.run_id, self.pickled, get_ident() if self.concurrent else 0)
 
     def of_read(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of the rows that a reader yields. After `stopping` is set, the
-        available results are yielded without waiting for a full window."""
+        """Yield the results of the rows from a reader. After `stopping` is set, results do not wait
+        for a full window."""
         return self._of_batches(read, stopping, self._in_windows)
 
     def of_block(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a block like `of_read`. Without suspects, each is in block order."""
+        """Yield the results of a block like `of_read`. Each is in block order, except suspects."""
         return self._of_batches(iter([batch]), stopping, self._of_blocks)
 
     def _of_batches(
@@ -131,14 +131,14 @@ class Segment:
                 yield from self._isolated(batch, isolation, stopping, run)
 
     def take_notes(self) -> tuple[tuple[str, str], ...]:
-        """Return notes of the measurements of the steps in this process since the last notes. Also
-        flush the caches, because the process may end after that."""
+        """Return the measurements of the steps in this process since the last call, as notes. Also
+        flush the caches, because the process may end afterwards."""
         flush_caches()
         return self.load().take_notes()
 
     def current_isolation(self) -> Isolation:
-        """Return the isolation of this pass after the deaths of the processes that this process
-        replaces. It is false without deaths. Raises JobFailure if adjacent rows have crashed."""
+        """Return the isolation of this pass, with the deaths of the processes that this process
+        replaces. Raises JobFailure if adjacent rows have crashed."""
         isolation = self.isolation
         if self.replaces_process():
             isolation = isolation.after(predecessor_deaths(self.run_id))
@@ -152,7 +152,7 @@ class Segment:
         return isolation
 
     def replaces_process(self) -> bool:
-        """Return whether this process replaces a dead one, so that it may die as well."""
+        """Return whether this process replaces a dead one, and may therefore die as well."""
         return bool(self.run_id) and replaces_dead_process()
 
     def _note_context(self, *, always: bool = False) -> AbstractContextManager[None]:
@@ -163,9 +163,9 @@ class Segment:
     def _isolated(
         self, batch: RowBatch, isolation: Isolation, stopping: Event, run: _Run
     ) -> Iterator[RowBatch]:
-        """Yield the results of suspects, computed in small parts, then the results of the other
-        rows. Crashed rows become failed rows, and rows for other nodes are left out. Once
-        `stopping` is set, no further part begins."""
+        """Yield the results of suspects, computed in small parts, and then of the other rows.
+        Crashed rows become failed rows, and rows for other nodes are left out. No further part
+        begins after `stopping` is set."""
         batch = self._without_crashed(batch, isolation)
         batch = isolation.without_deferred(batch, node_of_this_process())
         suspects, others = isolation.divided(batch)
@@ -176,8 +176,8 @@ class Segment:
         yield from run(iter([others]), stopping)
 
     def _alone(self, parts: Iterable[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of suspects. Meanwhile, no other thread computes, and steps store notes
-        of the rows that they compute, and do not learn batch sizes."""
+        """Yield the results of suspects. Meanwhile, no other thread computes. Steps store notes of
+        the rows that they compute, and do not learn batch sizes."""
         exclusive = _COMPUTING.exclusive() if self.concurrent else nullcontext()
         with exclusive, self._note_context(always=True), self.load().without_learning():
             for part in parts:
@@ -196,15 +196,14 @@ class Segment:
             for index, note in crashed.items()
             for row in errors.failed_rows(note.step, batch, {index: WorkerCrashed(CRASHED)})
         ]
-        kept = np.setdiff1d(np.arange(len(batch.ids)), [*crashed])
-        return batch.derived(batch.table.take(pa.array(kept)), kept, failed)
+        remaining = np.setdiff1d(np.arange(len(batch.ids)), [*crashed])
+        return batch.derived(batch.table.take(pa.array(remaining)), remaining, failed)
 
     def _in_windows(self, read: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of rows that were read.
-
-        If the first model reads texts, rows are computed in windows, longest texts first, so that
-        each batch has texts of similar lengths and needs little padding. The results of a window
-        are in input order. If a window is yielded in parts, each part is ordered by itself."""
+        """Yield the results of rows from a reader. If the first model reads texts, a window is
+        computed with the longest texts first. Each batch then has texts of similar lengths and
+        needs little padding. The results of a window are put back into input order. If a window is
+        yielded in parts, each part is ordered by itself."""
         rows = BatchRows(self.batch_rows, self.first_rows)
 
         def wanted() -> int:
@@ -231,7 +230,7 @@ class Segment:
         return _gathered(self._in_batches(ordered, rows, stopping), stopping)
 
     def _in_batches(self, window: RowBatch, rows: BatchRows, stopping: Event) -> Iterator[RowBatch]:
-        """Yield the results of a window. Once `stopping` is set, the remaining rows are left out if
+        """Yield the results of a window. After `stopping` is set, remaining rows are left out if
         they would take more than STOP_SECONDS."""
         remaining = len(window.ids)
         for batch, inputs in rows.cut(window):
@@ -253,13 +252,12 @@ class Segment:
             yield batch
 
     def _run_all(self, batch: RowBatch, stopping: Event) -> Iterator[RowBatch]:
-        """Return the results of all steps."""
         return self.load()(batch, stopping)
 
 
 def _gathered(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
     """Yield results, merged to batches. A batch ends when it has FILE_BYTES, after WINDOW_SECONDS,
-    before an error and, once `stopping` is set, after each result."""
+    and before an error. After `stopping` is set, each result is a batch."""
     done, size, since = list[RowBatch](), 0, time.monotonic()
     try:
         for result in results:
@@ -276,14 +274,13 @@ def _gathered(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch
 
 
 def _merged(results: list[RowBatch]) -> Iterator[RowBatch]:
-    """Yield the results as one batch, if there are any."""
     if results:
         yield merged(results)
 
 
 class LoadedSegments:
-    """The segments that this process has loaded for one pass. Segments of an earlier pass are
-    dropped when the next pass loads a segment, because models are large."""
+    """The segments that this process has loaded for one pass. The next pass drops them before it
+    loads its own, because models are large."""
 
     def __init__(self) -> None:
         self._run = ""
@@ -296,8 +293,8 @@ class LoadedSegments:
             self._runners.clear()
 
     def runner(self, run: str, pickled: bytes, thread: int = 0) -> SegmentRunner:
-        """Return the runner of a segment. The first call loads it. `thread` is the ID of the thread
-        if each thread has its own runner."""
+        """Return the runner of a segment, and load it in the first call. `thread` is the ID of the
+        thread if each thread has its own runner."""
         with self._lock:
             if (pickled, thread) not in self._runners:
                 if run != self._run:
@@ -311,7 +308,7 @@ class LoadedSegments:
 
 
 class SharedLock:
-    """Lets several threads compute at the same time, or one of them alone."""
+    """Lets several threads compute at the same time, or one thread alone."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -320,7 +317,7 @@ class SharedLock:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Wait for threads that compute alone or want to, then compute next to other threads."""
+        """Wait for threads that compute alone or want to. Then compute next to other threads."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._alone or self._waiting))
             self._shared += 1
@@ -333,8 +330,8 @@ class SharedLock:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Wait until no other thread computes, and let none begin during the block. So if the
-        process dies, it leaves no notes of other threads."""
+        """Wait until no other thread computes, and let none begin during the block. If the process
+        dies, no other thread leaves a note."""
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: not (self._alone or self._shared))
@@ -352,8 +349,8 @@ _LOADED, _COMPUTING = LoadedSegments(), SharedLock()
 
 
 def unload_stages() -> None:
-    """Drop the segments of this process, so that their models end the processes that they have
-    started. Otherwise, Ray would kill these processes later, and the models would log an error."""
+    """Drop the segments of this process, so that their models end the processes that they started.
+    Ray would kill these processes later, and the models would log an error."""
     _LOADED.clear()
 
 

@@ -74,20 +74,21 @@ from batchinference.spec.steps import Step
 
 TRACEBACK_LINES = 12
 STOP_SECONDS = 2.0
-"""When a job stops, the rest of a batch is left out if the rest would take more seconds."""
+"""When a job stops, the remaining rows of a batch are left out if they would take more seconds."""
 
 
 @dataclass(frozen=True)
 class ErrorHandling:
-    """Decides what an error of a row does: the row becomes a failed row, or the job fails.
+    """Decides what the error of a row does: the row becomes a failed row, or the job fails.
 
-    `tolerant` says whether failed rows are allowed. `input` is the location of the input snapshot,
-    with which error messages name a row. With `values`, the error record keeps the values of the
-    row; it always keeps the value of the column `key`. `failing` are the names of warnings that
-    make their rows failed rows. `max_rows` is the maximum number of failed rows of the job, if any.
-    The values of `secrets` are masked in each process that handles errors. `waits` are the seconds
-    before the retries of a batch after an error that may be transient. `input_digest` is the digest
-    of the input snapshot."""
+    - `tolerant`: whether failed rows are allowed
+    - `input`: the location of the input snapshot, with which messages name a row
+    - `values`: whether error records store the values of rows, not only of the column `key`
+    - `failing`: the names of warnings that make their rows failed rows
+    - `max_rows`: the maximum number of failed rows of the job, if any
+    - `secrets`: their values are masked in each process that handles errors
+    - `waits`: the seconds before each retry of a batch after an error that may be transient
+    - `input_digest`: the digest of the input snapshot"""
 
     tolerant: bool
     input: Location
@@ -106,7 +107,7 @@ class ErrorHandling:
 
     def failed_row(self, step: str, row_id: int, error: Exception, row: pa.Table) -> pa.Table:
         """Return a table with the failed row. `row` is the input of the step. Raises JobFailure if
-        no failed rows are allowed."""
+        failed rows are not allowed."""
         if not self.tolerant:
             (file,), (number,) = unpack_ids(np.array([row_id]))
             path = self.paths[int(file)].as_py()
@@ -114,8 +115,8 @@ class ErrorHandling:
                 f"step '{step}' failed on row {number} of {path}: {describe(error)}"
             ) from error
         lines = traceback.format_exception(error)[-TRACEBACK_LINES:]
-        kept = row if self.values else row.select([n for n in row.column_names if n == self.key])
-        values = values_as_json(kept, self.key) if kept.num_columns else None
+        record = row if self.values else row.select([n for n in row.column_names if n == self.key])
+        values = values_as_json(record, self.key) if record.num_columns else None
         columns = [row_id], [step], [describe(error)], [redact("".join(lines))], [values]
         return pa.table(list(columns), schema=ERRORS)
 
@@ -141,7 +142,7 @@ class SegmentRunner:
         self._steps = [runner for stage in stages for runner in _runners_of(stage, errors)]
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
-        """Yield the results of a batch, in several batches if a step makes large results. Once
+        """Yield the results of a batch, in several batches if a step makes large results. After
         `stopping` is set, slow steps return only the results of the first rows."""
         batches = iter([batch])
         for step in self._steps:
@@ -150,25 +151,25 @@ class SegmentRunner:
 
     @contextmanager
     def without_learning(self) -> Iterator[None]:
-        """While the block runs, the steps do not adapt their batch sizes and column types."""
+        """Keep the batch sizes and column types of the steps unchanged while the block runs."""
         with ExitStack() as kept:
             for step in self._steps:
                 kept.enter_context(step.without_learning())
             yield
 
     def for_other_thread(self) -> SegmentRunner:
-        """Return a runner for the current thread that shares the models and code of the steps."""
+        """Return a runner for the current thread, which shares the models and code of the steps."""
         limit_this_thread()
         other = copy(self)
         other._steps = [step.for_other_thread() for step in self._steps]
         return other
 
     def note_occupancy(self) -> None:
-        """Add to the notes of the first step how busy this process of a pool is."""
+        """Make the notes of the first step also say how busy this process of a pool is."""
         self._steps[0].time.note_also(OCCUPANCY.take_seconds)
 
     def take_notes(self) -> tuple[tuple[str, str], ...]:
-        """Return notes of all measurements since the last notes."""
+        """Return the measurements of all steps since the last call, as notes."""
         return tuple(note for step in self._steps for note in step.time.take_rest())
 
 
@@ -205,7 +206,7 @@ def _prepared(step: Step, device: Device, errors: ErrorHandling) -> StepRunner:
 
 
 def _failure(step: str, error: Exception) -> JobFailure:
-    """Return the failure of a step that cannot continue. The error is not about a row."""
+    """Return the failure of a step after an error that is not about a row."""
     if has_stopped_kernel(error):  # a new process computes these rows as suspects
         return EngineDied(f"step '{step}' must run in a new process: {describe(error)}")
     if is_device_fault(error):
@@ -219,7 +220,7 @@ class StepRunner:
     """Runs one step over the rows of a batch."""
 
     _sharing = Lock()
-    """A lock for changes of the batch size, which all threads of the process share."""
+    """A lock for the batch size, which all threads of the process share."""
 
     def __init__(
         self,
@@ -242,10 +243,10 @@ class StepRunner:
         self._row_seconds = 0.0
 
     def __call__(self, batch: RowBatch, stopping: Event | None = None) -> Iterator[RowBatch]:
-        """Yield the results of a batch, in batches of about `result_bytes` if they are large.
-        All rows of an input row are in the same batch. Once `stopping` is set, the remaining rows
-        are left out if they would take more than STOP_SECONDS. If the step fails, the results
-        before the failure are yielded first."""
+        """Yield the results of a batch, in batches of about `result_bytes` if they are large. All
+        rows of an input row are in one batch. After `stopping` is set, remaining rows are left out
+        if they would take more than STOP_SECONDS. If the step fails, the results before the failure
+        are yielded first."""
         self._stopping = stopping
         rest: RowBatch | None = batch
         while rest is not None:
@@ -278,7 +279,7 @@ class StepRunner:
 
     @contextmanager
     def without_learning(self) -> Iterator[None]:
-        """While the block runs, the step does not adapt its batch size and column types."""
+        """Keep the batch size and the column types of the step unchanged while the block runs."""
         columns = getattr(self._transform, "result_columns", None)
         batch, self._batch = self._batch, replace(self._batch, search_limit=None, notes=[])
         try:
@@ -299,13 +300,14 @@ class StepRunner:
         return other
 
     def _must_end(self, rows: int) -> bool:
-        """Return whether the job stops and this number of rows would take too long."""
+        """Return whether the job stops and `rows` rows would take too long."""
         stops = self._stopping is not None and self._stopping.is_set()
         return stops and rows * self._row_seconds > STOP_SECONDS
 
     def _results(self, batch: RowBatch) -> StepResults:
-        """Return the results of the batch, or only of its first rows if the results are large or
-        the step fails later. Raises JobFailure if it has no results, or if the process must end."""
+        """Return the results of the batch, or of its first rows if results are large or the step
+        fails later. Raises JobFailure if there are no results to return, or if the process must
+        end."""
         results = StepResults()
         chosen = ALL_ROWS
         if self._skips_rows:
@@ -318,7 +320,7 @@ class StepRunner:
                     with noted_rows(self.name, noted):
                         done = self._run(part, batch.ids, results, chosen)
                 except EngineDied:
-                    raise  # at once, so that the note of the rows remains: this process ends
+                    raise  # this process ends, and the note of the rows must remain
                 except JobFailure as failure:
                     results = results.before(_complete_rows(batch.ids, results.rows))
                     if not results.rows:
@@ -326,7 +328,7 @@ class StepRunner:
                     results.failure = failure
                     break
                 if not done:
-                    empty_caches()  # not earlier, because the error referenced tensors of the batch
+                    empty_caches()  # only now, because the error referenced tensors of the batch
                 elif (
                     results.nbytes >= self._result_bytes
                     or self._errors.has_too_many(len(results.failed))
@@ -338,8 +340,8 @@ class StepRunner:
     def _run(
         self, part: pa.Table, ids: np.ndarray, results: StepResults, chosen: ChosenRows
     ) -> bool:
-        """Add the results of a part of the batch, and return True. Return False if the part must be
-        retried, possibly in smaller parts."""
+        """Add the results of a part of the batch. Return False if the part must be retried,
+        possibly in smaller parts, and otherwise True."""
         start = results.rows
         began = time.perf_counter() - TURNS.waited_seconds
         try:
@@ -366,8 +368,8 @@ class StepRunner:
         return True
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
-        """Return the results of rows, or only of the first rows if the results are large, too many
-        rows fail, or an error follows. `offset` is the index of the first row in the batch."""
+        """Return the results of rows. `offset` is the index of the first row in the batch. Later
+        rows have no results if the results are large, too many rows fail, or an error follows."""
         results = StepResults()
         for part in _before_error(bisect_failures(self._transform, rows, self._errors.failing)):
             start = offset + part.start
@@ -389,19 +391,19 @@ class StepRunner:
 
 
 class ChosenRows:
-    """Which rows of a batch a step computes. `mask` selects them (None for all)."""
+    """The rows of a batch that a step computes. `mask` selects them; None selects all."""
 
     def __init__(self, mask: np.ndarray | None = None) -> None:
         self._before = None if mask is None else np.concatenate([[0], np.cumsum(mask)])
 
     def number(self, start: int, stop: int) -> int:
-        """Return the number of computed rows from row `start` up to `stop`."""
+        """Return the number of computed rows from row `start` to before row `stop`."""
         if self._before is None:
             return stop - start
         return int(self._before[stop] - self._before[start])
 
     def stop(self, start: int, computed: int) -> int:
-        """Return the largest end such that at most `computed` rows from `start` on are computed."""
+        """Return the largest end of a range from `start` with at most `computed` computed rows."""
         if self._before is None:
             return start + computed
         return int(np.searchsorted(self._before, self._before[start] + computed, side="right")) - 1
@@ -416,7 +418,7 @@ class StepResults:
 
     tables: list[pa.Table] = field(default_factory=list)
     parents: list[np.ndarray] = field(default_factory=list)
-    """For each table, the index of the batch row that each table row was made from."""
+    """For each table, the index of the batch row from which each table row was made."""
     failed: list[tuple[int, pa.Table]] = field(default_factory=list)
     """The index of each failed row, and the failed row."""
     unanswered: list[int] = field(default_factory=list)
@@ -425,18 +427,15 @@ class StepResults:
     rows: int = 0
     """The number of batch rows that have results."""
     nbytes: int = 0
-    """The size of the tables in memory in bytes."""
     is_full: bool = False
-    """Whether only rows that complete an input row are computed from now on."""
+    """Whether the step computes only the remaining rows of input rows that it has begun."""
     failure: JobFailure | None = None
     """Why the following rows have no results."""
 
     def rows_wanted(self, ids: np.ndarray, limit: int, chosen: ChosenRows = ALL_ROWS) -> int:
-        """Return how many of the next batch rows the step gets: at most `limit` rows that are
-        `chosen`, and any rows that it skips. `ids` are the input row IDs of the batch.
-
-        If the results are full, these are the remaining rows of input rows that have results, and
-        the rows between them."""
+        """Return how many of the next batch rows the step gets: at most `limit` rows of `chosen`,
+        and the rows between them. `ids` are the input row IDs of the batch. If the results are
+        full, the rows end with the last row of an input row that has results."""
         rest = ids[self.rows :]
         limit = chosen.stop(self.rows, limit) - self.rows
         if not self.is_full:
@@ -450,7 +449,7 @@ class StepResults:
         return str(self.failed[-1][1].column("error")[0])
 
     def add_table(self, table: pa.Table, parents: np.ndarray) -> None:
-        """Add a table. `parents` has the batch row index that each table row was made from."""
+        """Add a table. `parents` has the batch row index from which each table row was made."""
         self.tables.append(table)
         self.parents.append(parents)
         self.nbytes += int(table.nbytes)
@@ -466,27 +465,27 @@ class StepResults:
         self.nbytes += other.nbytes
 
     def before(self, row: int, offset: int = 0) -> StepResults:
-        """Return the results before this row. `offset` is the first row that has results."""
+        """Return the results before the batch row `row`. `offset` is the first row with results."""
         ends = [int(np.searchsorted(parents, row)) for parents in self.parents]
-        kept = StepResults(rows=row - offset)
+        earlier = StepResults(rows=row - offset)
         for table, parents, end in zip(self.tables, self.parents, ends, strict=True):
-            kept.add_table(table.slice(0, end), parents[:end])
-        kept.failed = [failed for failed in self.failed if failed[0] < row]
-        kept.unanswered = [unanswered for unanswered in self.unanswered if unanswered < row]
-        kept.warnings = [warning for warning in self.warnings if warning.row < row]
-        return kept
+            earlier.add_table(table.slice(0, end), parents[:end])
+        earlier.failed = [failed for failed in self.failed if failed[0] < row]
+        earlier.unanswered = [unanswered for unanswered in self.unanswered if unanswered < row]
+        earlier.warnings = [warning for warning in self.warnings if warning.row < row]
+        return earlier
 
     def token_notes(self) -> list[str]:
-        """Return a note of the tokens that were used (JSON), if there are any."""
-        used = Counter[str]()
+        """Return a note with the numbers of tokens (JSON), if models used any."""
+        tokens = Counter[str]()
         for warning in self.warnings:
             if isinstance(warning.name, TokenKind):
-                used[warning.name.value] += warning.amount
-        return [json.dumps(+used)] if +used else []
+                tokens[warning.name.value] += warning.amount
+        return [json.dumps(+tokens)] if +tokens else []
 
     def applied_to(self, batch: RowBatch, step: str) -> RowBatch:
-        """Return the batch after the step with the name `step`, without the input rows of
-        unanswered rows. Raises JobFailure if a column has values without a common type."""
+        """Return the batch after the step `step`, without the input rows of unanswered rows. Raises
+        JobFailure if the values of a column have no common type."""
         tables = [table for table in self.tables if table.num_rows]
         try:
             table = concat(tables) if tables else without_rows(self.tables)
@@ -500,8 +499,8 @@ class StepResults:
 
 
 def _complete_rows(ids: np.ndarray, rows: int) -> int:
-    """Return the largest end, up to `rows`, at which no input row is divided. `ids` are the
-    input row IDs of the batch."""
+    """Return the largest end, up to `rows`, that divides no input row. `ids` are the input row IDs
+    of the batch."""
     _, inputs = np.unique(ids, return_inverse=True)
     last = np.zeros(len(ids), dtype=np.int64)
     np.maximum.at(last, inputs, np.arange(len(ids)))
@@ -512,8 +511,8 @@ def _complete_rows(ids: np.ndarray, rows: int) -> int:
 
 @dataclass(frozen=True)
 class Part:
-    """Consecutive rows of a batch and their result. Row indexes of the result and of the warnings
-    are relative to `start`."""
+    """Consecutive rows of a batch and their result. Row indexes in the result and the warnings are
+    relative to `start`."""
 
     start: int
     rows: int
@@ -522,8 +521,8 @@ class Part:
 
 
 def _before_error(parts: Iterator[Part]) -> Iterator[Part]:
-    """Yield the parts before an error. Raises the error only if no part comes before it. Otherwise,
-    an error that persists is raised again when the next rows are computed."""
+    """Yield the parts before an error, and raise the error only if there are none. An error that
+    persists is raised again when the next rows are computed."""
     first = next(parts)
     yield first
     with suppress(Exception):
@@ -561,10 +560,9 @@ def _try(
     apply: Transform, batch: pa.Table, failing: Collection[str]
 ) -> tuple[TransformResult | None, list[RowWarning]]:
     """Return the result of a step, and its warnings about rows that have not failed. The result is
-    None if the call failed for a batch of several rows. Tokens of a failed call are assigned to the
-    first row."""
-    # do not halve here, because this error would become the context of errors of single rows, and
-    # its traceback holds the tensors of the batch, whose memory the halves need
+    None if the call failed for several rows. The first row gets the tokens of a failed call."""
+    # do not halve in the handler: this error would be the context of errors of single rows, and its
+    # traceback references tensors of the batch, but the halves need their memory
     try:
         with collect_warnings() as warnings:
             result = apply(batch)
@@ -572,8 +570,8 @@ def _try(
     except Exception as error:
         if not is_about_the_row(error):
             raise
-        used = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
-        return all_failed(batch.num_rows, error) if batch.num_rows <= 1 else None, used
+        token_counts = [w._replace(row=0) for w in warnings if isinstance(w.name, TokenKind)]
+        return all_failed(batch.num_rows, error) if batch.num_rows <= 1 else None, token_counts
     # failed rows have used tokens, too
-    kept = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
-    return result, list(kept)
+    valid = (w for w in warnings if w.row not in result.failed or isinstance(w.name, TokenKind))
+    return result, list(valid)

@@ -1,4 +1,4 @@
-"""Handles stop signals. Runs an execution in a thread, so that signals or observers can end it."""
+"""Handles stop signals. Runs an execution in a thread, which signals or observers can end."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 POLL_SECONDS = 2.0
 """Minimum seconds from the end of one observation of a running job to the next."""
 POLL_PAUSE = 10
-"""The pause between two observations takes at least this many times as long as an observation,
-which lists all commits."""
+"""The pause between two observations is at least this many times as long as an observation, because
+an observation lists all commits."""
 ABORT_SECONDS = 10.0
-"""Seconds within which an aborted execution must end."""
+"""Maximum seconds to wait for the end of an aborted execution."""
 STOPPING = (
     "stopping. Rows that were computed are written within {:g} s. "
     "A second signal (Ctrl-C) stops at once"
@@ -44,7 +44,7 @@ class StopSignal:
         self._interrupts = False
 
     def ask(self, number: int, _: FrameType | None = None) -> None:
-        """Handle a signal: the first one asks to stop, and a second one to stop at once."""
+        """Handle a signal. The first signal asks to stop, the second to stop at once."""
         if self.event.is_set():
             self.forced.set()
         self.signal = number
@@ -55,8 +55,8 @@ class StopSignal:
 
     @contextmanager
     def announcing_stop(self) -> Iterator[None]:
-        """While the block runs, announce a stop at once if no rows were computed, because Ray may
-        take long to start. A thread prints this, because a signal handler may interrupt a print."""
+        """Announce a stop at once during the block if no rows were computed: Ray may take long to
+        start. A thread prints the message, because a signal handler may interrupt a print."""
         thread = threading.Thread(target=self._announce, name="stop", daemon=True)
         thread.start()
         try:
@@ -72,8 +72,8 @@ class StopSignal:
 
     @contextmanager
     def interrupting(self) -> Iterator[None]:
-        """While the block runs, a second signal raises Interrupted, even if it came before. The
-        work of the block then remains as if the process was killed."""
+        """Raise Interrupted in the block after a second signal, even if the signal came before. The
+        block leaves its work as if the process was killed."""
         try:
             self._interrupts = True
             try:
@@ -94,9 +94,8 @@ class StopSignal:
 
 @contextmanager
 def stop_on_signals(say: Callable[[str], None]) -> Iterator[StopSignal]:
-    """Yield a StopSignal that SIGTERM and SIGINT set while the block runs.
-
-    `say` is called with a line for the user if stopping takes time, possibly in another thread."""
+    """Yield a StopSignal that SIGTERM and SIGINT set while the block runs. If stopping takes time,
+    `say` gets a line for the user, possibly in another thread."""
     request = StopSignal(say)
     before = {number: signal.signal(number, request.ask)
               for number in (signal.SIGTERM, signal.SIGINT)}  # fmt: skip
@@ -116,13 +115,13 @@ def run_monitored(
     poll_seconds: float = POLL_SECONDS,
     abort_seconds: float = ABORT_SECONDS,
 ) -> None:
-    """Call `run`, the execution that `control` can end, in a thread. Until it ends, call `observe`
-    at most every `poll_seconds`.
+    """Call `run`, the execution that `control` can end, in a thread. Until `run` returns, call
+    `observe` at most every `poll_seconds`.
 
     After a stop request, or if `observe` raises LimitExceeded, running tasks may commit for
     `stop.drain_seconds`. Raises the failure of the execution, an error of `observe`, or Interrupted
-    if it has not ended by then. In the last two cases, the execution is aborted before. If its
-    thread does not end within `abort_seconds`, the thread is left running."""
+    if a stop takes longer. In the last two cases, the execution is aborted first. Its thread is
+    left running if it does not end within `abort_seconds`."""
     stop.has_run = True
     done, errors = _start(run)
     try:
@@ -140,7 +139,7 @@ def run_monitored(
             done.wait(abort_seconds)
         raise
     if errors:
-        stop.check()  # Ctrl-C also kills workers, and their errors are consequences
+        stop.check()  # Ctrl-C also kills workers, which causes errors
         raise root_cause(errors[0]) from errors[0]
 
 
@@ -153,8 +152,8 @@ def _drain(control: ExecutionControl, done: threading.Event, stop: StopSignal) -
 
 
 def _start(run: Callable[[], None]) -> tuple[threading.Event, list[BaseException]]:
-    """Call `run` in a thread. Return an event that is set when the call has ended, and
-    a list to which its failure is added, if any."""
+    """Call `run` in a thread. Return an event that is set when the call has ended, and a list to
+    which its failure is added."""
     done, errors = threading.Event(), list[BaseException]()
 
     def call() -> None:

@@ -22,13 +22,13 @@ from batchinference.spec.steps import Replicas
 TASKS_AT_ONCE = 2
 """Submitted tasks for each task that the CPUs can run, so that no CPU waits for the driver."""
 SCALE_UP_SECONDS = 10.0
-"""Seconds from the start of a job in which tasks do not make the autoscaler add workers."""
+"""Seconds after the start of a job in which tasks do not make the autoscaler add workers."""
 _NODE_LABEL = "ray.io/node-id"
 """The label in which Ray stores the ID of a node."""
 
 
 def selector(plan: Plan, group: str) -> dict[str, str] | None:
-    """Return the label selector of the nodes of a worker group, without faulty nodes; None on a
+    """Return the label selector of the nodes of a worker group, without faulty nodes. None on a
     single machine, which has no groups."""
     if not plan.groups:
         return None
@@ -37,7 +37,7 @@ def selector(plan: Plan, group: str) -> dict[str, str] | None:
 
 
 def all_cpus(plan: Plan) -> float:
-    """Return the CPUs that Ray has, or will have when all worker groups have their maximum size."""
+    """Return the CPUs of Ray. On a cluster, all worker groups count with their maximum size."""
     planned = sum(group.max * group.cpus for group in plan.groups)
     return max(planned, float(ray.cluster_resources().get("CPU", 0)))
 
@@ -59,18 +59,17 @@ def capacity_of(plan: Plan) -> Capacity | None:
 
 def _cpus_of_tasks(plan: Plan, nodes: list[tuple[str | None, dict[str, float]]]) -> float:
     """Return the CPUs on which tasks run: those of the group `cpu`, or of the machine."""
-    used = (resources for group, resources in nodes if not plan.groups or group == CPU_GROUP)
-    cpus = sum(resources.get("CPU", 0.0) for resources in used)
+    for_tasks = (resources for group, resources in nodes if not plan.groups or group == CPU_GROUP)
+    cpus = sum(resources.get("CPU", 0.0) for resources in for_tasks)
     if plan.groups or plan.single_segment:
         return cpus
     return float(math.floor(cpus - writers(cpus) * WRITE_CPUS))
 
 
 def tasks_at_once(plan: Plan, seconds: float) -> int:
-    """Return how many tasks may be submitted `seconds` after the start of a single segment.
-
-    In the first seconds, this is the number of tasks that the running workers can run, because each
-    waiting task makes the autoscaler start a worker, which a short job does not need."""
+    """Return how many tasks of a single segment may be submitted `seconds` after its start. In the
+    first seconds, this is the number of tasks that the running workers can run. More tasks would
+    make the autoscaler start workers, which a short job does not need."""
     if plan.groups and seconds < SCALE_UP_SECONDS:
         return max(1, int(float(ray.cluster_resources().get("CPU", 0)) / plan.task_cpus))
     return math.ceil(TASKS_AT_ONCE * all_cpus(plan) / plan.task_cpus)
@@ -83,8 +82,8 @@ def write_task_arguments(plan: Plan, stages: Sequence[Stage] = ()) -> dict[str, 
 
 
 def read_retries(plan: Plan, *, repeatable: bool) -> int:
-    """Return how often read tasks are retried. If the input is not repeatable, a retry might read
-    the rows in another order, so that their IDs would belong to other rows."""
+    """Return how often read tasks are retried. An input that is not repeatable may return its rows
+    in another order, with other IDs."""
     return plan.task_retries if repeatable else 0
 
 
@@ -94,7 +93,7 @@ def commit_task_arguments(plan: Plan, *, repeatable: bool) -> dict[str, Any]:
     arguments["scheduling_strategy"] = "SPREAD"
     threads = int(plan.task_cpus)
     if threads > 1:
-        # makes Ray start new processes: libraries in existing ones may be limited to one thread
+        # Ray starts new processes, because libraries in existing ones may have only one thread
         arguments["runtime_env"] = {"env_vars": {"OMP_NUM_THREADS": str(threads)}}
     return arguments
 
@@ -106,12 +105,10 @@ def _task_arguments(plan: Plan, cpus: float, retries: int) -> dict[str, Any]:
 
 
 def cpus_of(stage: Stage, plan: Plan) -> float:
-    """Return the CPUs of a task or actor. Ray rounds the CPUs of a pod up. The replicas of a pod
-    share these CPUs, so that no further replica fits into the remainder.
-
-    On a single machine, two kinds of replicas need 0 CPUs: replicas with a device, because devices
-    limit their number and their CPUs are idle while they wait for rows; and replicas of growing
-    pools, which must leave CPUs for the tasks that feed them."""
+    """Return the CPUs of a task or actor. Ray rounds the CPUs of a pod up. Its replicas share the
+    rounded CPUs, so that no further replica fits. On a single machine, replicas with a device need
+    0 CPUs: the devices limit their number, and their CPUs are often idle. Replicas of growing pools
+    also need 0, to leave CPUs for the tasks that feed them."""
     if stage.replicas and not plan.groups and (stage.resources or not stage.needs_pool):
         return 0
     in_own_pod = bool(plan.groups) and not is_cpu_stage(stage)
@@ -122,8 +119,8 @@ def cpus_of(stage: Stage, plan: Plan) -> float:
 
 
 def pool_size(stage: Stage, plan: Plan) -> tuple[int, int]:
-    """Return the minimum and maximum number of actors of a pool. Pools that need only CPUs grow
-    until they use all CPUs."""
+    """Return the minimum and maximum number of actors of a pool. A pool that needs only CPUs grows
+    until all CPUs are in use."""
     replicas = stage.replicas or Replicas()
     if stage.searches and stage.gpus:  # ReplicaSearch has chosen the replicas of each device
         chosen = replicas_per_device(stage)
@@ -148,8 +145,8 @@ def replicas_per_device(stage: Stage) -> int:
 
 
 def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
-    """Return the number of nodes for pools and the CPUs of each node: the machine, or the nodes of
-    the group `cpu`. An autoscaling cluster can start as many nodes as the plan allows."""
+    """Return the number of nodes for pools and the CPUs of each: of the machine, or of nodes in the
+    group `cpu`. An autoscaling cluster can start as many nodes as the plan allows."""
     if not plan.groups:
         cpus = all_cpus(plan)
         return 1, cpus if plan.single_segment else cpus - writers(cpus) * WRITE_CPUS
@@ -164,8 +161,8 @@ def _nodes_for_pools(plan: Plan) -> tuple[int, float]:
 
 
 def _reserved_cpus(plan: Plan) -> list[float]:
-    """Return the CPUs that growing pools must leave free: the CPUs of each other actor and, on a
-    cluster, where every actor occupies CPUs, the CPUs of a task and a write task."""
+    """Return the CPUs that growing pools must leave free: those of each other actor. On a cluster,
+    where every actor occupies CPUs, they also leave the CPUs of a task and a write task."""
     cpus = _task_cpus(plan) if plan.groups else []
     for stage in plan.stages:
         if stage.replicas and stage.needs_pool and (is_cpu_stage(stage) or not plan.groups):
@@ -174,14 +171,14 @@ def _reserved_cpus(plan: Plan) -> list[float]:
 
 
 def memory_of(stage: Stage, plan: Plan) -> int | None:
-    """Return the memory of an actor in bytes; None if no memory is set, or on a cluster, where pods
-    limit it. On a single machine, the memory limits the number of actors."""
+    """Return the memory of an actor in bytes, which limits the number of actors on a single
+    machine. None if no memory is set, or on a cluster, where pods limit it."""
     return None if plan.groups or stage.memory is None else memory_bytes(stage.memory)
 
 
 def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
-    """Return the plan without the nodes of DeviceFailed failures. Raises DeviceFailed if the
-    remaining nodes of Ray cannot run the plan."""
+    """Return the plan without the nodes of DeviceFailed failures. Raises DeviceFailed if the other
+    nodes of Ray cannot run the plan."""
     faults = [failure for failure in failures if isinstance(failure, DeviceFailed)]
     if not faults:
         return plan
@@ -193,8 +190,8 @@ def without_faulty_nodes(plan: Plan, failures: Sequence[JobFailure]) -> Plan:
 
 
 def without_suspected_nodes(plan: Plan, suspected: Collection[str]) -> Plan:
-    """Return the plan without the nodes `suspected` (see `Isolation.suspected_nodes`). If too few
-    other nodes live, return the plan unchanged: new ones might never start."""
+    """Return the plan without the nodes `suspected` (see `Isolation.suspected_nodes`). The plan is
+    unchanged if too few other nodes are alive, because new ones might never start."""
     if not (plan.groups and suspected):
         return plan
     nodes = ray.nodes()
@@ -209,9 +206,9 @@ def without_suspected_nodes(plan: Plan, suspected: Collection[str]) -> Plan:
 
 
 def _suffices(plan: Plan, group: str | None, nodes: Sequence[Mapping[str, float]]) -> bool:
-    """Return whether the nodes of a group, given by their resources, suffice for the plan. On fewer
-    nodes, the actors of some pools could occupy all of them, and tasks or the actors of another
-    pool would wait forever."""
+    """Return whether the nodes of a group suffice for the plan. `nodes` has their resources. On
+    fewer nodes, the actors of some pools could occupy all nodes. Tasks, or the actors of another
+    pool, would then wait forever."""
     if not nodes:
         return False
     pools = [stage for stage in plan.stages if stage.replicas and plan.group_of(stage) == group]
@@ -249,17 +246,16 @@ def _faulty_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[Mappin
 
 
 def check_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> None:
-    """Raise JobFailure if the cluster lacks nodes for the plan, because Ray would wait forever.
-    `nodes` is the result of `ray.nodes()`."""
+    """Raise JobFailure if the cluster lacks nodes for the plan: Ray would wait forever. `nodes` is
+    the result of `ray.nodes()`."""
     if problems := _groups_without_nodes(plan, nodes):
         raise JobFailure("this Ray cluster would never run the job: " + "; ".join(problems))
 
 
 def _groups_without_nodes(plan: Plan, nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a description of each worker group that has no suitable node and cannot get one.
-
-    A cluster whose head node is in the group `head` is autoscaling: it starts nodes on demand,
-    unless the faulty nodes of a group have used up its maximum."""
+    """Return a description of each worker group that has no suitable node and cannot get one. A
+    cluster whose head node is in the group `head` is autoscaling. It starts nodes on demand, up to
+    the maximum of the group, which includes faulty nodes."""
     faulty = _faulty_nodes(plan, nodes)
     healthy = _nodes_by_group(_used_nodes(plan, nodes))
     if HEAD_GROUP in dict(healthy):

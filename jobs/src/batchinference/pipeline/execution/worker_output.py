@@ -16,7 +16,7 @@ _RAY_LINE = re.compile(
 )
 """Matches the beginning of lines that Ray itself writes."""
 _FRAME = re.compile(r'  File "(.+)", line \d+ in ')
-"""Matches a line of the stack that Python prints when it crashes."""
+"""Matches a line of the stack that a crashing Python prints."""
 _PROGRESS_BAR = re.compile(r"\d%\|")
 _WORKER = re.compile(r"worker-.*-(\d+)")
 MAX_READ = 1 << 20
@@ -59,8 +59,8 @@ class WorkerOutput:
 
 
 def _is_user_line(line: str) -> bool:
-    """Return whether a line may come from user code. In the stack of a crashed process, only
-    lines about the user's files may."""
+    """Return whether a line may come from user code. In the stack of a crashed process, only lines
+    about the user's files may."""
     if not line.strip() or _RAY_LINE.match(line) or _PROGRESS_BAR.search(line):
         return False
     frame = _FRAME.match(line)

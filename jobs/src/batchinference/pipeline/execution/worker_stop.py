@@ -18,13 +18,13 @@ from batchinference.spec.lifecycle import DRAIN_SECONDS
 from batchinference.spec.reserved import END_VARIABLE
 
 POLL_SECONDS = (1.5, 2.5)
-"""A process looks for a request after a random number of seconds in this range, so that the
-processes of a large cluster do not ask Ray's control store at the same time."""
+"""Seconds until a process looks for a request again: a random number in this range. The processes
+of a large cluster must not ask Ray's control store all at the same time."""
 
 
 def until_stopped(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowBatch]:
-    """Yield results. After `stopping` is set, yield no further result, because the reader could
-    wait for the answers to its requests."""
+    """Yield results until `stopping` is set. A further result might wait for requests of the
+    reader."""
     for result in results:
         yield result
         if stopping.is_set():
@@ -34,14 +34,13 @@ def until_stopped(results: Iterator[RowBatch], stopping: Event) -> Iterator[RowB
 @dataclass(frozen=True)
 class StopRequest:
     """A request to the processes of a pass to stop. `run` is the ID of the pass (`Lease.run`).
-
-    Tasks are not cancelled with `ray.cancel`, because Ray 2.60 aborts the driver if it cancels a
-    task that just starts or ends ("Tried to complete task that was not pending")."""
+    `ray.cancel` is not used. Ray 2.60 aborts the driver if it cancels a task that just starts or
+    ends ("Tried to complete task that was not pending")."""
 
     run: str
     poll_seconds: tuple[float, float] = POLL_SECONDS
     drain_seconds: float = DRAIN_SECONDS
-    """How long tasks may commit their results. After that, user code is assumed to hang."""
+    """How long tasks may commit their results. Afterwards, user code is assumed to hang."""
 
     @property
     def _name(self) -> str:
@@ -56,7 +55,7 @@ class StopRequest:
         return has_flag(self._name)
 
     def _stops(self) -> bool:
-        """Return whether this process must stop, because of the request or because its pod ends."""
+        """Return whether this process must stop: the request was sent, or its pod ends."""
         file = os.environ.get(END_VARIABLE, "")
         if file and Path(file).exists():
             return True
@@ -66,8 +65,8 @@ class StopRequest:
 
     @contextmanager
     def stop_event(self) -> Iterator[Event]:
-        """Yield an event that is set soon after the request was sent. If the block does not end
-        within `drain_seconds` after that, the process exits."""
+        """Yield an event that is set soon after the request is sent. The process exits if the block
+        does not end within `drain_seconds` afterwards."""
         requested, ended = Event(), Event()
         watch = partial(self._watch, requested, ended)
         Thread(target=watch, name="stop", daemon=True).start()
@@ -77,8 +76,8 @@ class StopRequest:
             ended.set()
 
     def watched_for_ever(self) -> Event:
-        """Return an event that is set soon after the request was sent. For actors, which have too
-        many calls for `stop_event`."""
+        """Return an event that is set soon after the request is sent. Actors use it, because
+        `stop_event` would start a thread for each of their many calls."""
         requested = Event()
         poll = partial(self._poll, requested, Event())
         Thread(target=poll, name="stop", daemon=True).start()

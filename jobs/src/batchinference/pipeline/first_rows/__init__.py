@@ -1,7 +1,7 @@
 """Computes the first rows of a job before all other rows, for its gate and its cascades.
 
-The first rows run as a separate pass. When they are committed, the gate (an expectation) decides
-whether the job goes on (`gate`), and the thresholds of the cascades are learned (`cascade`)."""
+The first rows are a separate pass. After their commit, the gate decides whether the job goes on
+(`gate`), and the thresholds of the cascades are learned (`cascade`)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from batchinference.spec.job import BatchInferenceSpec
 
 
 def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedPass) -> PreparedPass:
-    """Return the run, limited to its missing first rows if the gate or a cascade still needs them.
-    Raises BadInput if it is unknown which rows are the first."""
+    """Return the run. If the gate or a cascade still needs first rows, the run is limited to those
+    that are missing. Raises BadInput if it is unknown which rows are the first."""
     if not _needs_first_rows(spec, run.start):
         return run
     missing = common_rows(run.missing, _first_rows(spec, run, run.start.ends))
@@ -40,7 +40,7 @@ def limited_to_first_rows(spec: BatchInferenceSpec, run: PreparedPass) -> Prepar
 
 
 def _needs_first_rows(spec: BatchInferenceSpec, start: Snapshot) -> bool:
-    """Return whether the job has first rows that were not checked yet, or for another gate."""
+    """Return whether the job has first rows that were not checked yet, or only by another gate."""
     has_new_gate = _has_new_gate(spec.gate, start)
     return bool(spec.first_rows_columns) and (not start.findings or has_new_gate)
 
@@ -64,9 +64,9 @@ def _first_rows(
 
 
 def with_findings(spec: BatchInferenceSpec, run: PreparedPass, end: PassEnd) -> PassEnd:
-    """Return the end of a pass. If the pass completes the first rows, they are checked now, and the
-    findings and thresholds are added to the snapshot. Raises GateFailed like `check_gate`, and
-    JobFailure like `learn_threshold`."""
+    """Return the end of a pass. If the first rows are complete now, check them, and add findings
+    and thresholds to the snapshot. Raises GateFailed like `check_gate`, and JobFailure like
+    `learn_threshold`."""
     if not _needs_first_rows(spec, run.start):
         return end
     first = _first_rows(spec, run, end.snapshot.ends)
@@ -97,8 +97,8 @@ def _has_rows_of(entry: ManifestEntry, first: MissingRows) -> bool:
 def _stored_rows(
     spec: BatchInferenceSpec, run: PreparedPass, entries: Iterable[ManifestEntry]
 ) -> Iterator[Row]:
-    """Yield the rows in the data files of these entries, with the columns that the gate and the
-    cascades read. Raises BadOutput if a file is damaged."""
+    """Yield the rows in the data files of these entries, only with the columns that the gate and
+    the cascades read. Raises BadOutput if a file is damaged."""
     write, columns = spec.write, set().union(*spec.first_rows_columns.values())
     writer = run.table.parquet if run.table else writer_for(write)
     for file in (file for entry in entries for file in entry.data):

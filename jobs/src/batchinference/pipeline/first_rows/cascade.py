@@ -1,7 +1,7 @@
 """Learns the score threshold of a cascade from the first rows.
 
-A step with a cascade skips rows whose earlier, cheaper result scores at least this threshold. The
-threshold is the lowest score from which enough earlier results equal the results of the step."""
+A step with a cascade skips a row if the earlier, cheaper result has at least this score. From this
+score on, enough earlier results equal the results of the step."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CONFIDENCE, _QUANTILE = 95, 1.645
 
 
 def with_thresholds(plan: Plan, thresholds: Mapping[str, float | None]) -> Plan:
-    """Return the plan with each cascade replaced by the condition that skips rows with a score of
-    at least its threshold. A cascade without a threshold is kept."""
+    """Return the plan with conditions instead of cascades. The condition skips rows whose score is
+    at least the threshold. Cascades without a threshold remain."""
 
     def changed(step: Step) -> Step:
         threshold = thresholds.get(step.name)
@@ -42,9 +42,8 @@ def with_thresholds(plan: Plan, thresholds: Mapping[str, float | None]) -> Plan:
 
 def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[float | None, str]:
     """Return the score threshold of a step's cascade (None if no score is sufficient), and a text
-    about it. Raises JobFailure if the expressions do not suit the rows.
-
-    The threshold is learned from one half of the rows, and measured with the other half."""
+    about it. Raises JobFailure if the expressions do not suit the rows. One half of the rows gives
+    the threshold. The other half measures its precision."""
     try:
         values = values_of_rows({"score": cascade.score, "agree": cascade.agree}, rows)
         scores = values.column("score").cast(pa.float64()).to_pylist()
@@ -52,7 +51,7 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
         raise JobFailure(f"step '{step}': the cascade cannot be computed: {error}") from None
     pairs = zip(scores, values.column("agree").to_pylist(), strict=True)
     scored = [(score, agree is True) for score, agree in pairs if score is not None]
-    # without NaN (never > -inf) and infinity, which a condition cannot contain
+    # without NaN (never > -inf) and infinity, because a condition cannot contain them
     known = sorted((min(score, _MAX), agree) for score, agree in scored if score > -math.inf)
     random.Random(0).shuffle(known)  # noqa: S311 - a fixed seed: same rows, same halves
     threshold = lowest_score(known[::2], cascade.precision)
@@ -73,8 +72,8 @@ def learn_threshold(step: str, cascade: Cascade, rows: Sequence[Row]) -> tuple[f
 
 
 def lowest_score(known: Iterable[tuple[float, bool]], precision: float) -> float | None:
-    """Return the lowest score for which enough of the rows with at least this score agree: the
-    lower bound of their fraction is at least `precision`. None if there is no such score."""
+    """Return the lowest score that is precise enough; None if there is none. Of the rows with at
+    least this score, enough agree: the lower bound of their fraction is at least `precision`."""
     number = agreed = 0
     lowest = None
     for score, rows in itertools.groupby(sorted(known, reverse=True), lambda pair: pair[0]):

@@ -52,8 +52,8 @@ def check_gate(gate: Gate, rows: Sequence[Row]) -> str:
 
 
 def type_problem(gate: Gate, write: Write, columns: pa.Schema) -> str:
-    """Return why the expectation of a gate can never be computed; an empty text if it may be.
-    `columns` are the known columns of the output; the null type means that a type is unknown."""
+    """Return why the expectation of a gate can never be computed; empty if it may be. `columns` are
+    the known columns of the output. The null type stands for an unknown type."""
     expectation = parse_expectation(gate.expect)
     measures = expectation.measures.items()
     types = dict.fromkeys(expectation.columns, pa.null())
@@ -77,7 +77,7 @@ def _result_type(text: str, measure: Measure, rows: pa.Table) -> pa.DataType:
 
 
 def _with_measures(expectation: Expectation, message: str) -> str:
-    """Return a message about the condition in the words of the user: `mean(n)`."""
+    """Return a message about the condition in the user's words: `mean(n)`, not `col('mean(n)')`."""
     for text, measure in expectation.measures.items():
         message = message.replace(f"col({text!r})", text)
         # the largest text is not the largest number
@@ -101,7 +101,7 @@ def _check_measure(measure: Measure, kind: pa.DataType) -> None:
 
 
 def _fix_of(measure: Measure, kind: pa.DataType) -> str:
-    """Return what to write for a measure of values that are not numbers."""
+    """Return the fix for a measure of values that are not numbers."""
     function, expression = measure.function, measure.expression
     length = f"{function}(len({expression})) for the length"
     if is_text(kind):
@@ -119,7 +119,7 @@ def _count(values: pa.ChunkedArray) -> int:
 
 
 _TYPES = {"count": pa.int64(), "fraction": pa.float64(), "mean": pa.float64()}
-"""The types of results. Those of other functions are the type of the values."""
+"""The types of results. For other functions, it is the type of the values."""
 _AGGREGATES: dict[str, Callable[[pa.ChunkedArray], Any]] = {
     "count": _count,
     "fraction": lambda values: _count(values) / len(values) if len(values) else None,

@@ -13,7 +13,7 @@ from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.report import JobState, Report
 
 MAX_RECORDS, MAX_FILES, MAX_GROUPS = 10_000, 32, 20
-"""Maximum numbers of error records and of error files that are read, and of groups on the page."""
+"""Maximum numbers of error records and error files that are read, and of groups on the page."""
 _COLUMNS = ("path", "row", "step", "error", "traceback", "values")
 
 
@@ -24,9 +24,9 @@ def write_page(
     entries: Iterable[ManifestEntry],
     runs: Sequence[RunRecord] = (),
 ) -> str | None:
-    """Write the HTML page of a report next to report.json, and return its address, or None if this
-    fails. Never raises an error, because a job succeeds without the page. `entries` name the files
-    of the output, and `runs` are its last runs."""
+    """Write the HTML page of a report next to report.json. Return its address, or None if this
+    fails. Raises no error, because a job succeeds without the page. `entries` name the files of the
+    output, and `runs` are its last runs."""
     # imported here because it imports all writers, and `ui` needs none
     from batchinference.pipeline.html_report.sample_rows import sample_rows_of
 
@@ -43,7 +43,7 @@ def write_page(
 
 
 def sample_errors(layout: Layout, entries: Iterable[ManifestEntry]) -> list[ErrorGroup]:
-    """Return the first error records of manifest entries as groups of the same step and cause."""
+    """Return the first error records of manifest entries, grouped by step and cause."""
     return group_errors(islice(_records(layout, entries), MAX_RECORDS))[:MAX_GROUPS]
 
 

@@ -1,8 +1,8 @@
 """Renders a report as an HTML page, with charts. The result depends only on the arguments.
 
-All data is untrusted. Jinja escapes every value. Control characters, which could change the order
-of the displayed text, are removed. The page contains no scripts, and no links except to itself. Its
-content security policy allows no requests."""
+All data is untrusted. Jinja escapes every value. Control characters could change the order of the
+displayed text, and are removed. The page has no scripts, and no links except to itself. Its content
+security policy allows no requests."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT = 720, 220
 """The size in pixels of the plot of a line chart, without the labels of its axes."""
 TICKS = 4
-"""Number of distances between labels of the row axis. The time axis has up to one more."""
+"""Number of intervals between the labels of the row axis. The time axis has up to one more."""
 _STEPS = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
-"""The largest value of the row axis is one of these numbers times a power of ten."""
+"""The largest value of the row axis is one of these numbers, multiplied by a power of ten."""
 _GAPS = [number * unit for unit in (1, 60, 3600) for number in (1, 2, 5, 10, 15, 30)]
-"""The possible distances between labels of the time axis, in seconds."""
+"""The possible intervals between labels of the time axis, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LineChart:
 
 
 def rows_chart(history: RowsOverTime) -> LineChart | None:
-    """Return the chart of rows over time; None if there are too few points for a line."""
+    """Return the chart of rows over time; None without enough points for a line."""
     pairs = list(zip(history.seconds, history.rows, strict=False))
     if len(pairs) < 2 or pairs[-1][0] <= 0 or pairs[-1][1] <= 0:
         return None
@@ -80,7 +80,7 @@ def rows_chart(history: RowsOverTime) -> LineChart | None:
 
 
 def _rounded_up(value: float) -> float:
-    """Return the smallest number, at least `value`, whose TICKS equal parts have short labels."""
+    """Return the largest value of the row axis: at least `value`, and with short labels."""
     unit = 10.0 ** math.floor(math.log10(value))
     return max(TICKS, next(step * unit for step in _STEPS if step * unit >= value))
 
@@ -159,7 +159,7 @@ def _input(spec: BatchInferenceSpec) -> str:
 
 
 def _normalized(path: str) -> str:
-    """Return a path as it is shown: without `..` if it is local."""
+    """Return a path for display. A local path has no `..`."""
     return os.path.normpath(local_path(path)) if is_local(path) else path
 
 

@@ -1,7 +1,7 @@
 """Says what limits a job and what to change, from the times and counts in its report.
 
 Advice about times needs measured times that prove it. Divisors are rounded to microseconds, because
-division by a shorter time may overflow."""
+a division by a shorter time may overflow."""
 
 import math
 from collections.abc import Iterator
@@ -15,27 +15,27 @@ from batchinference.spec.steps import Step
 from batchinference.text import counted
 
 BUSY = 0.7
-"""CPUs or writers limit the job if they are busy for at least this share of the time."""
+"""CPUs or writers limit the job only if they are busy for at least this share of the time."""
 STARVED = 0.3
 """Replicas do not limit the job if they wait for at least this share of the time."""
 FED = 0.2
-"""Replicas can only limit the job if they wait for at most this share of the time."""
+"""Replicas limit the job only if they wait for at most this share of the time."""
 ACTIVE = 0.5
-"""A pool or a server limits the job only if it takes at least this share of the time. In short
-jobs, loading models and waiting for nodes take longer."""
+"""A pool or a server limits the job only if it takes at least this share of the time. Short jobs
+spend more time on loading models and waiting for nodes."""
 MEASURED = 0.5
-"""The minimum share of rows with measured times. A short job measures only few rows."""
+"""The minimum share of rows with measured times. A short job measures few rows."""
 MIN_SECONDS = 1.0
-"""The minimum running time. The times of shorter jobs are not meaningful."""
+"""The minimum running time for advice. Times of shorter jobs are not meaningful."""
 
 
 def limiting_step(report: Report) -> str | None:
-    """Return the step that took the longest measured time; None if no step was measured."""
+    """Return the step with the longest measured time; None if no step was measured."""
     return max(report.steps, key=lambda name: report.steps[name].seconds, default=None)
 
 
 def advice(report: Report, spec: BatchInferenceSpec) -> list[str]:
-    """Return advice on what to change, the most important first."""
+    """Return advice on what to change, the most important advice first."""
     return [*_row_advice(report), *_time_advice(report, spec), *_machine_advice(report)]
 
 
@@ -93,11 +93,11 @@ class Load:
     parts: dict[str, float]
     """The CPU seconds of reading and of each step that runs in tasks."""
     writing: float
-    """The seconds in which writers were busy, summed over all writers."""
+    """The seconds in which writers were busy, added up over all writers."""
 
     @property
     def cpu_seconds(self) -> float:
-        """The CPU seconds of reading and of all steps that run in tasks."""
+        """The sum of `parts`."""
         return _to_microseconds(sum(self.parts.values()))
 
     @property
@@ -112,7 +112,7 @@ class Load:
 
 
 def bottleneck(report: Report, spec: BatchInferenceSpec) -> str | None:
-    """Return what limits the job and what to add; None if the report does not show it."""
+    """Return what limits the job and what to add; None if the report does not show this."""
     if text := _server_advice(report, spec):
         return text
     pools = [step for step in spec.steps if _has_pool(step, report)]
@@ -150,8 +150,8 @@ def measured_load(report: Report, spec: BatchInferenceSpec) -> Load | None:
 
 
 def _parts(report: Report, spec: BatchInferenceSpec) -> Iterator[tuple[str, float]]:
-    """Yield the CPU seconds of reading and of each step that runs in tasks. A task has the CPUs
-    that its largest step needs."""
+    """Yield the CPU seconds of reading and of each step that runs in tasks. A task has as many CPUs
+    as its largest step needs."""
     tasks = [step for step in spec.steps if not _has_pool(step, report)]
     wide = [_cpus(step) for step in tasks if step.facts.in_actors]
     width = max([1.0, *wide])
@@ -169,9 +169,9 @@ def _cpus(step: Step) -> float:
 
 
 def _has_pool(step: Step, report: Report) -> bool:
-    """Return whether a step has actors of its own, judging by the spec and the report."""
-    asked = step.resources
-    needs = asked is not None and (asked.gpu or asked.memory or asked.custom)
+    """Return whether a step has its own actors, according to the spec and the report."""
+    resources = step.resources
+    needs = resources is not None and (resources.gpu or resources.memory or resources.custom)
     times = report.steps.get(step.name)
     waited = times is not None and times.wait_seconds is not None
     separate = step.model is not None and not step.model.IN_PROCESS
@@ -180,8 +180,8 @@ def _has_pool(step: Step, report: Report) -> bool:
 
 def _pool_seconds(step: Step, report: Report) -> tuple[float, float, float] | None:
     """Return the seconds in which the replicas of a step computed, waited for rows, and waited to
-    pass on results, each summed over all replicas. None if this was not measured, or if replicas
-    wait for a server or for devices that the report does not count."""
+    pass on results. None if these were not measured, or if replicas wait for a server or for
+    devices that the report does not count."""
     times, asked = report.steps.get(step.name), step.resources
     remote = step.model is not None and step.model.REMOTE
     if times is None or times.wait_seconds is None or remote:
@@ -233,7 +233,7 @@ def _writing_advice(load: Load) -> Iterator[str]:
 
 
 def _largest_part(load: Load) -> str:
-    """Return a sentence about the part of the job that takes most of the CPU time."""
+    """Return a sentence about the part of the job that takes the most CPU time."""
     name = max(load.parts, key=lambda part: load.parts[part])
     subject = "Reading and decoding take" if name == READ_STEP else f"The step '{name}' takes"
     return f"{subject} {_percent(load.parts[name] / load.cpu_seconds)} of this time."

@@ -22,7 +22,7 @@ SAMPLE_ROWS, SAMPLE_COLUMNS = 8, 12
 MAX_TEXT, MAX_ITEMS = 160, 4
 """Maximum characters of a value, and maximum items of a list in a value."""
 MAX_FILE = 64 * 1024**2
-"""Larger files are skipped if they can only be read completely."""
+"""Files above this size are skipped if they can only be read completely."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ SampleRow = dict[str, Cell]
 def sample_rows_of(
     write: Write, layout: Layout, entries: Iterable[ManifestEntry]
 ) -> list[SampleRow]:
-    """Return the first rows of the data files of manifest entries, or any rows of a table. Only the
+    """Return the first rows in the data files of manifest entries, or any rows of a table. Only the
     first SAMPLE_COLUMNS columns are included."""
     if isinstance(write, WriteTable):
         rows: Iterable[dict[str, Any]] = table_for(write).first_rows(SAMPLE_ROWS)
@@ -56,12 +56,12 @@ def _rows_of_files(
 ) -> Iterator[dict[str, Any]]:
     for file in (file for entry in entries for file in entry.data):
         if file.bytes > MAX_FILE and not write.READ_IN_PARTS:
-            continue  # it would be read completely
+            continue
         yield from rows_of_file(layout.output / file.name, writer_for(write))
 
 
 def cell(name: str, value: Any) -> Cell:
-    """Return a value as a cell. Values of columns with credentials are masked."""
+    """Return a value as a cell. Values in columns of credentials are masked."""
     if isinstance(value, bytes | np.ndarray | dict) and not is_credential(name):
         # imported here, because most outputs have no images, and Pillow takes long to import
         from batchinference.pipeline.html_report.thumbnails import image_of, thumbnail
@@ -72,7 +72,7 @@ def cell(name: str, value: Any) -> Cell:
 
 
 def _text_of(name: str, value: Any) -> str:
-    """Return the value of a column or of a field of a struct as text. Credentials are masked."""
+    """Return the value of a column or struct field as text. Credentials are masked."""
     return MASK if value is not None and is_credential(name) else _text(value)
 
 

@@ -12,7 +12,7 @@ from batchinference.pipeline.media.pixels import in_mode
 
 THUMBNAIL, SMALLEST = 96, 8
 """The pixels of the longer side of a thumbnail, and the minimum pixels of the shorter side of an
-array to show it as an image."""
+array that is shown as an image."""
 MAX_PIXELS = 25_000_000
 """Images with more pixels get no thumbnail."""
 

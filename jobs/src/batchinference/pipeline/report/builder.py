@@ -1,5 +1,5 @@
-"""Builds the report of a run, with its state, progress, counts and the notes of its tasks, and
-merges the reports of several outputs of a run."""
+"""Builds the report of a run: its state, progress, counts, and the notes of its tasks. Also merges
+the reports of several outputs of a run."""
 
 import json
 import os
@@ -50,18 +50,18 @@ MAX_NOTES = 20
 
 @dataclass(frozen=True)
 class RunNotes:
-    """A summary of the notes that the tasks of a run have stored in their manifests."""
+    """A summary of the notes in the manifests of a run."""
 
     batch_sizes: dict[str, int]
     """For each step, the smallest batch size of its processes."""
     peak_bytes: int
-    """The highest memory use of any single process."""
+    """The highest memory use of a single process."""
     notes: list[str]
-    """Notes as text for people."""
+    """Notes as texts for people."""
     steps: dict[str, StepTimes] = field(default_factory=dict)
     """The measured times by step."""
     retries: int = 0
-    """How often a task ran again because its process died."""
+    """How often tasks ran again because their process had died."""
     replicas_per_device: dict[str, int] = field(default_factory=dict)
 
 
@@ -112,8 +112,8 @@ class ReportBuilder:
     def begin_rows(
         self, total: RowCount | None, before: Counts, replaced: ReplacedFiles | None = None
     ) -> None:
-        """Report the progress of rows from now on. `before` are the counts of earlier passes, and
-        `replaced` the number of input files whose rows are replaced."""
+        """Report the progress of rows from now on. `before` are the counts of earlier passes.
+        `replaced` is the number of input files whose rows are replaced."""
         self._fields["replacedFiles"] = replaced
         self._total, self._before, self._counts = total, before.read, before
         self._running_before = self._seconds.get(JobState.RUNNING, 0.0)
@@ -125,7 +125,7 @@ class ReportBuilder:
         self._fields |= {"passNumber": number, "stage": None, "capacity": None}
 
     def add_notes(self, notes: RunNotes, spilled_bytes: int | None) -> None:
-        """Report the notes of all ended passes, and the bytes that Ray has spilled."""
+        """Report the notes of all ended passes, and the bytes that Ray has spilled to disk."""
         self._fields |= {
             "batchSizes": notes.batch_sizes,
             "replicasPerDevice": notes.replicas_per_device,
@@ -136,7 +136,7 @@ class ReportBuilder:
         }
 
     def add_faults(self, failures: Iterable[JobFailure]) -> None:
-        """Report the node of each DeviceFailed among the failures."""
+        """Report the node of each failure that is DeviceFailed."""
         faults = (failure for failure in failures if isinstance(failure, DeviceFailed))
         self._faulty_nodes |= {fault.machine for fault in faults if fault.machine}
 
@@ -146,7 +146,7 @@ class ReportBuilder:
             self._fields["capacity"] = capacity.highest(self._fields.get("capacity"))
 
     def enter(self, state: JobState) -> None:
-        """Enter a state, and record the time that the run was in the previous state."""
+        """Enter a state, and record how long the run was in the previous state."""
         clock = time.monotonic()
         if not self._state.ended:
             seconds = self._seconds.get(self._state, 0.0) + clock - self._since
@@ -155,7 +155,7 @@ class ReportBuilder:
 
     def read(self, counts: Counts, stage: str | None = None) -> None:
         """Update the progress, which never decreases. `counts` are the counts of all committed
-        rows, and `stage` is the last active stage."""
+        rows. `stage` is the last active stage."""
         self._fields["stage"] = stage
         if self._counts is None:
             return
@@ -171,14 +171,14 @@ class ReportBuilder:
         )
 
     def finish(self, counts: Counts) -> None:
-        """Set the final counts and the average speed. The time to load models counts, too."""
+        """Set the final counts and the average speed, which includes the time to load models."""
         seconds = self._seconds[JobState.RUNNING] - self._running_before
         rate = average_rate(counts.read - self._before, seconds)
         self._counts, self._progress = counts, Progress.of(counts.read, counts.read, rate=rate)
         self._history.add(counts.read, time.monotonic())
 
     def build(self, failure: JobFailure | None = None) -> Report:
-        """Return the report of the run in its current state. `failure` is why it has failed."""
+        """Return the report of the run in its current state, with its `failure`, if any."""
         counts, fields = self._counts, dict(self._fields)
         if self.findings:
             fields["notes"] = [self.findings, *fields.get("notes", [])]
@@ -208,7 +208,7 @@ class ReportBuilder:
         )
 
     def _remark(self) -> str | None:
-        """Return what is unusual about the rows of a job that has succeeded; None if nothing is."""
+        """Return a remark about a job that has succeeded with no input rows or only failed rows."""
         counts = self._counts
         if self._state is not JobState.SUCCEEDED or counts is None:
             return None
@@ -219,7 +219,7 @@ class ReportBuilder:
         return None
 
     def of_complete_output(self, layout: Layout, remark: str) -> Report:
-        """Return the stored report of an output that was already complete, with the name and the
+        """Return the stored report of an output that was already complete. It gets the name and the
         times of this run. Raises BadOutput if the rows of the output are unknown."""
         message = "; ".join(filter(None, ("the output was complete already", remark)))
         return self._of_idle_run(
@@ -228,8 +228,8 @@ class ReportBuilder:
 
     def of_nothing_new(self, parts: Sequence[Layout], remark: str) -> Report:
         """Return the report of a run that has added no rows. It has the counts of the existing
-        outputs (`parts`), but no speeds or costs of the runs that computed them. Raises BadOutput
-        if the rows of an output are unknown."""
+        outputs (`parts`), but no speeds or costs. Raises BadOutput if the rows of an output are
+        unknown."""
         self.enter(JobState.SUCCEEDED)
         reports = [load_report(part) for part in parts]
         counts = Counts.sum(report.counts for report in reports if report.counts)
@@ -250,7 +250,7 @@ class ReportBuilder:
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages in EXTRAS that are installed."""
+    """Return the versions of Python and of the installed packages in EXTRAS."""
     installed = {"python": platform.python_version()}
     for name in EXTRAS:
         with suppress(PackageNotFoundError):
@@ -259,7 +259,7 @@ def versions() -> dict[str, str]:
 
 
 def collect_notes(notes: Iterable[tuple[str, str]]) -> RunNotes:
-    """Return a summary of `notes`. Each of them is a pair: a step, and a note as JSON."""
+    """Return a summary of `notes`, which are pairs of a step and a note as JSON."""
     sizes: dict[str, list[int]] = defaultdict(list)
     times: dict[str, list[dict[str, float]]] = defaultdict(list)
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -316,8 +316,8 @@ def _note_text(step: str, note: dict[str, float]) -> str:
 
 
 def merge_reports(before: Sequence[Report], report: Report) -> Report:
-    """Return the last `report` of a run, merged with the reports `before` it. Counts, retries,
-    progress, sizes and warnings are added up, notes are joined, and the first `errors` is used."""
+    """Return the last `report` of a run, merged with its earlier reports. Counts, retries,
+    progress, sizes and warnings are added up. Notes are joined. `errors` is the first one."""
     if not before:
         return report
     reports = [*before, report]

@@ -1,7 +1,7 @@
 """Records each run in the history of its output, in one file per run.
 
-Only the run itself writes its file, so a run that has lost its lease damages no other record. A job
-does not fail if its record cannot be written."""
+Only the run itself writes its file. A run that has lost its lease thus damages no other record. A
+job does not fail if its record cannot be written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 UPDATE_SECONDS = 60.0
 """Minimum time between two writes of the record of a running job."""
 SILENT_SECONDS = 150.0
-"""A run is dead if its record shows no end, and was last written longer ago than this."""
+"""A run without an end is dead if its record was last written longer ago than this."""
 MAX_BYTES, THREADS = 1 << 20, 16
 _CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"
 """The environment variable that KubeRay sets in the pods of a RayCluster."""
@@ -38,7 +38,7 @@ _CLUSTER_VARIABLE = "RAY_CLUSTER_NAME"
 
 @dataclass
 class RunHistory:
-    """The record of a run. It is stored from the first `begin` on."""
+    """The record of a run, which is stored from the first call of `begin` on."""
 
     spec: BatchInferenceSpec
     _kinds: dict[str, None] = field(default_factory=dict, init=False)
@@ -50,7 +50,7 @@ class RunHistory:
     _stored: bytes = field(default=b"", init=False)
 
     def begin(self, run: PreparedPass, report: Report) -> None:
-        """Record that the run begins to write to an output, and how many rows this had before."""
+        """Record that the run begins to write to an output, and the rows that the output has."""
         lease = run.job_pass.lease
         if self._file is None:
             self._directory = run.job_pass.layout.history
@@ -100,7 +100,7 @@ class RunHistory:
 
 
 def _delete_old(directory: Location) -> None:
-    """Delete the oldest records, so that KEPT_RUNS remain after a new one is added."""
+    """Delete the oldest records. With the next new record, KEPT_RUNS remain."""
     with suppress(Exception):
         for old in _files_in(directory)[: 1 - KEPT_RUNS]:
             directory.at(old.path).delete()

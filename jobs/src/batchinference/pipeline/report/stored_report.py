@@ -22,7 +22,7 @@ def now() -> str:
 
 def load_report(layout: Layout) -> Report:
     """Return the stored report of a complete output. If it is missing, damaged or of another
-    output, create a report from the final snapshot. Raises BadOutput if that is unreadable."""
+    output, create one from the final snapshot. Raises BadOutput if the snapshot is unreadable."""
     try:
         report = Report.parse(layout.report.read())
         if report.output == layout.output.uri:
@@ -45,7 +45,7 @@ def load_report(layout: Layout) -> Report:
 
 def finished_report(layout: Layout, final: Snapshot) -> Report:
     """Return the final report of an output whose driver died before it wrote one. It is the last
-    stored report, with the state of success and the counts and warnings of the final snapshot
+    stored report with the state `succeeded`, and the counts and warnings of the final snapshot
     `final`. Raises BadOutput like `load_report`."""
     ended = {"state": JobState.SUCCEEDED, "reason": None, "message": None, "stage": None}
     figures = {"counts": _counts(final), "warnings": _warnings(layout, final)}
@@ -53,8 +53,8 @@ def finished_report(layout: Layout, final: Snapshot) -> Report:
 
 
 def _warnings(layout: Layout, final: Snapshot) -> list[WarningCount]:
-    """Return the warnings of an output. If the input snapshot is damaged, warnings about ignored
-    files are left out, and examples have file numbers instead of paths."""
+    """Return the warnings of an output. If the input snapshot is damaged, there are none about
+    ignored files, and examples have file numbers instead of paths."""
     about_rows = warnings_of(final.entries)
     try:
         ignored = read_snapshot(layout.input, layout.output.storage, final.input).ignored
@@ -66,6 +66,6 @@ def _warnings(layout: Layout, final: Snapshot) -> list[WarningCount]:
 
 
 def _counts(final: Snapshot) -> Counts:
-    """Return the counts of a snapshot. `read` is the number of row ids: if the output rows of one
-    input row are in several manifest entries, none of these entries counts the input row."""
+    """Return the counts of a snapshot. `read` is the number of row ids. The sum over manifest
+    entries would miss input rows whose output rows are in several entries."""
     return final.counts.model_copy(update={"read": RowSet.of(final.entries).rows})

@@ -1,7 +1,7 @@
-"""Checks that the files of an output are as they were committed, and counts their rows. Also finds
-orphan files, which no manifest entry names.
+"""Compares the files of an output with their commits, and counts their rows. Also finds orphan
+files, which no manifest entry names.
 
-Files are read in chunks, so that their size does not matter."""
+Files are read in chunks, so that large files need no more memory."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from batchinference.spec.write import Write, WriteCsv, WriteJson, WriteOpenaiBat
 CHUNK_BYTES = 4 << 20
 LINE_END, QUOTE = b'\n"'
 DAMAGE = (pa.ArrowInvalid, zlib.error, EOFError, ValueError, OSError)
-"""Exceptions while reading a damaged file. OSError may also mean that storage is unavailable."""
+"""Exceptions while reading a damaged file. OSError can also mean that storage is unavailable."""
 FileCounter: TypeAlias = Callable[[Location], int]
 StreamCounter: TypeAlias = Callable[[BinaryIO], int]
 
 
 Listed: TypeAlias = Callable[..., dict[str, int]]
-"""Returns what `sizes_in` returns, but lists a directory only once."""
+"""Does the same as `sizes_in`, but lists each directory only once."""
 Checked: TypeAlias = tuple[int | None, Defect | None]
 """The number of rows of a file (None if they were not counted), and its defect, if any."""
 
 
 class _Differs(ValueError):
-    """The size or the checksum of a file differs from what was committed."""
+    """The size or the checksum of a file differs from the committed one."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class StoredFiles:
 
     directory: Location
     sizes: dict[str, int]
-    """The size in bytes of each file that a listing of the directory has shown, by name."""
+    """The size in bytes of each file in a listing of the directory, by name."""
     from_header: FileCounter | None
-    """Returns the number of rows that the footer of a file states; None if files have no footer."""
+    """Returns the number of rows in the footer of a file; None if the files have no footers."""
     from_bytes: StreamCounter | None
-    """Counts the rows of a file by reading all of its bytes."""
+    """Counts the rows of a file from all of its bytes; None if the files have footers."""
     quick: bool
-    """Whether only the sizes and the footers of files are checked, not their content."""
+    """Whether to check only the sizes and the footers of files, and not their content."""
 
     @classmethod
     def of_rows(cls, layout: Layout, write: Write, listed: Listed, *, quick: bool) -> StoredFiles:
@@ -68,7 +68,7 @@ class StoredFiles:
         return cls(layout.errors, listed(layout.errors, layout.output), footer_rows, None, quick)
 
     def check(self, file: DataFile) -> Checked:
-        """Compare a file with what was committed. Raises OSError if storage is unavailable."""
+        """Compare a file with its commit. Raises OSError if storage is unavailable."""
         address = self.directory / file.name
         try:
             size = self.sizes.get(file.name) or address.info().size  # the file may be newer
@@ -87,7 +87,7 @@ class StoredFiles:
             return None, (Kind.DAMAGED, Position(address.uri, detail=detail), 1)
 
     def orphans(self, named: set[str], prefix: str) -> Iterator[Defect]:
-        """Yield the files whose names begin with `prefix` and that no manifest entry names."""
+        """Yield the files that begin with `prefix` and that no manifest entry names."""
         for name in sorted(self.sizes.keys() - named):
             file = self.directory / name
             if base_name(name).startswith(prefix) and file.exists():
@@ -104,12 +104,12 @@ class StoredFiles:
 
 
 def sizes_in(directory: Location, but: Location | None = None) -> dict[str, int]:
-    """List a directory except for the directory `but`, and return `StoredFiles.sizes`."""
+    """List a directory without the directory `but`, and return `StoredFiles.sizes`."""
     return {directory.relative(info.path): info.size for info in directory.visible_files(but)}
 
 
 class ChecksumReader(io.RawIOBase):
-    """Reads a file, and computes the checksum of what was read."""
+    """Reads a file, and computes the checksum of the bytes read."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def csv_records(source: BinaryIO, chunk_bytes: int = CHUNK_BYTES) -> int:
 
 
 def _samples(source: BinaryIO) -> int:
-    """Return the number of samples. The members of a sample follow each other, and share a key."""
+    """Return the number of samples: consecutive members with the same key are one sample."""
     import tarfile  # only here, to save memory
 
     samples, last = 0, None

@@ -13,7 +13,7 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.warnings import WarningCount
 
 MAX_POSITIONS = 1000
-"""Maximum number of positions that are listed per kind of defect. All defects are counted."""
+"""Maximum number of listed positions for each kind of defect. All defects are counted."""
 _START_OVER = "run the job again with write.mode overwrite"
 _RESTORE = f"restore them, or {_START_OVER}"
 
@@ -99,7 +99,7 @@ class Position:
 
     file: str
     rows: tuple[int, int | None] | None = None
-    """For a defect of rows, the first and the last row. The last row is None if it is unknown."""
+    """The first and the last row of a defect of rows. The last row is None if it is unknown."""
     detail: str = ""
 
     def __str__(self) -> str:
@@ -114,7 +114,7 @@ class Position:
         return f"rows {first} and on" if last is None else f"rows {first} to {last}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields for JSON. Fields that do not apply are absent."""
+        """Return the fields for JSON, without fields that do not apply."""
         rows = {} if self.rows is None else dict(zip(("first", "last"), self.rows, strict=True))
         return {"file": self.file, **rows, **({"detail": self.detail} if self.detail else {})}
 
@@ -135,7 +135,7 @@ class Finding:
 
 
 Defect: TypeAlias = tuple[Kind, Position, int]
-"""One defect, and the number of rows or files that it affects."""
+"""A kind of defect, its position, and the number of rows or files that it affects."""
 
 
 def findings_of(defects: Iterable[Defect]) -> list[Finding]:
@@ -190,7 +190,7 @@ class JobReport:
     rows: int | None = None
     """The number of input rows; None if it is unknown."""
     accounted: int = 0
-    """How many input rows were written, failed or filtered."""
+    """The number of input rows that were written, failed or filtered."""
     input_files: int = 0
     input_files_counted: int = 0
     """The number of files whose rows were counted again."""
@@ -202,12 +202,12 @@ class JobReport:
     layout: Layout | None = None
     """None if the state is damaged, or if a run has only claimed the output."""
     names: Sequence[str] = ()
-    """The names of the input files whose rows were not removed."""
+    """The names of the input files, without files whose rows were removed."""
     warnings: Sequence[WarningCount] = ()
 
     @property
     def key(self) -> str:
-        """The key of the fields of the spec that determine the job's rows; empty if unknown."""
+        """The key of the job (see `output_paths`); empty if unknown."""
         return self.layout.key if self.layout else ""
 
     @property
@@ -245,11 +245,11 @@ class VerificationReport:
     output: str
     jobs: list[JobReport]
     findings: list[Finding]
-    """Defects that concern several jobs or none."""
+    """Defects that affect several jobs, or no job."""
 
     @property
     def result(self) -> Result:
-        """The worst result of a job. Findings about several jobs also make it `notProven`."""
+        """The worst result of a job; `notProven` if there are findings about several jobs."""
         results = {job.result for job in self.jobs}
         if self.findings or Result.NOT_PROVEN in results:
             return Result.NOT_PROVEN

@@ -1,6 +1,5 @@
-"""Counts the rows of the input again, and compares them with the rows of all manifest entries.
-
-A job uses only valid entries (see `row_coverage`). This module also uses invalid entries."""
+"""Counts the rows of the input again, and compares them with the rows of all manifest entries. A
+job uses only valid entries (see `row_coverage`), but this module also uses invalid ones."""
 
 from __future__ import annotations
 
@@ -48,20 +47,20 @@ class Sizes:
 
     files: int
     ends: dict[int, int]
-    """The number of rows by file."""
+    """The number of rows of a file, by file number."""
     rows_each: int | None = None
     """The number of rows of each file that is not in `ends`; None if it is unknown."""
 
     @property
     def total(self) -> int | None:
-        """The number of input rows; None unless the rows of every file are known."""
+        """The number of input rows; None if the rows of a file are unknown."""
         if self.rows_each is not None:
             return rows_in_all(self.files, self.ends, self.rows_each)
         return sum(self.ends.values()) if len(self.ends) == self.files else None
 
     def of(self, files: np.ndarray) -> np.ndarray:
-        """Return the row counts (int64) of the files with the numbers `files`: 0 for files that do
-        not exist, and the maximum int64 for unknown counts."""
+        """Return the numbers of rows (int64) of the files with these numbers. It is 0 for a file
+        that does not exist, and the maximum int64 if it is unknown."""
         unknown = np.iinfo(np.int64).max if self.rows_each is None else self.rows_each
         sizes = [
             self.ends.get(file, unknown) if file < self.files else 0 for file in files.tolist()
@@ -75,7 +74,7 @@ class AccountedRows:
 
     row_set: RowSet
     repeated: list[Range]
-    """The rows that the entries have more than once, or in shares that exceed a full share."""
+    """The rows that the entries have more than once, or whose shares exceed FULL_SHARE."""
 
     @classmethod
     def of(cls, entries: Sequence[ManifestEntry]) -> AccountedRows:
@@ -124,11 +123,11 @@ def _as_ranges(starts: np.ndarray, stops: np.ndarray) -> list[Range]:
 
 
 def wrong_errors(entry: ManifestEntry, file: Location) -> int:
-    """Return the number of error records of a manifest entry that are duplicates, or whose rows the
+    """Return the number of wrong error records of a manifest entry: duplicates, and rows that the
     entry does not have. Raises ValueError or OSError if the file cannot be read."""
     ids = ids_of(table_in(file, ["id"]))
     inside, counts = RowSet.of([entry]).contains(ids), entry.counts
-    # if an input row has become several rows, all of these may fail with the same id
+    # the rows of one input row may all fail, with the same id
     outcomes = counts.written + counts.failed + counts.filtered
     is_one_to_one = not entry.shares and counts.read == outcomes
     repeated = len(ids) - len(set(ids.tolist())) if is_one_to_one else 0
@@ -147,11 +146,11 @@ class InputRows:
     """The names of the input files, or of the parts of a source that has no files."""
     sizes: Sizes
     counted: int = 0
-    """How many files were counted again. For other files, `sizes` has the counts of the job."""
+    """The number of files that were counted again. For others, `sizes` has the job's counts."""
     defects: list[Defect] = field(default_factory=list)
     ignored: IgnoredFiles = NONE_IGNORED
     removed: frozenset[int] = frozenset()
-    """The numbers of the files that are gone and whose rows were removed."""
+    """The numbers of the files that are gone, and whose rows were removed."""
 
     @property
     def kept_names(self) -> list[str]:
@@ -159,15 +158,15 @@ class InputRows:
         return [name for number, name in enumerate(self.names) if number not in self.removed]
 
     def name(self, number: int) -> str:
-        """Return the name of a file, or a text that says that the input does not have this file."""
+        """Return the name of a file, or a text that says that the input does not have the file."""
         known = number < len(self.names)
         return self.names[number] if known else f"part {number}, which is not in the input"
 
 
 def input_rows(job: StoredJob, committed: Snapshot, listed: Lister, *, quick: bool) -> InputRows:
-    """Count the rows of the input again, and return them. With `quick`, count only the rows of
-    files that store their number of rows. Raises BadOutput if the state of the input is damaged,
-    and BadInput or another JobFailure if the input cannot be read."""
+    """Count the rows of the input again, and return them. With `quick`, count only files that store
+    their number of rows. Raises BadOutput if the state of the input is damaged, and BadInput or
+    another JobFailure if the input cannot be read."""
     job_pass = JobPass(job.layout, job.lease)
     snapshot, _ = read_own_snapshot(job_pass, job.storage_of_input, committed.input)
     rows = _input_rows(job, committed, snapshot, listed, quick=quick)
@@ -184,14 +183,14 @@ def _input_rows(
             paths_of(job.layout.input, committed.input).to_pylist(), Sizes(len(snapshot), ends)
         )
     names = snapshot.labels
-    for number in snapshot.removed:  # a file that has come back is listed as a new file
+    for number in snapshot.removed:  # if such a file comes back, it is listed as a new file
         names[number] += " (removed)"
     if isinstance(read, ReadVersioned):
         from batchinference.pipeline.input.tables.kinds import gone_files, reader_of
 
         defects = dict[int, Defect]()
         reader: Reader = reader_of(read, snapshot.version)
-        # files that the table has deleted since the job read them are not counted again
+        # the table may have deleted files since the job read them
         missing = set(gone_files(snapshot, range(len(snapshot))))
     else:
         reader, defects = reader_for(read), _differences(snapshot, read, listed)
@@ -209,7 +208,7 @@ def _differences(snapshot: InputSnapshot, read: ReadFiles, listed: Lister) -> di
     """Return a defect for each input file that is gone or has changed, by file number."""
     try:
         now = listed(snapshot.root.storage, *read.paths)
-    except BadInput:  # if no file exists any more, all are reported as gone
+    except BadInput:  # if all files are gone, each is a defect
         if not len(snapshot) or snapshot.address(snapshot.files()[0]).exists():
             raise
         now = replace(snapshot, table=snapshot.table.slice(0, 0))
@@ -230,8 +229,8 @@ def _counted(
     *,
     quick: bool,
 ) -> Iterator[tuple[int, int]]:
-    """Yield the number and the row count of each file, as the job counts rows. A file is only read
-    if it does not store its row count, or if that count differs from the job's count (`ends`). For
+    """Yield the number of each file and its number of rows, as the job counts them. A file is read
+    if it does not store its number of rows, or if the job has counted another number (`ends`). For
     example, the job counts the rest of a damaged file as one failed row."""
     if not files or (quick and not reader.rows_exact):
         return

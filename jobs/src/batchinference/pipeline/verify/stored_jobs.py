@@ -19,23 +19,23 @@ from batchinference.spec.write import WriteTable
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A job as the state in its output describes it."""
+    """A job, as the state in its output describes it."""
 
     layout: Layout
     lease: Lease
     spec: BatchInferenceSpec
     trusted: bool = False
-    """Whether the user trusts the output, so that the endpoints in its state are used."""
+    """Whether the user trusts the output. Only then are the endpoints in its state used."""
 
     @property
     def finished(self) -> bool:
-        """Whether the output is complete. Asks the storage each time."""
+        """Whether the output is complete. Asks the storage in each call."""
         return self.layout.success.exists()
 
     @property
     def storage_of_input(self) -> Storage:
         """The storage settings of the input: those of the output if the job used the same for both.
-        Raises BadInput for other settings with an endpoint, unless the output is trusted."""
+        Raises BadInput for other settings with an endpoint that is not trusted."""
         read = self.spec.read
         if not isinstance(read, ReadFiles | ReadVersioned):
             return FROM_ENVIRONMENT
@@ -62,8 +62,8 @@ class StoredJob:
 
 
 def stored_layouts(output: Location) -> list[Layout]:
-    """Return the layouts of all jobs that have written to an output. Raises BadInput if there are
-    no such jobs, or if the output is unreadable. The keys of the layouts are unknown."""
+    """Return the layouts of all jobs that have written to an output, without their keys. Raises
+    BadInput if there are no such jobs, or if the output is unreadable."""
     try:
         if not output.exists():
             raise BadInput(f"'{output.uri}' does not exist")
@@ -82,7 +82,7 @@ def stored_layouts(output: Location) -> list[Layout]:
 
 
 def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:
-    """Return the job whose state is in this layout; None if a run has only claimed the output.
+    """Return the job whose state is in this layout. None if a run has only claimed the output.
     Raises BadOutput if the state is damaged."""
     lease = read_lease(layout)
     if lease is None or not lease.begun:
@@ -91,7 +91,7 @@ def stored_job(layout: Layout, *, trusted: bool = False) -> StoredJob | None:
         spec = BatchInferenceSpec.model_validate(load_json(layout.spec.read()))
     except (ValueError, FileNotFoundError):  # pydantic's ValidationError is a ValueError
         raise damaged_state(layout.spec) from None
-    # the key cannot be computed from the stored spec, which has no secrets
+    # the stored spec has no secrets, so its key differs
     layout = replace(layout, key=lease.key, is_table=isinstance(spec.write, WriteTable))
     if spec.errors.path:
         layout = replace(layout, errors=Location(spec.errors.path, layout.output.storage))

@@ -21,7 +21,7 @@ from batchinference.text import counted
 
 
 def commit_defects(job: StoredJob, write: WriteTable, rows: int) -> Iterator[Defect]:
-    """Yield defects of the table commit of a finished job, which has written `rows` rows."""
+    """Yield defects of the table commit of a finished job that has written `rows` rows."""
     output, lease = job.layout.output, job.lease
     try:
         with table_errors_as_bad_output():
@@ -39,8 +39,8 @@ def commit_defects(job: StoredJob, write: WriteTable, rows: int) -> Iterator[Def
 
 
 def _key_defects(table: Table, stored: Location, rows: int) -> Iterator[Defect]:
-    """Yield defects if the table lacks keys of a job or has them more than once, or if the stored
-    keys are gone or damaged, or their number is not `rows`."""
+    """Yield a defect if the table lacks keys of a job or has them more than once. Also yield one if
+    the stored keys are gone or damaged, or if their number is not `rows`."""
     existing = table.existing()
     if not isinstance(table, MergingTable) or existing is None:
         return

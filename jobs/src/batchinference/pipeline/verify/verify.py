@@ -65,7 +65,7 @@ def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> V
 def _job_report(
     layout: Layout, listed: Listed, listed_input: Lister, *, quick: bool, trusted: bool
 ) -> JobReport:
-    """Return the report on one job, whose state is in this layout."""
+    """Return the report on the job whose state is in this layout."""
     try:
         job = stored_job(layout, trusted=trusted)
         if job is None:
@@ -80,7 +80,7 @@ def _job_report(
 
 
 def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield input files that were read twice, because a later append of a job lists them again."""
+    """Yield input files that a later append of a job lists and reads again."""
     seen: dict[str, set[str]] = defaultdict(set)
     for layout, report in zip(layouts, reports, strict=True):
         addition = _ADDITION.match(base_name(layout.state.path))
@@ -90,9 +90,9 @@ def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iter
 
 
 def _unknown_files(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield files that no job has written, but that readers of the output or of the error records
-    read. If the first job appended to existing data, other files in the output may be this data,
-    and are not reported. Jobs may share a directory of error records outside of the state."""
+    """Yield files that no job has written, but that readers of the output or of error records read.
+    Other files in the output are not reported if the first job appended to existing data: they may
+    be this data. Several jobs may use one directory of error records outside of their state."""
     first, known = layouts[0], [report.layout for report in reports if report.layout]
     if len(known) < len(reports):
         return
@@ -107,8 +107,8 @@ def _unknown_files(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> I
 
 
 def _visible_directories(layouts: Sequence[Layout], *, mixed: bool) -> list[Location]:
-    """Return the distinct directories of rows and of error records. Directories of tables, which
-    track their own files, and of rows that are `mixed` with other data are left out."""
+    """Return the distinct directories of rows and of error records. Leaves out tables, which track
+    their own files, and rows that are `mixed` with other data."""
     rows = [layout.output for layout in layouts if not layout.is_table and not mixed]
     directories = [*rows, *(layout.errors for layout in layouts)]
     return list({directory.path: directory for directory in directories}.values())
@@ -135,7 +135,7 @@ def report_defects(file: Location, committed: Counts, rows: int | None) -> Itera
 @dataclass(frozen=True)
 class Commits:
     """The files of an output, and the checks of its manifest entries. `data` is None for a finished
-    table, because a table tracks its own files."""
+    table, which tracks its own files."""
 
     job: StoredJob
     data: StoredFiles | None
@@ -143,7 +143,7 @@ class Commits:
 
     @classmethod
     def of(cls, job: StoredJob, listed: Listed, *, quick: bool) -> Commits:
-        """Return the files of an output with their checks."""
+        """Return the files of an output, with their checks."""
         layout, write = job.layout, job.spec.write
         in_table = layout.is_table and job.finished
         data = None if in_table else StoredFiles.of_rows(layout, write, listed, quick=quick)
@@ -163,7 +163,7 @@ class Commits:
                 yield from self._row_defects(entry)
 
     def orphans(self, entries: Sequence[ManifestEntry]) -> Iterator[Defect]:
-        """Yield orphan files: files of the job that none of these entries names."""
+        """Yield orphan files, which are files of the job that none of these entries names."""
         named = {file.name for entry in entries for file in entry.files}
         prefix = part_prefix(self.job.lease.key)
         for stored in filter(None, (self.data, self.errors)):
@@ -186,7 +186,7 @@ class Commits:
         if defect:
             return [defect]
         defects: list[Defect] = []
-        if entry.removed:  # records of removed rows are deleted when the output is completed
+        if entry.removed:  # the end of the job deletes records of removed rows
             return defects
         if rows != failed:
             defects.append(self._miscounted(entry, counted(rows or 0, "failed row"), failed))
@@ -211,7 +211,7 @@ class Commits:
         return Kind.MISCOUNTED, Position(self._name(entry), detail=detail), 1
 
     def _name(self, entry: ManifestEntry) -> str:
-        """Return the first file of an entry, by which findings identify the entry."""
+        """Return the address of an entry's first file, which identifies the entry in findings."""
         if entry.data and self.data is not None:
             return (self.data.directory / entry.data[0].name).uri
         if entry.errors:
@@ -272,7 +272,7 @@ class JobCheck:
         return Committed.of(self.committed.entries)
 
     def _missing_rows(self) -> Iterator[tuple[Position, int]]:
-        """Yield missing row ranges and their number of rows (1 if the file end is unknown)."""
+        """Yield missing row ranges and their numbers of rows (1 if the file end is unknown)."""
         for number, gaps in self._accounted_rows.missing(self.input.sizes).items():
             for first, after in gaps:
                 if after is None:
@@ -288,7 +288,7 @@ class JobCheck:
         """Yield defects of the report and of the table commit of a finished job."""
         files, write = self._committed_files, self.job.spec.write
         yield from report_defects(self.job.layout.report, files.counts, self.input.sizes.total)
-        # if the job wrote no rows, it may not even have created the table
+        # a job without rows may not have created the table
         if isinstance(write, WriteTable) and files.data and not self._foreign_catalog:
             from batchinference.pipeline.verify.table_check import commit_defects
 
@@ -296,8 +296,8 @@ class JobCheck:
 
     @property
     def _foreign_catalog(self) -> bool:
-        """Whether only the state of an untrusted output names the catalog or database of the table.
-        A connection to this catalog or database can run code and send credentials to it."""
+        """Whether only an untrusted output names the catalog or database of the table. A connection
+        to it could run code, and could send credentials."""
         return bool(self.job.spec.write.connection) and not self.job.trusted
 
     def _unproven(self) -> Iterator[str]:

@@ -12,7 +12,7 @@ from batchinference.spec.notifications import SECRET
 from support.cluster.deployment import RELEASE, upgraded
 from support.cluster.kubectl import Kubectl, condition, eventually
 from support.cluster.programs import start_program
-from support.cluster.waits import JOB_END, kill, pods, wait_for_phase, wait_for_rows
+from support.cluster.waits import JOB_END, kill, patch, pods, wait_for_phase, wait_for_rows
 
 pytestmark = [pytest.mark.long("lifecycle"), pytest.mark.timeout(900)]
 Job = dict[str, Any]
@@ -117,7 +117,6 @@ def test_job_whose_pods_die_is_sent_as_failed(
     job = slow_job("dead")
     job["spec"] |= {
         "retry": {"maxAttempts": 1},
-        "deadlines": {"active": "30s"},
         "notifications": hooks(
             "FLAKY", when="failed", body={"text": "{{ job.name }}: {{ job.reason }}"}
         ),
@@ -125,6 +124,7 @@ def test_job_whose_pods_die_is_sent_as_failed(
     name = create(job)
     wait_for_rows(kubectl, name)
     kill(kubectl, [*pods(kubectl, name, "head"), *pods(kubectl, name, "worker")])
+    patch(kubectl, name, deadlines={"active": "1s"})  # not earlier: pods may start slowly
     status = wait_for_phase(kubectl, name, "Failed")
     notified(kubectl, name, "True")
     cause = condition(status, "Failed", "True") or {}

@@ -156,8 +156,8 @@ class JobView(ResourceView):
 
 
 def _with_fitting_backoff(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a job that has started, with `retry.backoff.initial` at most `max`. Earlier
-    versions accepted a higher one, and used `max`: such a job must not fail at its next attempt."""
+    """Return the spec of a job that has started, with `retry.backoff.initial` at most `max`.
+    Earlier versions accepted a higher one, and used `max`: the next attempt must not fail."""
     retry = spec.get("retry")
     if not isinstance(retry, dict) or not isinstance(retry.get("backoff"), dict):
         return spec

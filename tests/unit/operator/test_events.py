@@ -119,6 +119,16 @@ def test_later_changes_of_a_failed_job_post_no_second_failure(job: RecordedJob) 
     assert events_between(failed, {**failed, "deviceSeconds": 7}) == []
 
 
+def test_failed_attempt_without_a_cause_posts_its_event(job: RecordedJob) -> None:
+    """A user may have written the status. The message of a driver may be empty, too."""
+    job.run()
+    ended = {**job.attempt, "outcome": "Failed"}
+    for fields, note in (({}, "attempt 1 failed"), ({"cause": "X"}, "attempt 1 failed: X")):
+        after = {**job.status, "attempts": [{**ended, **fields}]}
+        (event,) = events_between(job.status, after)
+        assert (event.reason, event.note) == ("AttemptFailed", note)
+
+
 def test_invalid_job_posts_one_event() -> None:
     job = RecordedJob(steps=[{"name": "odd"}])
     job.reconcile()

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.job_events import Event, events_between
 from batchinference_operator.status.pods import PodView
+from support.documents.http_models import json_endpoint
+from support.documents.minimal import model_step
 from support.operator.objects import INITIALIZING, RUNNING, pod_body, waiting
 from support.operator.reconcile_loop import ReconcileLoop
 from support.tiers import examples
@@ -134,6 +137,18 @@ def test_invalid_job_posts_one_event() -> None:
     job.reconcile()
     assert job.reasons == ["Failed"]
     assert job.events[0].note.startswith("InvalidSpec: ")
+
+
+def test_secret_in_a_request_is_reported_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    """The API server has stored it: it has no rules for objects with values of any type."""
+    caplog.set_level("DEBUG")
+    body = {"text": "{value}", "api_key": "hunter2"}
+    job = RecordedJob(steps=[model_step(model={**json_endpoint(), "body": body})])
+    job.reconcile()
+    (event,) = job.events
+    assert "body: by its name, 'api_key' has a secret value" in event.note
+    assert find_condition(job.status, "Failed")["message"] in event.note
+    assert "hunter2" not in f"{job.status} {event} {caplog.text}"
 
 
 def test_suspension_and_resumption_post_events(job: RecordedJob) -> None:

@@ -194,7 +194,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     kind = details["type"]
     if kind.startswith("union_tag"):
         location.append(details["ctx"]["discriminator"].strip("'"))
-    secret = kind == HIDDEN or not _SECRET_PARTS.isdisjoint(location)
+    is_webhook = "notifications" in location and "://" in str(details["input"])
+    secret = kind == HIDDEN or is_webhook or not _SECRET_PARTS.isdisjoint(location)
     value = _Value(details["input"], secret)
     if kind == "invalid_key" or (location[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
         location[-1] = str(details["input"])  # pydantic turns true into 1

@@ -73,8 +73,8 @@ UNSUPPORTED = {
                      "spec.python", "spec.filter"), "Move it into one of steps"),
     "resources.gpu_memory": "Set gpu to a part of a GPU: 0.25 gives a quarter of its memory",
     "model.hf_token": "Set the environment variable HF_TOKEN",
-    "model.token": "Set the environment variable HF_TOKEN, or for the runtime http, name a variable "
-    "in apiKeyEnv",
+    "model.token": "Set the environment variable HF_TOKEN, or for the runtime http, name a "
+    "variable in apiKeyEnv",
     "notifications.url": "Put the address into an environment variable, and its name into urlEnv",
     "read.dataset": "Set name, for the format huggingface",
     "write.options": "Set its fields in write itself, such as compression",

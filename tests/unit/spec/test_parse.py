@@ -73,7 +73,7 @@ def test_yaml_with_several_jobs_is_refused_where_one_is_expected() -> None:
         ),
         (OTHER, f"{NOT_FOUND} ConfigMap"),
         (OTHER + "---\nkind: Pod\n", f"{NOT_FOUND} ConfigMap, Pod"),
-        ("kind: batchInference\n", f"{NOT_FOUND} batchInference"),
+        ("kind: batchInference\n", f"{NOT_FOUND} batchInference; did you mean 'BatchInference'?"),
         ("kind:\n", f"{NOT_FOUND} None"),
         ("kind: [a]\n", f"{NOT_FOUND} ['a']"),
         ("- a\n- b\n", f"{EXPECTED} a list"),

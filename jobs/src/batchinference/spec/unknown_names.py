@@ -82,8 +82,18 @@ UNSUPPORTED = {
                      "storage.secret_access_key", "storage.secret_name", "storage.key",
                      "storage.aws_access_key_id", "storage.aws_secret_access_key",
                      "storage.secret"), _KEYS_OF_A_STORE),
-    **dict.fromkeys(("steps.node_selector", "steps.tolerations"),
+    **dict.fromkeys(("steps.node_selector", "steps.tolerations", "steps.image", "steps.env"),
                     "Set it in cluster, or for the pods of a device in cluster.profiles"),
+    **dict.fromkeys(("steps.env_from", "steps.volumes", "steps.volume_mounts",
+                     "steps.service_account_name", "steps.image_pull_secrets"),
+                    "Set it in cluster, for all pods"),
+    **dict.fromkeys(("spec.containers", "spec.init_containers", "spec.template"),
+                    "The operator makes the pods. Set image, env and volumes in cluster"),
+    **dict.fromkeys(("spec.command", "spec.args", "spec.entrypoint"),
+                    "The operator starts the program. Put code into a python step"),
+    "spec.restart_policy": "Set retry: {maxAttempts: 3}",
+    **dict.fromkeys(("spec.parallelism", "spec.completions"),
+                    "Set replicas: {min: 1, max: 4} in a step"),
     **dict.fromkeys(("resources.limits", "resources.requests"),
                     "Set cpu, memory and gpu themselves, such as {cpu: 2, memory: 4Gi}"),
     **dict.fromkeys(("cluster.gpu", "cluster.gpus", "spec.gpu", "spec.gpus", "spec.device",
@@ -160,6 +170,7 @@ _MEANT = {
     "sampling": "sampling_params generationconfig generation_config",
     **{"engine": "engine_kwargs engine_args", "min": "minreplicas", "max": "maxreplicas"},
     **{"timeZone": "tz", "trustSource": "trustremotecode"},
+    **{"mountPath": "path", "devices": "nvidia.com/gpu"},
 }
 """Names and values of the API, and the words in lower case that users write for them."""
 

@@ -152,10 +152,10 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
     errors = error.errors(include_url=False)
     unknown = (at for at, details in enumerate(errors) if details["type"] == "extra_forbidden")
     described = {at: _problem(errors[at], model) for at in islice(unknown, MAX_PROBLEMS)}
-    for problem in described.values():
-        if problem.path in unknown_names.OF_OTHER_KINDS and problem.message.startswith(
-            "unknown field"
-        ):
+    for at, problem in described.items():
+        is_unknown = problem.message.startswith("unknown field")
+        is_of_pods = _is_pod_template(errors[at]["input"])
+        if problem.path in unknown_names.OF_OTHER_KINDS and is_unknown and not is_of_pods:
             yield Problem(*unknown_names.OF_OTHER_KINDS[problem.path])
             return
     repeated = _repetitions(errors)
@@ -164,6 +164,12 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
         problem = described.get(at) or _problem(details, model)
         if at not in repeated and (details["type"] != "missing" or problem.path not in meant):
             yield problem
+
+
+def _is_pod_template(value: object) -> bool:
+    """Return whether a value is the template of a pod, as in a Job of Kubernetes."""
+    spec = value.get("spec") if isinstance(value, dict) else None
+    return isinstance(spec, dict) and "containers" in spec
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
@@ -194,7 +200,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     kind = details["type"]
     if kind.startswith("union_tag"):
         location.append(details["ctx"]["discriminator"].strip("'"))
-    is_webhook = "notifications" in location and "://" in str(details["input"])
+    is_webhook = location[:2] == ["spec", "notifications"] and "://" in str(details["input"])
     secret = kind == HIDDEN or is_webhook or not _SECRET_PARTS.isdisjoint(location)
     value = _Value(details["input"], secret)
     if kind == "invalid_key" or (location[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
@@ -285,6 +291,8 @@ def _of_another_version(
         )
         return f"unknown field. Write python: {{{fields}}}"
     fix = unknown_names.UNSUPPORTED.get(to_snake(name))
+    if str(location[-1]).startswith("x-"):
+        fix = "Write an anchor where it is first used, as in resources: &small {cpu: 2}"
     return f"unknown field. {fix}" if fix else ""
 
 
@@ -411,15 +419,17 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             text = value_fixes.text_fix(value.value, field, is_item=is_item)
             return value_fixes.constant_fix(value.value) if is_constant else text
         case "a list":
-            return value_fixes.list_fix(field, known)
+            return value_fixes.list_fix(field, known) or _null_fix(value)
         case "a mapping":
-            return value_fixes.mapping_fix(field, known, is_item=is_item)
+            return value_fixes.mapping_fix(field, known, is_item=is_item) or _null_fix(value)
         case "a whole number" if field == "gpu" and isinstance(known, float):
             return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:
             return value_fixes.percent_fix(field, known) or value_fixes.number_fix(
                 known, integer=expected == "a whole number"
             )
+    if kind == "string_too_short" and not details["input"]:
+        return value_fixes.example_fix("Write", field) or ". Give it a value"
     if kind in _UNITS:
         is_sign = kind == "string_too_long" and context["max_length"] == 1
         fix = _length_fix(kind, context, len(details["input"]), field)
@@ -429,6 +439,11 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
     return _pattern_fix(context.get("pattern", ""), value, known) or _with_numbers(
         _BOUND_FIXES.get(kind, ""), context
     )
+
+
+def _null_fix(value: _Value) -> str:
+    """Return the fix for a field that YAML reads as null; empty for other values."""
+    return ". Give it a value, or remove the field" if value.value is None else ""
 
 
 def _pattern_fix(pattern: str, value: _Value, known: object) -> str:

@@ -17,6 +17,7 @@ from batchinference.text import counted
 
 _MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
 _EXAMPLES = {
+    "spec": "spec: {read: {...}, steps: [...], write: {...}}",
     "read": "read: {format: csv, paths: [./data]}",
     "write": "write: {format: parquet, path: ./out}",
     "name": "name: my-name",
@@ -71,6 +72,14 @@ _EXAMPLES = {
     "volumes": "volumes: [{name: data, persistentVolumeClaim: {claimName: NAME}}]",
     "volumeMounts": "volumeMounts: [{name: data, mountPath: /data}]",
     "persistentVolumeClaim": "persistentVolumeClaim: {claimName: NAME}",
+    "hostPath": "hostPath: {path: /data}",
+    "configMap": "configMap: {name: NAME}",
+    "secret": "secret: {secretName: NAME}",
+    "emptyDir": "emptyDir: {}",
+    "secretRef": "secretRef: {name: NAME}",
+    "configMapRef": "configMapRef: {name: NAME}",
+    "secretKeyRef": "secretKeyRef: {name: NAME, key: KEY}",
+    "configMapKeyRef": "configMapKeyRef: {name: NAME, key: KEY}",
     "ttl": "ttl: {afterFinished: 7d}",
     "deadlines": "deadlines: {total: 2h}",
 }
@@ -127,7 +136,7 @@ def _plain(value: object) -> str:
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
     """Return the fix for a value that should be a mapping: a mapping with this value in one of its
     fields, or an example. With `is_item`, the mapping is an item of the list `field`."""
-    text = "" if isinstance(value, bool) else _plain(value)
+    text = "" if isinstance(value, bool) or value is None else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
         return f". Write {_filled(item[1], field, text)}" if item else ""
@@ -140,7 +149,18 @@ def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
 
 
 _FILLED = {
-    "imagePullSecrets": ("NAME", r"[a-z][a-z0-9-]*"),
+    **dict.fromkeys(
+        (
+            "imagePullSecrets",
+            "persistentVolumeClaim",
+            "secret",
+            "configMap",
+            "secretRef",
+            "configMapRef",
+        ),
+        ("NAME", r"[a-z][a-z0-9-]*"),
+    ),
+    "hostPath": ("/data", r"/[\w./-]*"),
     "python": ("steps:NAME", r"[\w.]+:[\w.]+"),
     "read": ("./data", r"[\w./-]+\.csv"),
     "write": ("./out", r"[\w./-]+"),

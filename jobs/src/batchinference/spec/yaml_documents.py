@@ -12,7 +12,7 @@ from yaml.scanner import ScannerError
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import ParameterValues, substitute
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, type_name
+from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, did_you_mean, type_name
 from batchinference.spec.validation_messages import problems_of
 from batchinference.spec.yaml_repair import repair
 
@@ -101,9 +101,9 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
         given = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
-        raise SpecError(
-            [Problem("kind", f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}")]
-        )
+        near = did_you_mean(given, kinds)
+        problem = f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}{near}"
+        raise SpecError([Problem("kind", problem)])
     return ours
 
 

@@ -428,17 +428,24 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             return value_fixes.percent_fix(field, known) or value_fixes.number_fix(
                 known, integer=expected == "a whole number"
             )
-    if kind == "string_too_short" and not details["input"]:
-        return value_fixes.example_fix("Write", field) or ". Give it a value"
     if kind in _UNITS:
         is_sign = kind == "string_too_long" and context["max_length"] == 1
         fix = _length_fix(kind, context, len(details["input"]), field)
         return _sign_fix(field, known) if is_sign else fix
     if kind.startswith("bool"):
         return value_fixes.flag_fix(known)
-    return _pattern_fix(context.get("pattern", ""), value, known) or _with_numbers(
-        _BOUND_FIXES.get(kind, ""), context
+    return (
+        _pattern_fix(context.get("pattern", ""), value, known)
+        or _empty_fix(value, field)
+        or _with_numbers(_BOUND_FIXES.get(kind, ""), context)
     )
+
+
+def _empty_fix(value: _Value, field: str) -> str:
+    """Return the fix for an empty text; empty for other values."""
+    if value.value != "":
+        return ""
+    return value_fixes.example_fix("Write", field) or ". Give it a value"
 
 
 def _null_fix(value: _Value) -> str:

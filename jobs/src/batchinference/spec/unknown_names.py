@@ -103,6 +103,7 @@ UNSUPPORTED = {
                     "Add a step with selectColumns: [NAME]"),
     "options.header": "The first line is the header. If there is none, set columnNames",
     "options.parse_dates": "Set types: {COLUMN: timestamp}",
+    **dict.fromkeys(("defaults", "policy"), "Write its fields at the top of the file"),
     "resources.npu": "Write custom: {NPU: 1}",
     "steps.cast": "Convert a column in addColumns: {NAME: str(NAME)}",
 }  # fmt: skip

@@ -78,6 +78,7 @@ PATTERNS = {
     base.WEBHOOK_PREFIX: "a URL with a valid port that ends with a slash, such as "
     "https://hooks.example.com/services/",
     base.VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
+    base.IMAGE_PREFIX: "a registry or a repository with a slash, such as registry.example/",
     URI_PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",
     HTTP_PREFIX: "the beginning of an address such as https://example.com/",
     base.WEIGHTS: "a name in capitals, such as IMAGENET1K_V1",
@@ -105,6 +106,8 @@ MAX_FIX = 500
 """Maximum number of characters of a fix."""
 _KEY_MARK = "[key]"
 """The end of pydantic's location of an error about a key of a mapping, not about its value."""
+_OR_TRUE = "literal[True]"
+"""A part of pydantic's location of an error about a list that may also be true."""
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -149,7 +152,7 @@ _SECRET_PARTS = {
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """Yield the problems of a document that pydantic has validated as `model`, without repetitions
     and consequences of other problems."""
-    errors = error.errors(include_url=False)
+    errors = [one for one in error.errors(include_url=False) if _OR_TRUE not in one["loc"]]
     unknown = (at for at, details in enumerate(errors) if details["type"] == "extra_forbidden")
     described = {at: _problem(errors[at], model) for at in islice(unknown, MAX_PROBLEMS)}
     for at, problem in described.items():
@@ -436,7 +439,7 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         return value_fixes.flag_fix(known)
     return (
         _pattern_fix(context.get("pattern", ""), value, known)
-        or _empty_fix(value, field)
+        or _empty_fix(value, "" if is_item else field)
         or _with_numbers(_BOUND_FIXES.get(kind, ""), context)
     )
 
@@ -530,6 +533,10 @@ def _resolve(
             current = variant
             continue
         origin = typing.get_origin(current)
+        if _is_union(current) and str(word).startswith("list["):
+            members = map(_plain, typing.get_args(current))
+            current = next(each for each in members if typing.get_origin(each) is list)
+            continue
         if word == _KEY_MARK and origin is not dict and not _is_model(current):
             continue
         location.append(word if origin is list else str(word))

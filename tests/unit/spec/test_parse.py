@@ -75,6 +75,11 @@ def test_yaml_with_several_jobs_is_refused_where_one_is_expected() -> None:
         (OTHER + "---\nkind: Pod\n", f"{NOT_FOUND} ConfigMap, Pod"),
         ("kind: batchInference\n", f"{NOT_FOUND} batchInference; did you mean 'BatchInference'?"),
         ("kind:\n", f"{NOT_FOUND} None"),
+        (
+            "kind: List\nitems: []\n",
+            f"{NOT_FOUND} List. Write its items as documents, with a line --- between them",
+        ),
+        ("Kind: BatchInference\n", f"{EXPECTED} 'Kind'. Write kind"),
         ("kind: [a]\n", f"{NOT_FOUND} ['a']"),
         ("- a\n- b\n", f"{EXPECTED} a list"),
         ("some words", f"{EXPECTED} a text"),

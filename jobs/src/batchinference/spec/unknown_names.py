@@ -59,6 +59,11 @@ UNSUPPORTED = {
                      "model.top_p"), "Put it into sampling: {...}"),
     "model.api_key": "A key does not belong in the file. Put it into an environment variable, and "
     "its name, such as OPENAI_API_KEY, into apiKeyEnv",
+    **dict.fromkeys(("python.code", "python.inline", "python.source"),
+                    "Write callable: 'steps:NAME', with the code in steps.py"),
+    "model.method": "All requests are POST. Remove it",
+    "cluster.security_context": "Set fsGroup, or ask the platform team for other settings",
+    "python.module": "Write callable: 'MODULE:NAME'",
     "python.batch_format": "For tables of pandas, write batch = pd.DataFrame(batch) in the code",
     **dict.fromkeys(("cluster.namespace", "spec.namespace"), "Set metadata.namespace"),
     **dict.fromkeys(("cluster.pip", "spec.pip", "spec.requirements", "cluster.requirements",
@@ -172,6 +177,7 @@ _MEANT = {
     **{"engine": "engine_kwargs engine_args", "min": "minreplicas", "max": "maxreplicas"},
     **{"timeZone": "tz", "trustSource": "trustremotecode"},
     **{"mountPath": "path", "devices": "nvidia.com/gpu"},
+    "ephemeralStorage": "disk",
 }
 """Names and values of the API, and the words in lower case that users write for them."""
 

@@ -166,7 +166,7 @@ _FILLED = {
     "hostPath": ("/data", r"/[\w./-]*"),
     "python": ("steps:NAME", r"[\w.]+:[\w.]+"),
     "read": ("./data", r"[\w./-]+\.csv"),
-    "write": ("./out", r"[\w./-]+"),
+    "write": ("./out", r"[\w./:-]+"),
     "gate": ("mean(COLUMN) > 0.5", r"(?:mean|count|fraction|min|max)\(.*\) *[<>=]=? *[0-9.]+"),
     "cache": ("./cache", r"[\w./-]+"),
 }

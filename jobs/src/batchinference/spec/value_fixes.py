@@ -356,7 +356,8 @@ def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:
     if isinstance(value, bool):
         words = ("yes", "on", "true") if value else ("no", "off", "false")
         read = f"YAML reads {words[0]}, {words[1]} and {words[2]} as {words[2]}"
-        return f": {read}. Write such words in small letters and in quotes, such as '{words[0]}'"
+        quoted = f"'{words[0]}' or '{words[2]}'"
+        return f": {read}. Write such words in small letters and in quotes, such as {quoted}"
     if isinstance(value, int | float) and field == "name":
         return ": YAML reads a text such as 7 or 1:30 as a number. Begin the name with a letter"
     if isinstance(value, int | float | dt.date):

@@ -48,7 +48,8 @@ def test_maximum_memory_without_effect_is_noted(
     retry = {"outOfMemory": {"maxMemory": "12Gi"}}
     result = invoke(*command, write_job(document("mine", steps=steps, retry=retry)))
     assert result.exit_code == 0
-    messages.check([line for line in result.stdout.splitlines() if "maxMemory" in line])
+    (note,) = (line for line in result.stdout.splitlines() if "maxMemory" in line)
+    messages.check(note)
 
 
 def test_validate_continues_after_an_invalid_job(

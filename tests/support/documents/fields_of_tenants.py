@@ -151,7 +151,11 @@ def _spec_of(definition: Schema) -> Schema:
 
 
 def _leaves(schema: Schema, path: str) -> Iterator[tuple[str, Schema]]:
-    """Yield each field without fields below it. `[]` is an item of a list, `{}` of a map."""
+    """Yield each field without fields below it, or with any fields. `[]` is an item of a list, `{}`
+    of a map."""
+    if "x-kubernetes-preserve-unknown-fields" in schema:
+        yield path, schema
+        return
     fields = schema.get("properties", {}).items()
     below = [(f"{path}.{name}".strip("."), one) for name, one in fields]
     below += [(path + mark, schema[key]) for key, mark in _ITEMS.items() if key in schema]

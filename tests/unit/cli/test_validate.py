@@ -39,6 +39,19 @@ def test_validate_notes_a_replaced_column(invoke: Invoke, write_job: WriteJob) -
     assert note.startswith("job.yaml: note: step 'two' replaces column 'embedding' of step 'one'")
 
 
+@pytest.mark.parametrize("command", [("validate", "--fields-only"), ("plan",)])
+def test_maximum_memory_without_effect_is_noted(
+    invoke: Invoke, write_job: WriteJob, messages: Messages, command: tuple[str, ...]
+) -> None:
+    steps = [model_step("small", resources={"gpu": 1, "memory": "8Gi"}), model_step("large")]
+    steps[1]["resources"] = {"gpu": 1, "memory": "16Gi"}
+    retry = {"outOfMemory": {"maxMemory": "12Gi"}}
+    result = invoke(*command, write_job(document("mine", steps=steps, retry=retry)))
+    assert result.exit_code == 0
+    (note,) = (line for line in result.stdout.splitlines() if "maxMemory" in line)
+    messages.check(note)
+
+
 def test_validate_continues_after_an_invalid_job(
     invoke: Invoke, write_job: WriteJob, messages: Messages
 ) -> None:

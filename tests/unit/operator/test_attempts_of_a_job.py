@@ -233,8 +233,9 @@ def test_foreign_ray_job_replaces_a_deleted_one(loop: ReconcileLoop) -> None:
         ({"initial": "0s"}, [0, 0, 0, 0]),
         ({"initial": "1m", "max": "150s"}, [60, 120, 150, 150]),
         ({"max": "5s"}, [5, 5, 5, 5]),
+        ({"initial": "20m"}, [1200, 1200, 1200, 1200]),
     ],
-    ids=["default", "none", "limited", "default-above-maximum"],
+    ids=["default", "none", "limited", "default-above-maximum", "above-the-default-maximum"],
 )
 def test_backoff_doubles_up_to_its_maximum(backoff: dict[str, str], waits: list[int]) -> None:
     loop = ReconcileLoop(retry={"maxAttempts": 5, "backoff": backoff})
@@ -243,6 +244,18 @@ def test_backoff_doubles_up_to_its_maximum(backoff: dict[str, str], waits: list[
         assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(seconds=wait))
         loop.remove(wait)
     assert loop.status["failedAttempts"] == 4
+
+
+def test_job_from_before_a_check_of_the_backoff_continues() -> None:
+    """An earlier API server set `max` itself, to less than the `initial` of the job."""
+    loop = ReconcileLoop()
+    loop.lose()
+    loop.remove(10)
+    loop.spec["retry"] = {"maxAttempts": 5, "backoff": {"initial": "20m", "max": "10m"}}
+    loop.lose()
+    assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(minutes=10))
+    loop.remove(600)
+    assert loop.reconcile().create != ()
 
 
 def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:

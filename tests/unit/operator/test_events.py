@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.job_events import Event, events_between
 from batchinference_operator.status.pods import PodView
+from plugins.messages import Messages
+from support.documents.http_models import json_endpoint
+from support.documents.minimal import model_step
 from support.operator.objects import INITIALIZING, RUNNING, pod_body, waiting
 from support.operator.reconcile_loop import ReconcileLoop
 from support.tiers import examples
@@ -119,11 +123,35 @@ def test_later_changes_of_a_failed_job_post_no_second_failure(job: RecordedJob) 
     assert events_between(failed, {**failed, "deviceSeconds": 7}) == []
 
 
+def test_failed_attempt_without_a_cause_posts_its_event(job: RecordedJob) -> None:
+    """A user may have written the status. The message of a driver may be empty, too."""
+    job.run()
+    ended = {**job.attempt, "outcome": "Failed"}
+    for fields, note in (({}, "attempt 1 failed"), ({"cause": "X"}, "attempt 1 failed: X")):
+        after = {**job.status, "attempts": [{**ended, **fields}]}
+        (event,) = events_between(job.status, after)
+        assert (event.reason, event.note) == ("AttemptFailed", note)
+
+
 def test_invalid_job_posts_one_event() -> None:
     job = RecordedJob(steps=[{"name": "odd"}])
     job.reconcile()
     assert job.reasons == ["Failed"]
     assert job.events[0].note.startswith("InvalidSpec: ")
+
+
+def test_secret_in_a_request_is_reported_and_not_shown(
+    caplog: pytest.LogCaptureFixture, messages: Messages
+) -> None:
+    """The API server has stored it: it has no rules for objects with values of any type."""
+    caplog.set_level("DEBUG")
+    body = {"text": "{value}", "api_key": "hunter2"}
+    job = RecordedJob(steps=[model_step(model={**json_endpoint(), "body": body})])
+    job.reconcile()
+    (event,) = job.events
+    messages.check(event.note)
+    assert find_condition(job.status, "Failed")["message"] in event.note
+    assert "hunter2" not in f"{job.status} {event} {caplog.text}"
 
 
 def test_suspension_and_resumption_post_events(job: RecordedJob) -> None:

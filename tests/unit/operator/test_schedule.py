@@ -98,6 +98,12 @@ INVALID: dict[str, Document] = {
     "zone": {"timeZone": "Europe/Bonn"},
     "directory of zones": {"timeZone": "Europe"},
     "template": {"template": {"spec": {"read": {"format": "text", "paths": ["s3://a"]}}}},
+    "misspelled field": {"template": {"spec": {**document()["spec"], "cluster": {"iamge": "x"}}}},
+    "secret": {
+        "template": {
+            "spec": document(read={"format": "text", "paths": ["s3://a:hunter2@b/"]})["spec"]
+        }
+    },
     "parameter": {
         "template": {
             "spec": document(

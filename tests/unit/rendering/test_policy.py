@@ -9,6 +9,7 @@ import yaml
 
 from batchinference.rendering.policy import PlatformPolicy, Rule, parse_policy
 from batchinference.spec import SpecError, parse
+from plugins.messages import Messages
 from support.cluster.deployment import CHART
 from support.documents.minimal import document
 from support.documents.policy_violations import VIOLATIONS
@@ -77,9 +78,11 @@ def test_variables_of_devices_cannot_be_set_by_an_object(prefix: str, allowed: b
     [
         *("hostAccess: yes please", "annotations: {}", "annotations: false", "patches: true"),
         *("images: [registry.example]", "volumes: false", "serviceAccounts: a", "profiles: []"),
-        *("volume: []", "[", "a"),
+        *("volume: []", "[", "a", "policy: {images: true}", "notifications: true"),
+        *("images: [a/b, {a: b}]", "tolerations: ['']"),
     ],
 )
-def test_invalid_policy_is_refused(policy: str) -> None:
-    with pytest.raises(SpecError):
+def test_invalid_policy_is_refused(policy: str, messages: Messages) -> None:
+    with pytest.raises(SpecError) as caught:
         parse_policy(policy)
+    messages.check(str(caught.value))

@@ -30,6 +30,7 @@ from batchinference.rendering import (
     token_secret,
     with_platform_defaults,
 )
+from batchinference.rendering.out_of_memory import without_more_memory
 from batchinference.rendering.pods import head_size
 from batchinference.rendering.policy import parse_policy
 from batchinference.shadowing_files import shadowing
@@ -129,7 +130,7 @@ def _check_document(
         notes = _check_deep(job, directory)
     else:
         notes = list(replaced_columns(job.spec, job.spec.read.columns))
-    return f"{job.metadata.name} is valid", notes
+    return f"{job.metadata.name} is valid", [*notes, *without_more_memory(job)]
 
 
 def _check_deep(job: BatchInference, directory: Path) -> list[str]:
@@ -217,6 +218,8 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
     show_stages_and_groups(job.spec, plan_for_cluster(job.spec))
     for problem in problems:
         echo(f"a cluster would refuse this job: {problem}", err=True)
+    for text in without_more_memory(job):
+        note(f"note: {text}")
     for choice in choices_of(job):
         if choice.choices > 1 or choice.device_hour:
             echo(f"\ndevices: {choice}" if choice.number == 1 else f"devices: {choice}")

@@ -1,5 +1,6 @@
 """Checks the devices, capacity types, paths, queue and group names of a job on a cluster."""
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from posixpath import normpath
@@ -57,11 +58,18 @@ def check_fallback(spec: BatchInferenceSpec) -> Iterator[Problem]:
 
 
 def _unknown(name: str, names: list[str], fields: str) -> str:
+    similar = (other for other in names if other != name and _is_spelling(other, name))
     return (
         f"no profile defines '{name}' on this cluster. Add cluster.profiles.{name} with "
         f"{fields}, or ask the platform team to add it to the defaults"
-        + did_you_mean(name, (other for other in names if other != name))
+        + did_you_mean(name, similar)
     )
+
+
+def _is_spelling(name: str, other: str) -> bool:
+    """Return whether two names may mean the same device. A100 and V100 do not, nor A10 and A100."""
+    first, second = ((each[:1].lower(), re.findall("[0-9]", each)) for each in (name, other))
+    return first == second
 
 
 def check_cluster(spec: BatchInferenceSpec, groups: Sequence[WorkerGroup]) -> Iterator[Problem]:

@@ -1,6 +1,6 @@
 """Raises the memory of groups of pods that ran out of memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from batchinference.plan import CPU_GROUP, WorkerGroup, plan_for_cluster
@@ -37,6 +37,18 @@ def with_memory(job: BatchInference, minimum: Mapping[str, str]) -> BatchInferen
         cluster=_cluster(cluster, raised),
         steps=[_step(step, pools.get(step.name)) for step in job.spec.steps],
     )
+
+
+def without_more_memory(job: BatchInference) -> Iterator[str]:
+    """Yield a note for each worker group whose pods `retry.outOfMemory` never gives more memory."""
+    if (policy := job.spec.retry.out_of_memory) is None:
+        return
+    for group in plan_for_cluster(job.spec).groups:
+        if memory_bytes(group.memory) >= memory_bytes(policy.max_memory):
+            yield (
+                f"retry.outOfMemory.maxMemory ({policy.max_memory}) is not above the memory of the "
+                f"pods of '{group.name}' ({group.memory}): they get no more. Raise maxMemory"
+            )
 
 
 def _distinct(groups: Sequence[WorkerGroup], raised: Mapping[str, str]) -> dict[str, str]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel, to_snake
 
-from batchinference.spec.base import WEBHOOK_PREFIX
+from batchinference.spec.base import IMAGE_PREFIX, WEBHOOK_PREFIX, invalid
 from batchinference.spec.job import BatchInferenceSpec
 from batchinference.spec.pod_settings import DEVICE_VARIABLES
 from batchinference.spec.problems import Problem
@@ -20,11 +20,22 @@ from batchinference.spec.yaml_documents import parse_settings
 
 Name = Annotated[str, Field(min_length=1, max_length=316)]
 Names = Annotated[list[Name], Field(max_length=64)]
-ImagePrefix = Annotated[str, Field(pattern="^[^/ ]+/[^ ]*$", max_length=512)]
+ImagePrefix = Annotated[str, Field(pattern=IMAGE_PREFIX, max_length=512)]
 """A registry or a repository. It has a slash, because the prefix `registry.example` would also
 match `registry.example.attacker.example`."""
 WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
 """A URL that ends with a slash, because other host names may begin with `https://example.com`."""
+
+
+def _true_or_list(value: object) -> object:
+    """Return the value of a policy. Raises a validation error unless it is true or a list."""
+    if value is True or isinstance(value, list):
+        return value
+    written = f"[{value}]" if isinstance(value, str) else "[], which allows none"
+    raise invalid(f"expected true or a list. Write {written}")
+
+
+Allowed = Annotated[Literal[True] | Names, BeforeValidator(_true_or_list)]
 RESTRICTED_VOLUMES = (
     *("persistentVolumeClaim", "configMap", "secret", "emptyDir", "ephemeral", "csi", "image"),
 )
@@ -45,29 +56,32 @@ class PlatformPolicy(BaseModel):
         alias_generator=to_camel, extra="forbid", frozen=True, strict=True, populate_by_name=True
     )
 
-    volumes: Literal[True] | Names = list(RESTRICTED_VOLUMES)
+    volumes: Allowed = list(RESTRICTED_VOLUMES)
     """Kinds of volumes."""
-    images: Literal[True] | Annotated[list[ImagePrefix], Field(max_length=64)] = True
+    images: Annotated[
+        Literal[True] | Annotated[list[ImagePrefix], Field(max_length=64)],
+        BeforeValidator(_true_or_list),
+    ] = True
     """Registries and repositories of images."""
-    service_accounts: Literal[True] | Names = True
+    service_accounts: Allowed = True
     """Names of ServiceAccounts."""
-    priority_classes: Literal[True] | Names = True
+    priority_classes: Allowed = True
     """Names of PriorityClasses."""
-    queues: Literal[True] | Names = True
+    queues: Allowed = True
     """Names of LocalQueues of Kueue."""
-    queue_priority_classes: Literal[True] | Names = True
+    queue_priority_classes: Allowed = True
     """Names of WorkloadPriorityClasses of Kueue."""
-    runtime_classes: Literal[True] | Names = True
+    runtime_classes: Allowed = True
     """Names of RuntimeClasses."""
-    schedulers: Literal[True] | Names = True
+    schedulers: Allowed = True
     """Names of schedulers."""
-    tolerations: Literal[True] | Names = True
+    tolerations: Allowed = True
     """Keys of taints."""
     profiles: bool = True
     """Whether jobs may define or change profiles."""
-    labels: Literal[True] | Names = True
+    labels: Allowed = True
     """Keys of labels. An entry that ends in `/` allows all keys that begin with it."""
-    annotations: Literal[True] | Names = list(SAFE_ANNOTATIONS)
+    annotations: Allowed = list(SAFE_ANNOTATIONS)
     """Keys of annotations. An entry that ends in `/` allows all keys that begin with it."""
     max_priority: Annotated[int, Field(ge=-1_000_000_000, le=1_000_000_000)] = 1_000_000_000
     """Maximum `spec.priority`."""

@@ -78,3 +78,12 @@ def names_in(value: Any) -> Iterator[str]:
     if isinstance(value, dict | list):
         for child in value.values() if isinstance(value, dict) else value:
             yield from names_in(child)
+
+
+def named_texts_in(value: Any) -> Iterator[tuple[str, str]]:
+    """Yield all strings that are values of keys in nested arguments, with these keys."""
+    if isinstance(value, dict):
+        yield from ((name, text) for name, text in value.items() if isinstance(text, str))
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from named_texts_in(child)

@@ -226,6 +226,10 @@ class Metadata(BaseModel):
     """The name of the job."""
     namespace: str | None = None
     """The namespace of the job on a cluster."""
+    labels: dict[str, str] | None = None
+    """The labels of the object. Those of its pods are in `cluster.labels`."""
+    annotations: dict[str, str] | None = None
+    """The annotations of the object."""
 
 
 class BatchInference(SpecModel):

@@ -32,6 +32,15 @@ class Backoff(SpecModel):
         if is_above and {"initial", "max"} <= self.model_fields_set:
             raise invalid(above_max(self.initial, self.max, "initial", "max"))
 
+    def fitting(self, own: "Backoff") -> "Backoff":
+        """Return this backoff, which was merged from the `own` one of a job and defaults, with
+        `initial` at most `max`. What the job sets has precedence over the other, a default."""
+        if seconds_of(self.initial) <= seconds_of(self.max):
+            return self
+        if "max" not in own.model_fields_set:
+            return self.model_copy(update={"max": self.initial})
+        return self.model_copy(update={"initial": self.max})
+
 
 class OutOfMemory(SpecModel):
     """More memory for the next attempt after the cause `OutOfMemory`, for the head or the worker

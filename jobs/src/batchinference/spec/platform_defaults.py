@@ -70,12 +70,13 @@ class PlatformDefaults(Cluster):
         """Return the sections of a job, completed with the defaults and cut to the limits."""
         retry, limits = with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
+        backoff = retry.backoff.fitting(own.retry.backoff)
         ttl = limits.ttl
         # a job is kept at least as long as its objects, so its limit applies to them too
         if (longest := ttl.after_finished) is not None:
             ttl = with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(
-            retry.model_copy(update={"max_attempts": attempts}),
+            retry.model_copy(update={"max_attempts": attempts, "backoff": backoff}),
             _limited(with_defaults(own.deadlines, self.deadlines), limits.deadlines),
             _limited(with_defaults(own.ttl, self.ttl), ttl),
         )

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from batchinference.spec.base import LABEL_KEY, SpecModel, invalid, keyed
-from batchinference.spec.pod_settings import LabelKey, LabelValue
+from batchinference.spec.pod_settings import LabelKey, LabelValue, ShortPrefix
 
-NodeLabelKey = Annotated[str, Field(pattern=LABEL_KEY, max_length=316)]
+NodeLabelKey = Annotated[str, Field(pattern=LABEL_KEY, max_length=316), ShortPrefix]
 _WITH_VALUES = "In and NotIn need values, Gt and Lt need one number, other operators need none"
 
 

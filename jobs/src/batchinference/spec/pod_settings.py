@@ -27,8 +27,24 @@ DataKey = Annotated[str, Field(pattern=DATA_KEY, max_length=253)]
 EnvName = Annotated[str, Field(pattern=ENV_NAME, max_length=128)]
 
 
+MAX_PREFIX = 253
+"""Maximum length of the domain before the slash of a label key."""
+
+
+def _check_prefix(key: str) -> str:
+    if (length := len(key.rpartition("/")[0])) > MAX_PREFIX:
+        problem = f"the part before the slash has {length} characters"
+        raise invalid(f"{problem}. Use at most {MAX_PREFIX}")
+    return key
+
+
+ShortPrefix = AfterValidator(_check_prefix)
+"""Annotation of the key of a label or taint. Kubernetes would refuse pods with a longer prefix."""
 LabelKey = Annotated[
-    str, Field(max_length=316), required(re.compile(LABEL_KEY).fullmatch, f"expected {A_LABEL_KEY}")
+    str,
+    Field(max_length=316),
+    required(re.compile(LABEL_KEY).fullmatch, f"expected {A_LABEL_KEY}"),
+    ShortPrefix,
 ]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)]
 NodeSelector = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
@@ -141,7 +157,7 @@ class EnvFrom(SpecModel):
 class Toleration(SpecModel):
     """A taint that pods tolerate."""
 
-    key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316)] | None = None
+    key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316), ShortPrefix] | None = None
     """The key of the taint. If absent, all keys match. This requires the operator Exists."""
     operator: Literal["Exists", "Equal"] = "Equal"
     """`Equal`: the taint must have the key and the value. `Exists`: it needs only the key."""

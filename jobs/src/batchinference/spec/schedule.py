@@ -3,12 +3,12 @@
 from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from batchinference.spec.base import CRON, DNS_LABEL, TIME_ZONE, SpecModel, accepted_by, keyed
 from batchinference.spec.cron import Cron, check_schedule, zone_of
 from batchinference.spec.durations import Duration
-from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME
+from batchinference.spec.job import API_VERSION, GROUP, KIND, MAX_NAME, Metadata
 from batchinference.spec.pod_settings import Annotations, Labels
 from batchinference.spec.problems import SpecError
 from batchinference.spec.status import Condition, Timestamp
@@ -103,15 +103,11 @@ class ScheduleStatus(SpecModel):
     """The schedule and the time zone for which `checkedUntil` is valid."""
 
 
-class ScheduleMetadata(BaseModel):
+class ScheduleMetadata(Metadata):
     """The object's metadata."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=MAX_SCHEDULE_NAME)]
     """The name of the schedule, which is the prefix of the names of its runs."""
-    namespace: str | None = None
-    """The namespace of the schedule and of its runs."""
 
 
 class BatchInferenceSchedule(SpecModel):

@@ -78,6 +78,7 @@ PATTERNS = {
     base.WEBHOOK_PREFIX: "a URL with a valid port that ends with a slash, such as "
     "https://hooks.example.com/services/",
     base.VARIABLE: "the name of an environment variable in capitals, such as OPENAI_API_KEY",
+    base.IMAGE_PREFIX: "a registry or a repository with a slash, such as registry.example/",
     URI_PREFIX: "the beginning of an address such as s3://bucket/, or of an absolute path",
     HTTP_PREFIX: "the beginning of an address such as https://example.com/",
     base.WEIGHTS: "a name in capitals, such as IMAGENET1K_V1",
@@ -105,6 +106,8 @@ MAX_FIX = 500
 """Maximum number of characters of a fix."""
 _KEY_MARK = "[key]"
 """The end of pydantic's location of an error about a key of a mapping, not about its value."""
+_OR_TRUE = "literal[True]"
+"""A part of pydantic's location of an error about a list that may also be true."""
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -149,13 +152,13 @@ _SECRET_PARTS = {
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
     """Yield the problems of a document that pydantic has validated as `model`, without repetitions
     and consequences of other problems."""
-    errors = error.errors(include_url=False)
+    errors = [one for one in error.errors(include_url=False) if _OR_TRUE not in one["loc"]]
     unknown = (at for at, details in enumerate(errors) if details["type"] == "extra_forbidden")
     described = {at: _problem(errors[at], model) for at in islice(unknown, MAX_PROBLEMS)}
-    for problem in described.values():
-        if problem.path in unknown_names.OF_OTHER_KINDS and problem.message.startswith(
-            "unknown field"
-        ):
+    for at, problem in described.items():
+        is_unknown = problem.message.startswith("unknown field")
+        is_of_pods = _is_pod_template(errors[at]["input"])
+        if problem.path in unknown_names.OF_OTHER_KINDS and is_unknown and not is_of_pods:
             yield Problem(*unknown_names.OF_OTHER_KINDS[problem.path])
             return
     repeated = _repetitions(errors)
@@ -164,6 +167,12 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
         problem = described.get(at) or _problem(details, model)
         if at not in repeated and (details["type"] != "missing" or problem.path not in meant):
             yield problem
+
+
+def _is_pod_template(value: object) -> bool:
+    """Return whether a value is the template of a pod, as in a Job of Kubernetes."""
+    spec = value.get("spec") if isinstance(value, dict) else None
+    return isinstance(spec, dict) and "containers" in spec
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
@@ -194,7 +203,8 @@ def _problem(details: ErrorDetails, model: type[BaseModel]) -> Problem:
     kind = details["type"]
     if kind.startswith("union_tag"):
         location.append(details["ctx"]["discriminator"].strip("'"))
-    secret = kind == HIDDEN or not _SECRET_PARTS.isdisjoint(location)
+    is_webhook = location[:2] == ["spec", "notifications"] and "://" in str(details["input"])
+    secret = kind == HIDDEN or is_webhook or not _SECRET_PARTS.isdisjoint(location)
     value = _Value(details["input"], secret)
     if kind == "invalid_key" or (location[-1:] != [_KEY_MARK] == list(details["loc"][-1:])):
         location[-1] = str(details["input"])  # pydantic turns true into 1
@@ -284,6 +294,8 @@ def _of_another_version(
         )
         return f"unknown field. Write python: {{{fields}}}"
     fix = unknown_names.UNSUPPORTED.get(to_snake(name))
+    if str(location[-1]).startswith("x-"):
+        fix = "Write an anchor where it is first used, as in resources: &small {cpu: 2}"
     return f"unknown field. {fix}" if fix else ""
 
 
@@ -410,9 +422,9 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
             text = value_fixes.text_fix(value.value, field, is_item=is_item)
             return value_fixes.constant_fix(value.value) if is_constant else text
         case "a list":
-            return value_fixes.list_fix(field, known)
+            return value_fixes.list_fix(field, known) or _null_fix(value)
         case "a mapping":
-            return value_fixes.mapping_fix(field, known, is_item=is_item)
+            return value_fixes.mapping_fix(field, known, is_item=is_item) or _null_fix(value)
         case "a whole number" if field == "gpu" and isinstance(known, float):
             return _NO_PART_OF_A_GPU
         case "a number" | "a whole number" as expected:
@@ -425,9 +437,23 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         return _sign_fix(field, known) if is_sign else fix
     if kind.startswith("bool"):
         return value_fixes.flag_fix(known)
-    return _pattern_fix(context.get("pattern", ""), value, known) or _with_numbers(
-        _BOUND_FIXES.get(kind, ""), context
+    return (
+        _pattern_fix(context.get("pattern", ""), value, known)
+        or _empty_fix(value, "" if is_item else field)
+        or _with_numbers(_BOUND_FIXES.get(kind, ""), context)
     )
+
+
+def _empty_fix(value: _Value, field: str) -> str:
+    """Return the fix for an empty text; empty for other values."""
+    if value.value != "":
+        return ""
+    return value_fixes.example_fix("Write", field) or ". Give it a value"
+
+
+def _null_fix(value: _Value) -> str:
+    """Return the fix for a field that YAML reads as null; empty for other values."""
+    return ". Give it a value, or remove the field" if value.value is None else ""
 
 
 def _pattern_fix(pattern: str, value: _Value, known: object) -> str:
@@ -507,6 +533,10 @@ def _resolve(
             current = variant
             continue
         origin = typing.get_origin(current)
+        if _is_union(current) and str(word).startswith("list["):
+            members = map(_plain, typing.get_args(current))
+            current = next(each for each in members if typing.get_origin(each) is list)
+            continue
         if word == _KEY_MARK and origin is not dict and not _is_model(current):
             continue
         location.append(word if origin is list else str(word))

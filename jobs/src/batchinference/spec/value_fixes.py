@@ -17,6 +17,7 @@ from batchinference.text import counted
 
 _MODULE_WITH_DASH = re.compile(r"[\w.]+(?:-[\w.]+)+:[\w.]+")
 _EXAMPLES = {
+    "spec": "spec: {read: {...}, steps: [...], write: {...}}",
     "read": "read: {format: csv, paths: [./data]}",
     "write": "write: {format: parquet, path: ./out}",
     "name": "name: my-name",
@@ -41,7 +42,10 @@ _EXAMPLES = {
     "format": "format: csv, or another format",
     "decode.format": "format: image, or audio, text or json",
     "decode.fields": "fields: {NAME: string}",
-    "notifications": "notifications: [{name: NAME, urlEnv: VARIABLE}]",
+    "spec.notifications": "notifications: [{name: NAME, urlEnv: VARIABLE}]",
+    "profiles": "profiles: {GPU: {resource: nvidia.com/gpu}}",
+    "patches": "patches: [{groups: ['*'], pod: {spec: {...}}}]",
+    "groups": "groups: ['*'], or the names of groups",
     "warnings": "warnings: [{name: Truncated, action: fail}]",
     "backoff": "backoff: {initial: 10s, max: 10m}",
     "parallelism": "parallelism: {tensor: 2}",
@@ -71,6 +75,14 @@ _EXAMPLES = {
     "volumes": "volumes: [{name: data, persistentVolumeClaim: {claimName: NAME}}]",
     "volumeMounts": "volumeMounts: [{name: data, mountPath: /data}]",
     "persistentVolumeClaim": "persistentVolumeClaim: {claimName: NAME}",
+    "hostPath": "hostPath: {path: /data}",
+    "configMap": "configMap: {name: NAME}",
+    "secret": "secret: {secretName: NAME}",
+    "emptyDir": "emptyDir: {}",
+    "secretRef": "secretRef: {name: NAME}",
+    "configMapRef": "configMapRef: {name: NAME}",
+    "secretKeyRef": "secretKeyRef: {name: NAME, key: KEY}",
+    "configMapKeyRef": "configMapKeyRef: {name: NAME, key: KEY}",
     "ttl": "ttl: {afterFinished: 7d}",
     "deadlines": "deadlines: {total: 2h}",
 }
@@ -127,7 +139,7 @@ def _plain(value: object) -> str:
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
     """Return the fix for a value that should be a mapping: a mapping with this value in one of its
     fields, or an example. With `is_item`, the mapping is an item of the list `field`."""
-    text = "" if isinstance(value, bool) else _plain(value)
+    text = "" if isinstance(value, bool) or value is None else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
         return f". Write {_filled(item[1], field, text)}" if item else ""
@@ -140,10 +152,21 @@ def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
 
 
 _FILLED = {
-    "imagePullSecrets": ("NAME", r"[a-z][a-z0-9-]*"),
+    **dict.fromkeys(
+        (
+            "imagePullSecrets",
+            "persistentVolumeClaim",
+            "secret",
+            "configMap",
+            "secretRef",
+            "configMapRef",
+        ),
+        ("NAME", r"[a-z][a-z0-9-]*"),
+    ),
+    "hostPath": ("/data", r"/[\w./-]*"),
     "python": ("steps:NAME", r"[\w.]+:[\w.]+"),
     "read": ("./data", r"[\w./-]+\.csv"),
-    "write": ("./out", r"[\w./-]+"),
+    "write": ("./out", r"[\w./:-]+"),
     "gate": ("mean(COLUMN) > 0.5", r"(?:mean|count|fraction|min|max)\(.*\) *[<>=]=? *[0-9.]+"),
     "cache": ("./cache", r"[\w./-]+"),
 }
@@ -333,7 +356,8 @@ def text_fix(value: object, field: str = "", *, is_item: bool = False) -> str:
     if isinstance(value, bool):
         words = ("yes", "on", "true") if value else ("no", "off", "false")
         read = f"YAML reads {words[0]}, {words[1]} and {words[2]} as {words[2]}"
-        return f": {read}. Write such words in small letters and in quotes, such as '{words[0]}'"
+        quoted = f"'{words[0]}' or '{words[2]}'"
+        return f": {read}. Write such words in small letters and in quotes, such as {quoted}"
     if isinstance(value, int | float) and field == "name":
         return ": YAML reads a text such as 7 or 1:30 as a number. Begin the name with a letter"
     if isinstance(value, int | float | dt.date):

@@ -194,7 +194,8 @@ class VolumeMount(SpecModel):
 
 
 def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
-    """Raise a validation error if a mount names a volume that is not in `volumes`.
+    """Raise a validation error if a mount names a volume that is not in `volumes`, or if two mounts
+    have the same directory.
 
     The volumes of the platform are not in the settings of a job, so a job cannot mount them again,
     for example to make a read-only volume writable."""
@@ -203,6 +204,18 @@ def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
         if mount.name not in known:
             problem = f"there is no volume '{mount.name}' in volumes"
             raise invalid(f"volumeMounts: {problem}. Add it there")
+    _check_directories([mount.mount_path for mount in mounts])
+
+
+def _check_directories(paths: list[str]) -> None:
+    """Raise a validation error if two mount paths, such as /a and /a/, are the same directory. The
+    API server accepts such a pod, and then it does not start."""
+    written: dict[str, str] = {}
+    for path in paths:
+        other = written.setdefault(re.sub("/+", "/", path).rstrip("/"), path)
+        if other != path:
+            problem = f"the mountPaths '{other}' and '{path}' are the same directory"
+            raise invalid(f"volumeMounts: {problem}. Remove one of them")
 
 
 Volumes = Annotated[list[Volume], *keyed("name", 16)]

@@ -12,7 +12,7 @@ from yaml.scanner import ScannerError
 from batchinference.spec.job import API_VERSION, KIND, BatchInference
 from batchinference.spec.parameters import ParameterValues, substitute
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, type_name
+from batchinference.spec.problems import MAX_SHOWN, Problem, SpecError, did_you_mean, type_name
 from batchinference.spec.validation_messages import problems_of
 from batchinference.spec.yaml_repair import repair
 
@@ -26,6 +26,7 @@ _YAML_HINTS = {
     "undefined alias": ". Define it above with '&', or put a text that begins with '*' in quotes",
     "escape": ". Write '/' instead of '\\', or put the text in single quotes",
     "mapping values are not allowed": ". Put a text that contains ': ' in quotes",
+    "unexpected end of stream": ". Close the quote that begins there",
     "expected ',' or": ". Add the ',' or the bracket that is missing before it",
 }
 """Fixes that are appended to PyYAML error messages, by a text that the message contains."""
@@ -95,16 +96,24 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
     documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
-            shown = "a mapping without kind" if isinstance(document, dict) else type_name(document)
-            problem = f"expected 'apiVersion: {API_VERSION}' and 'kind: {KIND}', got {shown}"
-            raise SpecError([Problem("", problem)])
+            problem = f"expected 'apiVersion: {API_VERSION}' and 'kind: {KIND}'"
+            raise SpecError([Problem("", f"{problem}, got {_without_kind(document)}")])
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
         given = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
-        raise SpecError(
-            [Problem("kind", f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}")]
-        )
+        items = ". Write its items as documents, with a line --- between them"
+        near = items if given == "List" else did_you_mean(given, kinds)
+        problem = f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}{near}"
+        raise SpecError([Problem("kind", problem)])
     return ours
+
+
+def _without_kind(document: Any) -> str:
+    """Return a description of a document that has no kind, and the fix if only its case differs."""
+    if not isinstance(document, dict):
+        return type_name(document)
+    names = [name for name in document if isinstance(name, str) and name.lower() == "kind"]
+    return f"'{names[0]}'. Write kind" if names else "a mapping without kind"
 
 
 def _load(text: str) -> list[Any]:

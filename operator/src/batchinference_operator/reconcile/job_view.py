@@ -12,6 +12,7 @@ from batchinference.rendering import NAME_LABEL, Names
 from batchinference.spec import Problem, SpecError
 from batchinference.spec.base import SpecModel
 from batchinference.spec.cluster import Limits, lower_limits
+from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import (
     API_VERSION,
     CANCELLED_AT,
@@ -98,6 +99,8 @@ class JobView(ResourceView):
         if job.skipped_reason:
             spec = {name: job.spec[name] for name in OPERATOR_FIELDS if name in job.spec}
             job = replace(job, spec=spec)
+        if job.status.get("attempt"):
+            job = replace(job, spec=_with_fitting_backoff(job.spec))
         return replace(job, cancelled=CANCELLED_AT in body["metadata"].get("annotations", {}))
 
     @property
@@ -150,6 +153,20 @@ class JobView(ResourceView):
         if not number.isdecimal() or self.names(int(number)).ray_job != ray_job:
             return False
         return 1 <= int(number) <= last
+
+
+def _with_fitting_backoff(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a job that has started, with `retry.backoff.initial` at most `max`.
+    Earlier versions accepted a higher one, and used `max`: the next attempt must not fail."""
+    retry = spec.get("retry")
+    if not isinstance(retry, dict) or not isinstance(retry.get("backoff"), dict):
+        return spec
+    initial, longest = (retry["backoff"].get(name) for name in ("initial", "max"))
+    if not isinstance(initial, str) or not isinstance(longest, str):
+        return spec
+    if seconds_of(initial) <= seconds_of(longest):
+        return spec
+    return {**spec, "retry": {**retry, "backoff": {**retry["backoff"], "initial": longest}}}
 
 
 Model = TypeVar("Model", bound=SpecModel)

@@ -51,7 +51,9 @@ def _attempts_ended(before: Status, after: Status) -> Iterator[Event]:
     for attempt in newly_ended(before, after):
         which = f"attempt {attempt['number']}"
         if attempt["outcome"] == "Failed":
-            message = f"{which} failed: {attempt['cause']}: {attempt['message']}"
+            # a user who may write the status can leave them out
+            why = [attempt[name] for name in ("cause", "message") if attempt.get(name)]
+            message = ": ".join([f"{which} failed", *why])
             yield Event("AttemptFailed", "Retry", message, "Warning")
     if "nextAttemptTime" in after and failed_attempts(after) > failed_attempts(before):
         message = f"attempt {attempt_number(after) + 1} starts at {after['nextAttemptTime']}"

@@ -16,10 +16,8 @@ MAX_TYPES = 1000
 """Maximum number of typed values in a schema, at any depth. References can repeat values."""
 _SHOWN = 200
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
-_NAMED_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-"""Keywords with an object whose keys are names, and whose values are schemas."""
-_VALUES = ("enum", "const", "default", "examples")
-"""Keywords whose values are no schemas."""
+_APPLIED = ("items", "prefixItems", "additionalProperties", "allOf")
+"""Keywords, besides `properties` and `$ref`, with schemas that must accept a value."""
 _PAIRS = (
     *itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")),
     *((f"min{name}", f"max{name}") for name in ("Length", "Items", "Properties", "Contains")),
@@ -127,7 +125,7 @@ class AnswerSchema(SpecModel):
             raise invalid("schema has exactly one of fields and jsonSchema")
         if self.json_schema is not None:
             _check_schema(self.json_schema)
-            for path, part in _parts(self.json_schema, ("jsonSchema",)):
+            for path, part in _applied_parts(self.json_schema):
                 _check_pairs(part, f"{'.'.join(path)}: ")
             _ColumnTypes(self.json_schema).of(self.json_schema)
 
@@ -254,20 +252,26 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _parts(part: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """Yield the path of each schema in a schema, and the schema."""
-    if isinstance(part, list):
-        for number, child in enumerate(part):
-            yield from _parts(child, (*path[:-1], f"{path[-1]}[{number}]"))
-    if not isinstance(part, dict):
-        return
-    yield path, part
-    for keyword, child in part.items():
-        if keyword in _NAMED_SCHEMAS and isinstance(child, dict):
-            for name, schema in child.items():
-                yield from _parts(schema, (*path, keyword, name))
-        elif keyword not in _VALUES:
-            yield from _parts(child, (*path, keyword))
+def _applied_parts(root: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Yield the path and the content of each schema in a schema that must accept a value. Those
+    below `not`, or in a branch of `anyOf`, need not: answers can be valid without them."""
+    unvisited: list[tuple[tuple[str, ...], Any]] = [(("jsonSchema",), root)]
+    references: set[str] = set()
+    while unvisited:
+        path, part = unvisited.pop()
+        if isinstance(part, list):
+            unvisited += (((*path[:-1], f"{path[-1]}[{n}]"), each) for n, each in enumerate(part))
+        if not isinstance(part, dict):
+            continue
+        yield path, part
+        unvisited += (((*path, keyword), part[keyword]) for keyword in _APPLIED if keyword in part)
+        fields = part.get("properties", {}).items()
+        unvisited += (((*path, "properties", name), field) for name, field in fields)
+        reference = part.get("$ref")
+        if reference and reference not in references:
+            references.add(reference)
+            parts_of_path = ("jsonSchema", *reference.split("/")[1:])
+            unvisited.append((parts_of_path, _resolved(root, reference)))
 
 
 def _references(part: Any) -> Iterator[str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
+from batchinference.credentials import is_credential
 from batchinference.spec.address_credentials import OF_SERVERS, refuse
-from batchinference.spec.arguments import Arguments, names_in, texts_in
+from batchinference.spec.arguments import Arguments, named_texts_in, names_in, texts_in
 from batchinference.spec.base import (
     HTTP_URL,
     ColumnName,
@@ -68,6 +70,14 @@ _CREDENTIAL_NAMES = re.compile(
 )
 """Names of fields that usually contain credentials. Only the parser searches them: the API server
 has no rules for objects whose values have any type, such as `body`."""
+
+
+def _credential_in(fields: dict[str, Any]) -> str | None:
+    """Return the name of a field of a request that usually contains a credential, or probably does:
+    its name is like that of a credential, and its value is the same in all requests."""
+    usual = filter(_CREDENTIAL_NAMES.fullmatch, names_in(fields))
+    constants = (name for name, text in named_texts_in(fields) if text and "{" not in text)
+    return next(chain(usual, filter(is_credential, constants)), None)
 
 
 Url = Annotated[
@@ -220,8 +230,10 @@ class HttpModel(RequestModel):
             is_set = getattr(self, field) != type(self).model_fields[field].default
             if is_set and self.api not in apis:
                 raise invalid(f"'{to_camel(field)}' is for {', '.join(apis)}, not for {self.api}")
-        if any(map(_CREDENTIAL_NAMES.fullmatch, [*names_in(self.body), *names_in(self.sampling)])):
-            raise invalid(_NO_KEY)
+        for field in ("body", "sampling"):
+            if name := _credential_in(getattr(self, field)):
+                problem = f"by its name, '{name}' has a secret value, and {_NO_KEY}"
+                raise invalid(f"{field}: {problem}")
         self.check_details()
         self.check_schema(self.sampling)
         self._check_inputs()

@@ -18,7 +18,7 @@ from batchinference.spec.address_credentials import REFUSAL
 from support.cluster.deployment import CHART, ROOT
 from support.documents.addresses import CREDENTIALS, HARMLESS, with_address
 from support.documents.addresses import FIELDS as FIELDS_WITH_ADDRESSES
-from support.documents.minimal import document, schedule_document
+from support.documents.minimal import document
 from support.documents.refusals import reading, valid_documents
 from support.documents.variations import (
     REMOVED,
@@ -91,16 +91,6 @@ def test_server_refuses_addresses_with_credentials(module_namespace: Namespace) 
             if refused != (address in CREDENTIALS[kind]):
                 offenders.append(f"{field} = {address}: {message}")
     assert offenders == []
-
-
-def test_server_refuses_schedules_of_jobs_with_credentials(module_namespace: Namespace) -> None:
-    """Other fields of the template are stored as they are, and checked by the operator."""
-    for (name, field), kind in FIELDS_WITH_ADDRESSES.items():
-        for address in (CREDENTIALS[kind][0], HARMLESS[kind][0]):
-            job = with_address(name, field, address)
-            schedule = schedule_document(template={"spec": {**job["spec"], "bogus": 1}})
-            of_job, message = (refusal(module_namespace, one) or "" for one in (job, schedule))
-            assert (REFUSAL in message) == (REFUSAL in of_job), f"{field} = {address}: {message}"
 
 
 def test_server_refuses_secret_properties_of_a_catalog(module_namespace: Namespace) -> None:

@@ -3,12 +3,7 @@
 from typing import Any
 
 from batchinference.spec.base import DNS_LABEL
-from batchinference.spec.crd_schema import (
-    Schema,
-    parts_with_rules,
-    structural_schema,
-    without_defaults,
-)
+from batchinference.spec.crd_schema import Schema, structural_schema, without_defaults
 from batchinference.spec.job import (
     GROUP,
     KIND,
@@ -79,14 +74,8 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def schedule_definition() -> dict[str, Any]:
-    """Return the CRD of BatchInferenceSchedules as plain data.
-
-    Of the template, it has only the rules about credentials, which the API server must not store.
-    The operator checks all fields: both definitions with all of them would be too large for etcd.
-    """
+    """Return the CRD of BatchInferenceSchedules as plain data."""
     spec = structural_schema(ScheduleSpec)
-    template = spec["properties"]["template"]["properties"]
-    template["spec"] |= parts_with_rules(structural_schema(BatchInferenceSpec))
     description = "Creates BatchInferences at the times of a cron schedule."
     root = _root(description, MAX_SCHEDULE_NAME, spec, structural_schema(ScheduleStatus))
     version = _version(SCHEDULE_COLUMNS, root)

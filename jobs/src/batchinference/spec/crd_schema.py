@@ -69,8 +69,6 @@ _KEPT = (
 )
 """The keywords of JSON Schema that structural schemas have too."""
 _MAX_DESCRIPTION = 1024
-_RULES = "x-kubernetes-validations"
-_DESCRIBING = ("description", "default")
 
 
 def structural_schema(model: type[BaseModel]) -> Schema:
@@ -81,20 +79,6 @@ def structural_schema(model: type[BaseModel]) -> Schema:
 def without_defaults(schema: Schema) -> Schema:
     """Return a structural schema without the defaults of all fields in it."""
     return _merge_unions(schema, with_defaults=False)
-
-
-def parts_with_rules(schema: Schema) -> Schema:
-    """Return the parts of a structural schema that have rules in CEL, for an object that may have
-    all other fields too; empty if no part has rules."""
-    if _RULES in schema:
-        return {name: value for name, value in schema.items() if name not in _DESCRIBING}
-    below = {name: parts_with_rules(field) for name, field in schema.get("properties", {}).items()}
-    if properties := {name: field for name, field in below.items() if field}:
-        kept = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        return {**kept, "properties": properties}
-    if "items" in schema and (items := parts_with_rules(schema["items"])):
-        return {"type": "array", "maxItems": schema["maxItems"], "items": items}
-    return {}
 
 
 def expanded_schema(model: type[BaseModel]) -> Schema:

@@ -1,8 +1,8 @@
-"""Updates rows of Iceberg tables: writes the new rows, and replaces each data file that has old
+"""Updates rows of Iceberg tables. Writes the new rows, and replaces each data file that has old
 versions of these rows with a file without the old versions.
 
-pyiceberg's `upsert` is not used, because it loses the columns that the job does not write, compares
-rows one by one in Python, and holds all rows of the job in memory."""
+pyiceberg's `upsert` loses the columns that the job does not write. It also compares rows one by one
+in Python, and holds all rows of the job in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What replaces a data file of the table in which the job updates rows."""
+    """The replacement of a data file of the table. The job updates rows of this file."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""
@@ -40,8 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. After a conflict with another commit, the next try needs little time: for
-    data files that are still in the table, it reuses the files of the last try."""
+    the columns `names`. After a conflict with another commit, the next try is fast: it reuses the
+    replacements of data files that the other commit has not changed."""
 
     keys: Keys
     files: Sequence[Location]
@@ -50,7 +50,7 @@ class IcebergMerge:
     _inserted: dict[Any, list[DataFile]] = field(default_factory=dict)
 
     def apply(self, transaction: Transaction, marks: dict[str, str]) -> None:
-        """Add the merge to a transaction as one snapshot. The table already has the columns of the
+        """Add the merge to a transaction as one snapshot. The table must have the columns of the
         rows. Raises BadOutput if several rows of the table have the same key."""
         metadata = transaction.table_metadata
         schema = metadata.schema().as_arrow()
@@ -88,7 +88,7 @@ class IcebergMerge:
         return iter(_scan(transaction, condition).plan_files())
 
     def _rewrite(self, transaction: Transaction, task: FileScanTask) -> RewrittenFile | None:
-        """Write and return what replaces a data file; None if it has no key of the job."""
+        """Write and return the replacement of a data file; None if no row has a key of the job."""
         matches, _ = self.keys.matches(_read(transaction, task, self.keys.table.column_names))
         if not len(matches):
             return None
@@ -104,7 +104,7 @@ class IcebergMerge:
     def _insert(
         self, transaction: Transaction, schema: pa.Schema, updates: Sequence[RewrittenFile]
     ) -> Iterator[DataFile]:
-        """Write the rows of the job, with the old values in columns that the job does not write."""
+        """Write the rows of the job. Columns that the job does not write keep their old values."""
         kept = pa.concat_tables([update.kept for update in updates]) if updates else pa.table({})
         kept_rows = np.full(self.keys.table.num_rows, -1)  # for each key: its row in `kept`, or -1
         if kept.column_names:
@@ -132,7 +132,7 @@ def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan: 
 
 
 def _read(transaction: Transaction, task: FileScanTask, names: Sequence[str] = ()) -> pa.Table:
-    """Return the rows of a data file except deleted ones, with the columns `names` (none: all)."""
+    """Return the rows of a data file without deleted rows. `names` are the columns, () is all."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
     scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())

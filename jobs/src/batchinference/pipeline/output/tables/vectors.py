@@ -25,7 +25,8 @@ class Vectors:
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the table with the vectors as lists of float32, rounded if necessary. A table
-        without the column stays as it is. Raises BadOutput for values that are not such lists."""
+        without the column is returned unchanged. Raises BadOutput for other values than lists of
+        numbers."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)
@@ -67,9 +68,9 @@ class Vectors:
 
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
-    """Return the description of the vectors that a job writes to the table `name`; None if it
-    writes no vectors. `existing` describes the vectors of an existing table. Raises BadOutput if
-    the job requests another length or distance than `existing`, or no length for a new table."""
+    """Return the vectors that a job writes to the table `name`; None if it writes no vectors.
+    `existing` are the vectors of an existing table, whose length and distance the job may not
+    change. For a new table, the job must set a length. Otherwise, raises BadOutput."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")

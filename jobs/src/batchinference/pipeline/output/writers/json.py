@@ -26,13 +26,13 @@ from batchinference.pipeline.type_widening import map_types
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Maximum rows, and bytes of text, to convert at a time: Python objects need much more memory."""
+"""Maximum rows, and bytes of text, to convert at a time. Python objects need much more memory."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class JsonWriter(RewritingWriter):
-    """`read` returns each value as JSON text. `write` accepts a null instead of the text `null`."""
+    """`read` returns each value as JSON text. `write` also accepts a null for the text `null`."""
 
     compression: str
     text_bytes: int = TEXT_BYTES

@@ -26,7 +26,8 @@ _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """The first column of a table to write is the input row's number. `read` returns lines."""
+    """The first column of a table to write has the numbers of the input rows. `read` returns the
+    lines of a file as one column."""
 
     custom_id: str
     response: str
@@ -49,7 +50,7 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return a response in one line. Raises UnwritableValue if it is not an object as text."""
+        """Return a response as one line. Raises UnwritableValue if it is not a JSON object."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")

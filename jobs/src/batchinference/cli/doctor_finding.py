@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
-    """The result of a check. FAILED: this machine can run no job, or the given job cannot run."""
+    """The result of a check. FAILED: this machine cannot run jobs, or not the job of the file."""
 
     OK = "ok"
     NOTE = "note"
@@ -14,7 +14,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found, and how to fix it."""
+    """What a check has found, and an advice."""
 
     check: str
     result: Result

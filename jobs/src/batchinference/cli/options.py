@@ -20,8 +20,8 @@ ReportForm = Annotated[
 
 
 def _check_settings(settings: list[str] | None) -> list[str] | None:
-    """Return the settings. Raises BadParameter for a setting without `=`. Otherwise, `--set day
-    monday` would be refused because of the unexpected argument `monday`."""
+    """Return the settings. Raises BadParameter for a setting without `=`. Otherwise, the error of
+    `--set day monday` would be about the argument `monday`."""
     for setting in settings or ():
         if "=" not in setting:
             problem = f"'{setting}' is not written as NAME=VALUE. Write --set {setting}=VALUE"

@@ -67,7 +67,7 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
     """Return whether to write a file without rows. If later jobs may append rows, the output must
-    have no files yet, and all columns and types that the file stores must be certain."""
+    have no files yet, and all stored columns and types must be certain."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:
@@ -80,6 +80,5 @@ def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: 
 
 
 def _has_files(job_pass: JobPass) -> bool:
-    """Return whether the output directory has data files."""
     layout = job_pass.layout
     return any(not is_work_file(info.path, layout.key) for info in layout.data.visible_files())

@@ -1,8 +1,8 @@
 """Rewrites the data files of a finished output, for three reasons:
 
-- Schemas are unified. A task knows only its own rows. A column is missing if its rows lack it, has
-  the type null if it has no value, and is an integer even if other tasks have fractions. Readers
-  that use the schema of the first file would fail or drop the column.
+- Schemas are unified. A task knows only its own rows. Its files may lack a column, may have the
+  type null for a column without values, or integers where other tasks have fractions. Readers that
+  use the schema of the first file would fail or drop the column.
 - Small files are merged. Jobs commit after a few rows to show progress.
 - Rows of changed or deleted input files are removed.
 
@@ -40,7 +40,7 @@ from batchinference.spec.progress import Counts
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 """Files of at most SMALL_BYTES are merged into files of at most MERGED_BYTES."""
 MERGED_ROWS = 10_000
-"""The maximum number of rows of a merged file, because more take too much time in the driver."""
+"""The maximum number of rows of a merged file. More rows would take too long in the driver."""
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
 """Errors of reading a file. After such an error, the entry of the file is left unchanged."""
 
@@ -85,8 +85,8 @@ class OutputSchema:
         return tuple(columns if self.typed else [name for name, _ in columns])
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the rows of a file with this schema. A column keeps its type if one of its values
-        does not fit the new type: an integer may have more digits than a float."""
+        """Return the rows of a file with this schema. A column keeps its type if a value does not
+        fit the new type, for example an integer with more digits than a float."""
         for field in self.types:
             with suppress(TypeMismatch):
                 table = cast_to(table, pa.schema([field]))
@@ -110,7 +110,7 @@ class RewriteTask:
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files, and return the entries that name them.
 
-        Raises BadOutput, and deletes the new file, if another pass has begun."""
+        If another pass has begun, deletes the new file and raises BadOutput."""
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
         same, others = list[ManifestEntry](), list[ManifestEntry]()
@@ -175,7 +175,7 @@ class RewriteTask:
 def put_renamed(
     job_pass: JobPass, directory: Location, old: DataFile, content: Content
 ) -> DataFile:
-    """Write and return a new file that replaces `old`. Raises the errors of `put_rewritten`."""
+    """Write and return a new file that replaces `old`. Raises as `put_rewritten` does."""
     name = renamed_part(old.name, uuid.uuid4().hex[:8])
     return put_rewritten(job_pass, directory, name, content)
 
@@ -324,7 +324,7 @@ def without_removed(
 
 
 def _rewrite_errors(job_pass: JobPass, entry: ManifestEntry, file: DataFile) -> DataFile | None:
-    """Write the error records of an entry except for removed rows; None if none remain."""
+    """Write a new error file without the records of removed rows; None if no record remains."""
     directory, writer = job_pass.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])

@@ -43,7 +43,7 @@ class FileSplit:
     partition_by: tuple[str, ...] = ()
     rows_per_file: int | None = None
     row_number: str | None = None
-    """The column with the number of the input row, which the writer adds."""
+    """A column that the writer adds: the number of the input row."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """For each column, the field of the spec that names it; used in errors."""
 
@@ -162,7 +162,6 @@ def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
-    """Return the Hive-style partition directory of each row."""
     parts = []
     for name in columns:
         values = partition_column(table, name).to_pylist()

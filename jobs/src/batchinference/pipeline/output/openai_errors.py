@@ -34,10 +34,9 @@ def write_error_file(
 ) -> None:
     """Write the error file: a line for each failed row, and `others`, in the order of the input.
 
-    - `id_column`: the column with the custom ids of the requests
+    - `id_column`: the column with custom ids
     - `first_file`: the number of the first input file in request ids
-    - `others`: pairs of a row number in the first input file, and a line
-    - `guard`: raises an exception if this process may no longer write the file"""
+    - `others`: pairs of a row number in the first input file, and a line"""
     with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):

@@ -37,7 +37,7 @@ from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return up to `count` rows: of the first files by name, or any rows of a table."""
+    """Return up to `count` rows: rows of the first files by name, or any rows of a table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output, writer = Location(write.path, write.storage), writer_for(write)
@@ -102,8 +102,8 @@ def _table_of(rows: list[Row]) -> pa.Table:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
-    """Return values in a type that holds all of them. If there is no such type, return them as JSON
-    texts. Raises BadOutput in this case if a value is a text already."""
+    """Return values in a type that holds all of them. Without such a type, return JSON texts, or
+    raise BadOutput if a value is a text already."""
     kinds = {type(value) for value in values if value is not None}
     try:
         return unchanged(pa.chunked_array([pa.array(values)]), values)

@@ -39,8 +39,7 @@ def unreadable(part: Location, problem: object) -> BadOutput:
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of a table. Nested lists of numbers and multidimensional tensors become NumPy
-    arrays."""
+    """Yield the rows of a table. Lists and tensors with several axes become NumPy arrays."""
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(start, ROWS_AT_ONCE)
         columns = [_with_arrays(column) for column in part.columns]

@@ -1,8 +1,8 @@
 """Checks which addresses in input rows may be fetched.
 
 The addresses are untrusted, but they are fetched with the network access and the credentials of the
-job. By default, only the public internet is allowed. Addresses in a manifest (a file that lists the
-addresses) may also be in its bucket or directory. The option `allow` adds allowed prefixes."""
+job. By default, only the public internet is allowed. If a file lists the addresses (a manifest),
+the bucket or directory of this file is allowed too. The option `allow` adds allowed prefixes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Allowed:
     prefixes: Sequence[str] = ()
 
     def has_url(self, url: str) -> bool:
-        """Return whether a URL has an allowed prefix (scheme, host, port, folder). urllib3 parses
-        the URL here because it also opens the connection. Another parser could see another host."""
+        """Return whether a URL has an allowed prefix (scheme, host, port, folder). The URL is
+        parsed by urllib3, which also opens the connection. Other parsers could see other hosts."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (
@@ -66,8 +66,8 @@ class Allowed:
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
-        """Return a Location for an address in storage, which must be in the bucket or directory of
-        the manifest, or have an allowed prefix. Otherwise, raises Forbidden.
+        """Return a Location for an address in storage. Raises Forbidden if the address has no
+        allowed prefix and is outside of the manifest's bucket or directory.
 
         The Location reads no other files, even if somebody replaces a file by a link later."""
         real = _real(address)

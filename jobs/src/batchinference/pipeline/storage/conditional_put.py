@@ -31,8 +31,7 @@ Content = bytes | memoryview
 CONNECTION_SECONDS, MIN_BYTES_PER_SECOND = 30, 1_000_000
 """The timeout of a request without a body, and the slowest transfer of a body that is accepted."""
 MAX_PUT_BYTES = 5000 << 20
-"""The largest object that S3 and Azure accept in one put. A put in several parts cannot have a
-condition."""
+"""The largest object that S3 and Azure accept in one put. Only single puts have conditions."""
 ROUNDS = 4
 """Maximum number of tries of a put. Before each try, the object is read again."""
 _DENIED = re.compile(r"status code: (401|403|501)\b")
@@ -114,8 +113,7 @@ def _try_put(
 def _put(
     store: S3Store | GCSStore | AzureStore, key: str, content: Content, condition: _Condition
 ) -> bool:
-    """Put an object, and return True. Return False if the stored object does not meet the
-    condition."""
+    """Put an object, and return True. Return False if the condition is not met."""
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with _storage_errors(_NOT_IMPLEMENTED):

@@ -5,9 +5,8 @@ Outputs: other users may plant links in a shared output directory. So functions 
 directory below which no link is followed. The path below `root` is opened directory by directory,
 so nobody can plant a link between a check and its use. If `root` is empty, links are followed.
 
-Inputs: other users may plant a link in an input directory, to a file that only the job can read,
-such as a mounted Secret. So `contained` opens only files whose real path is in certain
-directories."""
+Inputs: other users may plant links in an input directory, to files that only the job can read.
+`contained` therefore opens only files whose real path is in certain directories."""
 
 from __future__ import annotations
 
@@ -96,9 +95,8 @@ def _replace(
     content: bytes | memoryview,
     allowed: AbstractContextManager[None] = _ALWAYS,
 ) -> None:
-    """Write a temporary file in the opened directory `parent`, and rename it to `name` in the
-    context `allowed`. After an error, delete the temporary file. `directory` is the path of
-    `parent`."""
+    """Write a temporary file in the opened directory `parent`, and rename it in the context
+    `allowed`. After an error, delete the temporary file. `directory` is the path of `parent`."""
     temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -124,9 +122,8 @@ def _replace(
 
 
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Call `change` with the content of a file (None if there is no file), and write the returned
-    content. A lock keeps other callers of this function from changing the file meanwhile, also over
-    NFS. Some file systems have no locks.
+    """Call `change` with the content of a file (None if there is no file), and write its result. If
+    the file system has locks, other callers of this function cannot change the file meanwhile.
 
     Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
@@ -307,8 +304,7 @@ _Identity = tuple[int, int]
 
 
 def info_of(path: str) -> pafs.FileInfo:
-    """Return the info of a file or directory. The type is NotFound if neither exists. Links are
-    followed."""
+    """Return the info of a path; the type is NotFound if it does not exist. Follows links."""
     try:
         return _info(path, os.stat(os_path(path)))
     except (FileNotFoundError, NotADirectoryError):
@@ -405,8 +401,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._opened(path, lambda file: self._local.open_input_stream(file, None))
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
-        """Open a file, and then check its real path. Before the file is open, other users could
-        replace the path by a link."""
+        """Open a file, and then check its real path. An earlier check could become wrong."""
         with open_regular(path, root="") as file:
             _check_allowed(path, file, self._allowed)
             descriptor = f"/proc/self/fd/{file.fileno()}"

@@ -63,8 +63,7 @@ class Location:
 
     - `uri`: the address as the user has written it
     - `storage`: the settings of the object store
-    - `root`: a local directory below which symbolic links are refused (BadOutput). If `root` is
-      empty, links are followed
+    - `root`: a local directory below which symbolic links raise BadOutput; empty to follow links
     - `allowed`: local directories and files; if there are any, no other files are read"""
 
     uri: str
@@ -105,8 +104,7 @@ class Location:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """The options of the object store for the libraries of Lance and Delta. Raises OSError if
-        settings are missing."""
+        """The store's options for Lance and Delta. Raises OSError if settings are missing."""
         return storage_options(self.scheme, self.storage)
 
     def in_store_of(self, other: Location) -> bool:
@@ -137,8 +135,7 @@ class Location:
         return replace(self, allowed=tuple(roots))
 
     def info(self) -> pafs.FileInfo:
-        """Return the type, size and time of the file or directory. The type is NotFound if neither
-        exists."""
+        """Return the type, size and time; the type is NotFound if there is no such path."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.info_of(self.path))
@@ -201,7 +198,7 @@ class Location:
     def update(self, change: Change) -> None:
         """Replace the content of this small file by `change(content)`. Other callers cannot change
         the file between its read and its write. Without locks of the file system or conditional
-        puts of the store, this is unlikely, but possible.
+        puts of the store, such a change is unlikely, but possible.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:
@@ -210,9 +207,9 @@ class Location:
             self.write(change(self.read_if_exists()))
 
     def write_if(self, guard: Guard, content: bytes | memoryview) -> None:
-        """Write the whole file if the guard allows it. On a disk, nobody can change the guard's
-        file between the check and the write. In a store, nobody can change this file meanwhile.
-        Without locks or conditional puts, such a change is unlikely, but possible."""
+        """Write the whole file if the guard allows it. Between the check and the write, nobody can
+        change the guard's file on a disk, or this file in a store. Without locks or conditional
+        puts, such a change is unlikely, but possible."""
         if self.local:
             local_files.write(self.path, self.root, content, guard.enforced())
         elif not with_retries(

@@ -40,8 +40,7 @@ _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 )
-"""An empty account for anonymous access. `google_skip_signature` is only for reads, so writes would
-request a token without an account."""
+"""An empty account. Without it, writes would request a token, even with `google_skip_signature`."""
 
 
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
@@ -282,7 +281,6 @@ def obstore_bucket(
 
 
 def _has_variables(scheme: str) -> bool:
-    """Return whether environment variables contain credentials."""
     if scheme == "s3":
         return bool(_s3_keys())
     of_azure = _key_of_azure() or _first_of("AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID")
@@ -295,9 +293,8 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
-    """Return the options of pyiceberg for the object store of an address. Local and other addresses
-    get the options for S3. pyiceberg reads credentials itself. Addresses of Azure name the account,
-    so they need no options."""
+    """Return the options of pyiceberg for the object store of an address, or for S3 by default.
+    pyiceberg reads credentials itself. Addresses of Azure name the account."""
     match urlsplit(address).scheme:
         case "gs":
             options = {"gcs.service.host": storage.endpoint}

@@ -18,9 +18,8 @@ SECONDS = 4.0
 
 
 def unreachable(locations: dict[str, Location], seconds: float = SECONDS) -> dict[str, str]:
-    """Return a message for each store that does not answer within `seconds`. The message has the
-    key of the first location in this store. Stores with wrong settings are not tried, because their
-    libraries report the settings."""
+    """Return a message for each store that does not answer within `seconds`, by the first key of
+    its locations. Stores with wrong settings are not tried. Their libraries report the problem."""
     hosts: dict[tuple[str, int], str] = {}
     for name, location in locations.items():
         if not location.local and (host := _host_of(location)) is not None:
@@ -35,8 +34,7 @@ def unreachable(locations: dict[str, Location], seconds: float = SECONDS) -> dic
 
 
 def _host_of(location: Location) -> tuple[str, int] | None:
-    """Return the host and port to which the library of a store connects first; None if that is not
-    certain."""
+    """Return the host and port to which the library of a store connects; None if uncertain."""
     if any(map(os.environ.get, ("ALL_PROXY", "all_proxy"))):
         return None  # only some libraries use this proxy
     try:

@@ -75,9 +75,9 @@ class Table(Writer, CommittedTable):
         """Return rows with types that the format has. Raises BadOutput if a value fits none."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return rows with the order and types of the table's columns, followed by new columns.
-        Columns that the rows lack are null. New columns are nullable, because rows of other tasks
-        may have nulls in them. Raises BadOutput if a value does not fit."""
+        """Return rows with the columns of the table, in their order and types, and then new
+        columns. Columns that the rows lack are null. New columns are nullable, because rows of
+        other tasks may have nulls in them. Raises BadOutput if a value does not fit."""
         converted = self.convert(table)
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
@@ -267,14 +267,14 @@ def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -
 
 
 def has_versions(log: Location, *suffixes: str) -> bool:
-    """Return whether a directory has a file with one of these suffixes, so a version of a table.
-    While a writer creates the first version, its files have other suffixes."""
+    """Return whether a table has a version: a file in the directory `log` with one of the suffixes.
+    Files of a version that is not complete yet have other suffixes."""
     return any(info.base_name.endswith(suffixes) for info in log.files())
 
 
 def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
-    """Raise BadOutput if the names of a new column and of another column of the rows or the table
-    differ only in case. Readers of the table ignore case."""
+    """Raise BadOutput if the name of a new column differs only in case from another name. Readers
+    of the table ignore case."""
     known = {name.lower(): name for name in existing}
     for name in columns:
         other = known.setdefault(name.lower(), name)

@@ -1,5 +1,5 @@
-"""Updates rows of Iceberg tables. Writes the new rows, and replaces each data file that has old
-versions of these rows with a file without the old versions.
+"""Updates rows of Iceberg tables. Writes the new rows. Each data file with old versions of these
+rows is replaced by a file without the old versions.
 
 pyiceberg's `upsert` loses the columns that the job does not write. It also compares rows one by one
 in Python, and holds all rows of the job in memory."""
@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """The replacement of a data file of the table. The job updates rows of this file."""
+    """The replacement of a data file in which the job updates rows."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""
@@ -40,8 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. After a conflict with another commit, the next try is fast: it reuses the
-    replacements of data files that the other commit has not changed."""
+    the columns `names`. After a conflict with another commit, the next try reuses the replacements
+    of data files that the other commit has not changed."""
 
     keys: Keys
     files: Sequence[Location]

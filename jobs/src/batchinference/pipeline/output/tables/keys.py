@@ -61,7 +61,7 @@ class MergingTable(Table):
         raise NotImplementedError
 
     def find_keys(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
-        """Yield keys of an opened table: all of its keys that are in `wanted`, and perhaps more."""
+        """Yield all keys of an opened table that are in `wanted`, and perhaps other keys."""
         return self.keys_in(existing)
 
 

@@ -1,4 +1,4 @@
-"""Writes Lance datasets: adds the rows, or the new columns, of a job in one version."""
+"""Writes Lance datasets: adds the rows or the new columns of a job in one version."""
 
 from __future__ import annotations
 
@@ -214,8 +214,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with lists in place of tensors. Tensors with one dimension become lists of
-    fixed size."""
+    """Return the table with lists in place of tensors, of fixed size if they have one dimension."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
@@ -288,8 +287,7 @@ class AddedColumns:
 
     @cached_property
     def _read(self) -> Callable[[int], pa.Table]:
-        """Return a function that reads the file with an index. It replaces row numbers by row
-        IDs."""
+        """A function that reads the file with an index, and replaces row numbers by row IDs."""
 
         def read(file: int) -> pa.Table:
             table = table_in(self.files[file])
@@ -301,8 +299,8 @@ class AddedColumns:
 
     @cached_property
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Three arrays: the row IDs in ascending order (uint64), the index of the file of each row
-        (int64), and the position of each row in its file (int64)."""
+        """The row IDs in ascending order (uint64), and for each row the index of its file and its
+        position in the file (int64)."""
         name = self.number_column
         numbers = (table_in(file, [name])[name].to_numpy() for file in self.files)
         ids_of_files = list(map(self._ids, numbers))

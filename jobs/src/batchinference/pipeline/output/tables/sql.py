@@ -96,7 +96,7 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return the SQL type of each column of the existing table, or a new one for `rows`."""
+        """Return the SQL type of each column of the table. A new table has columns for `rows`."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
         return {field.name: _type(field.type) for field in rows}
@@ -351,7 +351,6 @@ def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
 
 
 def _type(kind: pa.DataType) -> Any:
-    """Return the SQL type of a new column."""
     types, kind = pa.types, plain_type(kind)
     if types.is_boolean(kind):
         return sa.Boolean()

@@ -52,8 +52,7 @@ from batchinference.text import counted
 MARKS = "batchinference_commits"
 """The collection or index with the marks of commits and the version of the last commit."""
 BATCH_ROWS, BATCH_BYTES, THREADS = 256, 4 << 20, 4
-"""Maximum rows of a request, maximum bytes of a request before encoding, and maximum number of
-concurrent requests."""
+"""Maximum rows and (unencoded) bytes of a request, and maximum number of concurrent requests."""
 LOOKED_UP = 1000
 """Maximum number of keys in a request that looks up rows."""
 FIELDS = ["version", "key"]
@@ -219,7 +218,6 @@ class UpsertTable(MergingTable):
                 self._put_mark(client, mark, {"version": version}, version)
 
     def _count_mark(self, client: Any, mark: str) -> int:
-        """Return 1 if there is a commit with this mark, else 0."""
         return int(bool(self._mark(client, mark)))
 
     def _mark(self, client: Any, name: str) -> Row:
@@ -292,7 +290,6 @@ class UpsertTable(MergingTable):
 
 
 def _batches(files: list[Location]) -> Iterator[pa.Table]:
-    """Yield the rows of files in tables of limited size."""
     for batch in (batch for file in files for batch in batches_in(file, BATCH_ROWS)):
         yield from _pieces(pa.Table.from_batches([batch]))
 

@@ -24,9 +24,8 @@ class Vectors:
     distance: str = ""
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the table with the vectors as lists of float32, rounded if necessary. A table
-        without the column is returned unchanged. Raises BadOutput for other values than lists of
-        numbers."""
+        """Return the table with the vectors as lists of float32, rounded if necessary. If there is
+        no vector column, change nothing. Raises BadOutput if the column has no lists of numbers."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)
@@ -69,8 +68,8 @@ class Vectors:
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
     """Return the vectors that a job writes to the table `name`; None if it writes no vectors.
-    `existing` are the vectors of an existing table, whose length and distance the job may not
-    change. For a new table, the job must set a length. Otherwise, raises BadOutput."""
+    `existing` are the vectors of an existing table. Raises BadOutput if the job requests another
+    length or distance, or no length for a new table."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")

@@ -70,8 +70,8 @@ class RewritingWriter(FileWriter):
 
     @abstractmethod
     def write(self, tables: Iterable[pa.Table]) -> Content:
-        """Return the content of a file with the rows of tables, which are from `read` and have one
-        schema. The next table is only requested after the previous one is converted."""
+        """Return the content of a file with the rows of all tables. The tables are from `read`,
+        have one schema, and are taken one by one."""
 
 
 def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:

@@ -65,7 +65,7 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with times of day in nanoseconds as text: Python would round them."""
+    """Return the table with times in nanoseconds as text, because Python would round them."""
     exact, text = pa.time64("ns"), pa.string()
     kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))

@@ -26,8 +26,7 @@ _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """The first column of a table to write has the numbers of the input rows. `read` returns the
-    lines of a file as one column."""
+    """`files` expects the number of the input row in the first column. `read` returns lines."""
 
     custom_id: str
     response: str

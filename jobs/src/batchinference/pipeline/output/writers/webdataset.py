@@ -130,8 +130,8 @@ def _content(column: str, encode_value: Encode, value: Any) -> bytes:
 
 
 def _key_member(columns: Iterable[str]) -> str:
-    """Return the suffix of the members that store the values from which keys were made. The suffix
-    is the same in all files with these columns, and no column has it."""
+    """Return the suffix of the members with values of the key column. The suffix is the same in all
+    files with these columns, and no column has it."""
     name, others = "__key__", {column.lower().partition(".")[0] for column in columns}
     while name in others:
         name = f"_{name}"
@@ -178,12 +178,12 @@ def _extension(value: Any) -> str:
 
 
 def _keys_of(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
-    """Return a unique key for each row, and the bytes of the value that the key was made from; None
-    if the value is null or equal to the key.
+    """Return a unique key for each row, and the value of the key column as bytes. The bytes are
+    None if the value is null or equal to the key.
 
-    Unsafe characters become `_`: a `.` would end a key, and `../` would leave the directory. Keys
-    that occur again get a number (`cat`, `cat--2`), because readers take consecutive members with
-    the same key as one row."""
+    Unsafe characters become `_`: a `.` would end a key, and `../` would leave the directory. A
+    repeated key gets a number (`cat`, `cat--2`), because readers take members with the same key as
+    one row."""
     uses: dict[str, int] = {}
     keys: list[tuple[str, bytes | None]] = []
     for row, value in enumerate(column.to_pylist()):

@@ -175,7 +175,6 @@ def _fields(cluster: Kubernetes) -> Finding:
 
 
 def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
-    """Yield findings about the operator, its version, and the image of jobs."""
     deployments = _deployments(cluster, "batch-inference-operator")
     if not deployments:
         yield Finding("operator", Result.NOTE, "not found", _INSTALL)

@@ -14,7 +14,7 @@ class Result(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found, and an advice."""
+    """What a check has found, and how to fix it."""
 
     check: str
     result: Result

@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether the input is files of the format with the same name as the kind of job."""
+        """Whether each row is a file. The format then has the name of the kind of job."""
         return not self.read.endswith(".csv")
 
 
@@ -71,7 +71,7 @@ MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
 one of SHARE rows may fail."""
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
-"""Values without quotes. Some, such as `no` and `null`, have another meaning in YAML."""
+"""Matches values that need no quotes in YAML, and also words such as `no` and `null`."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
 def pipeline_is_installed() -> bool:
     """Return whether the packages to run jobs are installed. If not, print what to install."""
     missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
-    for name in missing:  # found without importing them, because importing Ray takes long
+    for name in missing:  # `find_spec` does not import Ray, which takes long
         echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
     return not missing
 

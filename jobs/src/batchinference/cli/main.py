@@ -125,7 +125,7 @@ def common(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
     ] = False,
 ) -> None:
-    """Has the options of the program itself, which need no command."""
+    """Read the options that need no command."""
 
 
 @app.command()
@@ -252,8 +252,8 @@ def verify(
     Each row must have been written, failed or filtered. Input and output are read again, and
     compared with the state of the job. Files must be readable and unchanged.
 
-    Exit codes: 0: proven; 1: not proven; 2: there is no output, or --trust-output is needed; 3: the
-    output is unfinished, but correct so far.
+    Exit codes: 0: proven; 1: not proven; 2: no output, or --trust-output is needed; 3: unfinished,
+    but correct so far.
     """
     from batchinference.cli.verify import verify_output
 

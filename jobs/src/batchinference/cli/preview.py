@@ -81,8 +81,7 @@ class LinesOfSteps(io.TextIOBase):
         self._mask = LineMasker()
 
     def write(self, text: str) -> int:
-        """Write complete lines. Keep the text after the last line break until the line is
-        complete."""
+        """Write the complete lines, and keep the text after the last line break."""
         if "\n" not in text:
             self._parts.append(text)
             return len(text)
@@ -140,7 +139,6 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> None:
 
 
 def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> None:
-    """Print the estimated tokens, device hours and prices of all rows."""
     from batchinference.pipeline.estimate import estimates
 
     with LinesOfSteps(sys.stderr) as output, redirect_stdout(output):
@@ -171,7 +169,6 @@ def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:
 
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
-    """Return the preview of a job on this machine, and print the notes of its plan."""
     from batchinference.api.preview import preview_of
     from batchinference.pipeline.steps.import_path import add_import_path
 

@@ -122,7 +122,6 @@ def _report_failure(code: int, reason: str | None, message: str | None, options:
 
 
 def _problem_of_options(options: RunOptions) -> str | None:
-    """Return the reason why a job cannot run with these options; None if it can."""
     for option, is_set in (("restart", options.restart), ("limit", options.limit is not None)):
         if options.retry_errors and is_set:
             return f"--retry-errors: it excludes --{option}. Remove one of them"

@@ -26,8 +26,8 @@ def list_logs(target: Target) -> None:
 
 
 def show_log(target: Target, *, previous: bool) -> None:
-    """Print the log of the driver of a running job on a cluster. For other targets, or with
-    `previous`, print the stored log."""
+    """Print the stored log. For a running job on a cluster, print the driver's log, unless
+    `previous` is set."""
     running = None
     if target.is_job and not previous:
         with exit_on_cluster_error("logs"):

@@ -70,7 +70,6 @@ def _checked(document: dict[str, Any], values: ParameterValues) -> dict[str, Any
 
 
 def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
-    """Apply a document, print whether the object was created, and return the object."""
     applied = cluster.apply(document)
     metadata = applied["metadata"]
     done = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
@@ -80,7 +79,6 @@ def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wait(handles: Sequence[JobHandle]) -> int:
-    """Wait until all jobs have ended, print their results, and return the exit code."""
     ended = [handle.wait() for handle in handles]
     for job in ended:
         echo(f"{job.name}: {job.phase}: {job.message}")

@@ -224,7 +224,6 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
 
 
 def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
-    """Print the objects of a job without owner references."""
     names = _names(job)
     config_map, ray_job = attempt_objects(job, names, None, platform=platform)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)

@@ -74,7 +74,6 @@ def _line_view(form: Format) -> Iterator[View]:
 
 @contextmanager
 def _table_view() -> Iterator[View]:
-    """Yield a view that updates a table on the terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -104,8 +103,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return an observation as plain data. Unknown texts are "", other unknown values are None. An
-    unknown number of errors is 0."""
+    """Return an observation as plain data. Unknown texts are "", unknown figures are None."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

@@ -131,7 +131,7 @@ def _unfit_option(kind: str, answers: Answers) -> str:
             kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
             return f"--{option}: not for {kind}, only for {kinds}. Leave it out"
     if answers.labels is not None and not answers.labels.strip(" ,"):
-        return "--labels: it names no label. Write them with commas between them, or leave it out"
+        return "--labels: it names no label. Write labels with commas between them, or leave it out"
     return ""
 
 

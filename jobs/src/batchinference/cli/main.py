@@ -62,7 +62,7 @@ app = typer.Typer(
 )
 Address = Annotated[
     str | None,
-    typer.Option(help="HOST:PORT of an existing Ray cluster, or 'auto' for one on this machine."),
+    typer.Option(help="HOST:PORT of a running Ray cluster, or 'auto' for that of this machine."),
 ]
 Defaults = Annotated[
     Path | None,
@@ -134,7 +134,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     address: Address = None,
     report_directory: ReportDirectory = None,
     limit: Trial = None,
-    sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
+    sample: Annotated[int, typer.Option(min=0, help="Number of output rows to show.")] = 0,
     restart: Restart = False,
     retry_errors: RetryErrors = False,
     form: ReportForm = Format.TEXT,
@@ -184,7 +184,7 @@ def preview(
 
 @app.command()
 def validate(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Job files; - is stdin.")],
     fields_only: Annotated[
         bool, typer.Option("--fields-only", help="Check the fields, but no input, model or code.")
     ] = False,
@@ -208,7 +208,7 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     defaults: Defaults = None,
     policy: Policy = None,
     estimate: Estimate = False,
-    sample: Annotated[int, typer.Option(min=1, help="Rows for --estimate.")] = ESTIMATED_ROWS,
+    sample: Annotated[int, typer.Option(min=1, help="First rows of --estimate.")] = ESTIMATED_ROWS,
     prices: Prices = (0, 0, 0),
     form: Form = Format.TEXT,
     settings: Settings = None,

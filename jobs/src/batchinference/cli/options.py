@@ -15,7 +15,7 @@ Context = Annotated[
 ]
 Form = Annotated[Format, typer.Option("--format", "-o", help="The format of the result.")]
 ReportForm = Annotated[
-    Format, typer.Option("--format", "-o", help="Also print the report to stdout.")
+    Format, typer.Option("--format", "-o", help="Print the report to stdout as json or yaml.")
 ]
 
 

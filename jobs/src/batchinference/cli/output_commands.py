@@ -10,7 +10,7 @@ from batchinference.cli.printing import Format
 app = typer.Typer()
 TargetArgument = Annotated[
     str,
-    typer.Argument(metavar="OUTPUT|JOB", help="An output path, or the name of a cluster's job."),
+    typer.Argument(metavar="OUTPUT|JOB", help="The path of an output, or a job on a cluster."),
 ]
 Port = Annotated[
     int | None,
@@ -133,7 +133,7 @@ def ui(
         list[str] | None,
         typer.Argument(
             metavar="[OUTPUT|DIRECTORY|JOB]...",
-            help="Outputs, directories with outputs below them, or names of a cluster's jobs. "
+            help="Outputs, directories with outputs below them, or names of jobs on a cluster. "
             "Default: all jobs of the namespace.",
         ),
     ] = None,

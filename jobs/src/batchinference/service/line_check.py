@@ -94,7 +94,7 @@ class LineChecker:
         if self._rest or self._too_long:
             self._end_line()
         for line in self._repeated():
-            self._error("duplicate_custom_id", "custom_id: an earlier line has the same", line)
+            self._error("duplicate_custom_id", "custom_id: an earlier line has the same id", line)
         if not self._result.lines:
             self._result.add(LineError(code="empty_file", message="The file has no requests"))
         return self._result

@@ -222,7 +222,7 @@ class Uploads:
             digest.update(chunk)
             yield chunk
         if wanted.md5 is not None and digest.hexdigest() != wanted.md5.lower():
-            raise bad_request("md5: the content of the parts has another one", "md5")
+            raise bad_request("md5: the content of the parts has another checksum", "md5")
 
     async def _end(self, namespace: str, identifier: str, done: _Stored) -> None:
         await self._write(namespace, identifier, done)

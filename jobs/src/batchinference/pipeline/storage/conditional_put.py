@@ -86,8 +86,8 @@ def _put_conditionally(
         return False
     raise BlockingIOError(
         errno.EAGAIN,
-        f"write.path: the store refuses conditional puts of '{path}', although reads return what "
-        f"they compare with ({ROUNDS} times). Use a store with strong consistency",
+        f"write.path: the store has refused {ROUNDS} puts of '{path}', as if the object had "
+        "changed after each read. Use a store with strong consistency",
     )
 
 

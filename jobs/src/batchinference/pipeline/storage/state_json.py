@@ -48,7 +48,7 @@ def verify_checksum(content: bytes) -> None:
     """Raise ValueError if the JSON of a state does not match its checksum."""
     state, _, checksum = content.rpartition(_SEPARATOR)
     if checksum != b"%d}" % zlib.crc32(state + b"}"):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum is wrong")
 
 
 def damaged_state(file: Location) -> BadOutput:

@@ -144,15 +144,15 @@ class LineMasker:
 def _mask_user(word: re.Match[str]) -> str:
     """Return a word with user and password masked in all its URLs. A regular expression would be
     slow for a word with many `://`."""
-    text, done, parts = word[0], 0, []
-    while (scheme := text.find("://", done)) >= 0:
+    text, position, parts = word[0], 0, []
+    while (scheme := text.find("://", position)) >= 0:
         start = scheme + len("://")
-        parts.append(text[done:start])
-        done = start
+        parts.append(text[position:start])
+        position = start
         if (end := _end_of_user(text, start)) > start:
             parts.append(MASK)
-            done = end
-    return "".join(parts) + text[done:]
+            position = end
+    return "".join(parts) + text[position:]
 
 
 def _end_of_user(text: str, start: int) -> int:

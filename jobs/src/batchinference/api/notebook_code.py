@@ -248,10 +248,10 @@ class _ContentPickler(CloudPickler):
             case type() if value.__module__ == "builtins":  # such as NoneType
                 return ("builtin", value.__qualname__)
             case FunctionType():
-                used = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
-                used |= dict(sorted(_imports_of(value, value.__code__)))
+                variables = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
+                variables |= dict(sorted(_imports_of(value, value.__code__)))
                 own = (value.__defaults__, value.__kwdefaults__, dict(sorted(vars(value).items())))
-                return (value.__code__, own, dict(_closure_of(value)), used)
+                return (value.__code__, own, dict(_closure_of(value)), variables)
             case CodeType():
                 names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
                 counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)

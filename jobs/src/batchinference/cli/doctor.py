@@ -152,8 +152,8 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
         check_writable(location) if location.local else _check_access(location)
     except Exception as error:  # noqa: BLE001 - object stores raise any error
         return Finding(field, Result.FAILED, root_cause(error).message, _ADVICE)
-    done = "written and deleted" if location.local else "written, listed, read and deleted"
-    return Finding(field, Result.OK, f"'{path}': files can be {done}")
+    tests = "written and deleted" if location.local else "written, listed, read and deleted"
+    return Finding(field, Result.OK, f"'{path}': files can be {tests}")
 
 
 def _check_access(location: Location) -> None:

@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether each row is a file. The format then has the name of the kind of job."""
+        """Whether the input is a directory of files in the format with the name of the kind."""
         return not self.read.endswith(".csv")
 
 

@@ -72,9 +72,9 @@ def _checked(document: dict[str, Any], values: ParameterValues) -> dict[str, Any
 def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
     applied = cluster.apply(document)
     metadata = applied["metadata"]
-    done = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
+    verb = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
     kind = document["kind"].lower()
-    note(f"{kind}/{metadata['name']} {done} in namespace {metadata['namespace']} of {cluster.host}")
+    note(f"{kind}/{metadata['name']} {verb} in namespace {metadata['namespace']} of {cluster.host}")
     return applied
 
 

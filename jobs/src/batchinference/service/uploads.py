@@ -193,16 +193,16 @@ class Uploads:
         request = (await self._pending(namespace, identifier)).request
         content = self._content(f"{namespace}/uploads/{identifier}", wanted, request.bytes)
         file = await self._files.add(namespace, request.filename, content, request.expires_after)
-        done = stored.model_copy(update={"status": "completed", "file": file.id})
-        await self._end(namespace, identifier, done)
-        return _shown(identifier, done, file)
+        ended = stored.model_copy(update={"status": "completed", "file": file.id})
+        await self._end(namespace, identifier, ended)
+        return _shown(identifier, ended, file)
 
     async def cancel(self, namespace: str, identifier: str) -> dict[str, Any]:
         """Cancel an upload, and return it. Raises ApiError if it has ended."""
         stored = await self._pending(namespace, identifier)
-        done = stored.model_copy(update={"status": "cancelled"})
-        await self._end(namespace, identifier, done)
-        return _shown(identifier, done)
+        ended = stored.model_copy(update={"status": "cancelled"})
+        await self._end(namespace, identifier, ended)
+        return _shown(identifier, ended)
 
     async def _content(
         self, directory: str, wanted: _Completion, size: int
@@ -224,8 +224,8 @@ class Uploads:
         if wanted.md5 is not None and digest.hexdigest() != wanted.md5.lower():
             raise bad_request("md5: the content of the parts has another checksum", "md5")
 
-    async def _end(self, namespace: str, identifier: str, done: _Stored) -> None:
-        await self._write(namespace, identifier, done)
+    async def _end(self, namespace: str, identifier: str, ended: _Stored) -> None:
+        await self._write(namespace, identifier, ended)
         for each in await self._files.objects(f"{namespace}/uploads/{identifier}"):
             if not each["path"].endswith(".json"):
                 await obstore.delete_async(self._store, each["path"])

@@ -340,7 +340,7 @@ def _rewrite(
 ) -> DataFile | None:
     """Write a file without its removed rows, and return it; None if no row remains. `runs` are
     pairs for consecutive rows of the file: whether to keep the rows, and their number."""
-    keep, lengths = [kept for kept, _ in runs], [rows for _, rows in runs]
+    keep, lengths = [is_kept for is_kept, _ in runs], [rows for _, rows in runs]
     if all(keep):
         return file
     if not any(keep):

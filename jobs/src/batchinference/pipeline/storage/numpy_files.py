@@ -52,7 +52,7 @@ def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayH
         source.seek(0)
         _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
-    if source.peek(4).startswith(b"PK\5\6"):  # no members: zipfile may seek to before 0
+    if source.peek(4).startswith(b"PK\5\6"):  # empty, and zipfile may seek to before 0
         raise ValueError("the archive has no arrays")
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]
@@ -90,10 +90,10 @@ def _header(source: BinaryIO, size: int) -> ArrayHeader:
     if not _is_readable(dtype):
         raise ValueError(f"arrays of {dtype} cannot be read")
     header = ArrayHeader(shape, dtype)
-    claimed = dtype.itemsize * math.prod(shape)
+    array_bytes = dtype.itemsize * math.prod(shape)
     if any(length < 0 for length in shape):
         raise ValueError(f"the header has an impossible shape: {shape}")
-    rest = size - source.tell() - claimed
+    rest = size - source.tell() - array_bytes
     if rest < 0:
         raise ValueError(f"the file ends before its array of shape {shape} does")
     if rest:

@@ -97,27 +97,29 @@ class IcebergMerge:
         mask = np.ones(rows.num_rows, bool)
         mask[numbers] = False
         written = [name for name in self.names if name in rows.column_names]
-        kept = rows.take(pa.array(numbers)).drop_columns(written)
+        old_values = rows.take(pa.array(numbers)).drop_columns(written)
         others = _write_data_files(transaction, rows.filter(pa.array(mask)))
-        return RewrittenFile(others, keys, kept)
+        return RewrittenFile(others, keys, old_values)
 
     def _insert(
         self, transaction: Transaction, schema: pa.Schema, updates: Sequence[RewrittenFile]
     ) -> Iterator[DataFile]:
         """Write the rows of the job. Columns that the job does not write keep their old values."""
-        kept = pa.concat_tables([update.kept for update in updates]) if updates else pa.table({})
-        kept_rows = np.full(self.keys.table.num_rows, -1)  # for each key: its row in `kept`, or -1
-        if kept.column_names:
+        tables = [update.kept for update in updates] or [pa.table({})]
+        old_values = pa.concat_tables(tables)
+        # for each key: its row in `old_values`, or -1
+        old_rows = np.full(self.keys.table.num_rows, -1)
+        if old_values.column_names:
             numbers = np.concatenate([update.keys for update in updates])
-            kept_rows[numbers] = np.arange(kept.num_rows)
+            old_rows[numbers] = np.arange(old_values.num_rows)
         first = 0
         for file in self.files:
             rows = table_in(file)
-            numbers = kept_rows[first : first + rows.num_rows]
+            numbers = old_rows[first : first + rows.num_rows]
             first += rows.num_rows
             chosen = pa.array(numbers, mask=numbers < 0)
-            for name in kept.column_names:
-                rows = rows.append_column(name, kept.column(name).take(chosen))
+            for name in old_values.column_names:
+                rows = rows.append_column(name, old_values.column(name).take(chosen))
             yield from _write_data_files(transaction, cast_to(rows, schema).select(schema.names))
 
 

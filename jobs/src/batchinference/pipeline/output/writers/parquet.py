@@ -81,7 +81,7 @@ def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table
 
 def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
     """Return the table with types that Parquet and Spark support. float16 becomes float32, and
-    structs without fields become the text {}. Raises BadOutput as `check_stored_types` does."""
+    structs without fields become the text `{}`. Raises BadOutput as `check_stored_types` does."""
     check_stored_types(table.schema, name)
     table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
@@ -100,7 +100,7 @@ def check_stored_types(schema: pa.Schema, name: str) -> None:
 
 
 def without_empty_structs(table: pa.Table) -> pa.Table:
-    """Return the table with the text {} in place of structs without fields."""
+    """Return the table with the text `{}` in place of structs without fields."""
     for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
             chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
@@ -123,7 +123,7 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def _as_texts(array: pa.Array) -> pa.Array:
-    """Return an array with the text {} in place of structs without fields. Maps that contain such
+    """Return an array with the text `{}` in place of structs without fields. Maps that contain such
     structs become JSON texts."""
     kind, nulls = array.type, array.is_null()
     if not _has_empty_struct(kind):

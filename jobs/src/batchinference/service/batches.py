@@ -169,8 +169,8 @@ class Batches:
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch of an input file has not ended, or whether its error file still
-        lacks the lines that did not run. Then the file must not be deleted. Raises ApiError."""
+        """Return whether a batch still needs an input file. This is so until the batch has ended,
+        and its error file has the lines that did not run. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
         for job in jobs:

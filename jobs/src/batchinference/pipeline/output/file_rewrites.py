@@ -1,8 +1,8 @@
 """Rewrites the data files of a finished output, for three reasons:
 
-- Schemas are unified. A task knows only its own rows. Its files may lack a column, may have the
-  type null for a column without values, or integers where other tasks have fractions. Readers that
-  use the schema of the first file would fail or drop the column.
+- Schemas are unified. A task knows only its own rows. Its files may lack a column. A column without
+  values has the type null, and a column may have integers where other tasks have fractions. Readers
+  that use the schema of the first file would fail or drop the column.
 - Small files are merged. Jobs commit after a few rows to show progress.
 - Rows of changed or deleted input files are removed.
 
@@ -86,7 +86,7 @@ class OutputSchema:
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the rows of a file with this schema. A column keeps its type if a value does not
-        fit the new type, for example an integer with more digits than a float."""
+        fit the new type. For example, an integer may have more digits than a float."""
         for field in self.types:
             with suppress(TypeMismatch):
                 table = cast_to(table, pa.schema([field]))
@@ -248,7 +248,7 @@ def _groups(
     the order of the input. An entry that is not merged is a group of its own."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # not merged, because a retry of failed rows removes these entries with all their files
+        # an entry that a retry of failed rows removes as a whole is not merged
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
@@ -279,9 +279,8 @@ def size_of(entry: ManifestEntry) -> int:
 
 
 def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schema:
-    """Return the uneven columns: some files lack them, or they have several types. Each gets a type
-    that holds all of its values; columns without such a type are left out. Reads one file for each
-    type of each uneven column."""
+    """Return a type for each uneven column, which some files lack or which has several types. Leave
+    out columns if no type holds all values. Reads one file for each type of each uneven column."""
     files = [dict(entry.columns) for entry in entries]
     names = sorted({name for file in files for name in file})
     uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
@@ -338,8 +337,9 @@ def _rewrite(
     writer: RewritingWriter,
     runs: list[tuple[bool, int]],
 ) -> DataFile | None:
-    """Write a file without its removed rows, and return it; None if no row remains. `runs` are
-    pairs for consecutive rows of the file: whether to keep the rows, and their number."""
+    """Write a file without its removed rows, and return it; None if no row remains. Return `file`
+    if no row is removed. `runs` are pairs for consecutive rows: whether to keep them, and their
+    number."""
     keep, lengths = [is_kept for is_kept, _ in runs], [rows for _, rows in runs]
     if all(keep):
         return file

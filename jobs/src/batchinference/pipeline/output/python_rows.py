@@ -48,8 +48,7 @@ def rows_of_table(table: pa.Table) -> Iterator[Row]:
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column. Nested lists of numbers become NumPy arrays, and tensors with
-    one dimension become lists."""
+    """Return the values of a column as `rows_of_table` does. Tensors with one axis become lists."""
     values = [
         value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
         for value in values_of(column)

@@ -72,7 +72,7 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
-        """Return rows with types that the format has. Raises BadOutput if a value fits none."""
+        """Return rows with types that the format has. Raises BadOutput if a value does not fit."""
 
     def converted(self, table: pa.Table) -> pa.Table:
         """Return rows with the columns of the table, in their order and types, and then new
@@ -227,7 +227,7 @@ def _mixed_types(problem: str) -> BadOutput:
 
 
 def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns of a table. Raises BadOutput if the job requests others."""
+    """Return the partition columns of a table. Raises BadOutput if the job names other columns."""
     if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "
@@ -286,9 +286,8 @@ def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 
 def common_types(table: pa.Table) -> pa.Table:
-    """Return rows with types that all table formats support. Numbers have a sign and 32 or 64 bits,
-    timestamps have microseconds, and there are no dictionaries. Raises BadOutput if a value does
-    not fit such a type."""
+    """Return rows with types that all table formats support: signed numbers of 32 or 64 bits,
+    timestamps in microseconds, no dictionaries. Raises BadOutput if a value does not fit."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))

@@ -299,8 +299,8 @@ class AddedColumns:
 
     @cached_property
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The row IDs in ascending order (uint64), and for each row the index of its file and its
-        position in the file (int64)."""
+        """The row IDs in ascending order (uint64), the index of each row's file, and the position
+        of each row in its file (int64)."""
         name = self.number_column
         numbers = (table_in(file, [name])[name].to_numpy() for file in self.files)
         ids_of_files = list(map(self._ids, numbers))

@@ -17,7 +17,7 @@ FLOATS = pa.list_(pa.float32())
 
 @dataclass(frozen=True)
 class Vectors:
-    """The column with the vectors, their length, and how searches compare them."""
+    """The column with the vectors, their length, and the distance by which searches compare."""
 
     column: str
     dimensions: int

@@ -153,8 +153,8 @@ def _quoted(marks: np.ndarray) -> np.ndarray:
 
 
 def _without_blank_lines(content: bytes) -> bytes:
-    """Return CSV content with `""` instead of blank lines. Readers skip blank lines, but here, a
-    blank line is a row whose only column is null."""
+    """Return CSV content with `""` instead of blank lines. Readers would skip these lines, which
+    are rows whose only column is null."""
     marks = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))
     blank = ends[1:][np.diff(ends) == 1].tolist()

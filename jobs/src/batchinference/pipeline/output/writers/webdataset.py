@@ -1,5 +1,5 @@
-"""Writes WebDataset tar files. Each file in the archive (a member) is a value of a row. Members of
-the same row have names that begin with the same key."""
+"""Writes WebDataset tar files. Each file in an archive (a member) is a value of a row. The names of
+the members of a row begin with the key of the row."""
 
 from __future__ import annotations
 
@@ -182,8 +182,7 @@ def _keys_of(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
     None if the value is null or equal to the key.
 
     Unsafe characters become `_`: a `.` would end a key, and `../` would leave the directory. A
-    repeated key gets a number (`cat`, `cat--2`), because readers take members with the same key as
-    one row."""
+    repeated key gets a number (`cat--2`), because readers take members with one key as one row."""
     uses: dict[str, int] = {}
     keys: list[tuple[str, bytes | None]] = []
     for row, value in enumerate(column.to_pylist()):

@@ -26,7 +26,7 @@ _CREDENTIAL_NAMES = (
     r"|(?:[\w-]{0,64}(?:access|auth|api|bearer|refresh|sas|security|session)[-_]?)?token"
     r"|(?-i:[A-Z0-9_]{1,64}_(?:PASS|PAT|TOKEN))|x-[\w-]{1,32}-signature|sharedaccesssignature|proxy-authorization|authorization"
 )
-"""Names of credentials anywhere in a text. `pad_token` and `max_tokens` do not match."""
+"""Matches names of credentials anywhere in a text, but not `pad_token` or `max_tokens`."""
 _QUERY_NAMES = r"key|code|sig|sas|signature|auth|pass"
 """Further names of credentials in the query of a URL. Elsewhere, they have other meanings."""
 _VALUE = r"""(?:"[^"]*"?|'[^']*'?|(?:(?:basic|bearer|token)\s+)?[^\s&;,'"]+)"""
@@ -53,12 +53,11 @@ _KEY_LINE = re.compile(r"[A-Za-z0-9+/=]+$")
 MAX_KEY_LINES = 200
 """Maximum number of lines of a private key."""
 MIN_VALUE = 6
-"""Minimum length of a secret value that is masked wherever it occurs. A shorter value may be an
-ordinary word."""
+"""Minimum length of a secret value that is masked. A shorter value may be an ordinary word."""
 MIN_LINE = 16
-"""Minimum length of a line of a secret value with several lines that is also masked alone."""
+"""Minimum length of a line in a secret value that is also masked alone."""
 _DIRECTORIES = ("PWD", "OLDPWD")
-"""Shell variables with names like those of passwords. Their values are directories."""
+"""Shell variables whose names look like names of passwords. Their values are directories."""
 _values: set[str] = set()
 """The values that `add_secrets` got."""
 _WORD = re.compile(r"\S+")
@@ -94,8 +93,8 @@ NO_SECRETS = SecretVariables()
 
 @lru_cache(maxsize=1)
 def _secrets_of(environment: frozenset[tuple[str, str]], values: frozenset[str]) -> tuple[str, ...]:
-    """Return the forms (see `_forms`) of `values` and of the environment variables that are named
-    like credentials, longest first. Values shorter than MIN_VALUE are left out."""
+    """Return the forms (see `_forms`) of `values` and of environment variables with the name of a
+    credential, longest first. Values shorter than MIN_VALUE are left out."""
     named = {
         value for name, value in environment if is_credential(name) and name not in _DIRECTORIES
     }
@@ -116,8 +115,7 @@ def _forms(value: str) -> set[str]:
 
 
 def without_credentials(text: str) -> str:
-    """Return the text with *** in place of each credential. Credentials are recognized by their
-    value, name or format."""
+    """Return the text with *** in place of each credential."""
     for value in _secrets_of(frozenset(os.environ.items()), frozenset(_values)):
         text = text.replace(value, MASK)
     if "://" in text and "@" in text:
@@ -128,7 +126,7 @@ def without_credentials(text: str) -> str:
 
 
 class LineMasker:
-    """Masks the credentials of a text line by line, private keys of several lines included."""
+    """Masks the credentials in the lines of a text. Recognizes private keys of several lines."""
 
     def __init__(self) -> None:
         self._key_lines = 0
@@ -144,22 +142,22 @@ class LineMasker:
 
 
 def _mask_user(word: re.Match[str]) -> str:
-    """Return a word with user and password masked in all its URLs. Uses a loop, because a regular
-    expression would be slow for a word with many `://`."""
-    text, done, parts = word[0], 0, []
-    while (scheme := text.find("://", done)) >= 0:
+    """Return a word with user and password masked in all its URLs. A regular expression would be
+    slow for a word with many `://`."""
+    text, position, parts = word[0], 0, []
+    while (scheme := text.find("://", position)) >= 0:
         start = scheme + len("://")
-        parts.append(text[done:start])
-        done = start
+        parts.append(text[position:start])
+        position = start
         if (end := _end_of_user(text, start)) > start:
             parts.append(MASK)
-            done = end
-    return "".join(parts) + text[done:]
+            position = end
+    return "".join(parts) + text[position:]
 
 
 def _end_of_user(text: str, start: int) -> int:
-    """Return the index of the @ after `USER` or `USER:PASSWORD`; -1 if there is none, or if a
-    container of _CONTAINERS is before the @. The password may contain slashes."""
+    """Return the index of the @ after `USER` or `USER:PASSWORD`; -1 if there is none. A container
+    (see _CONTAINERS) is not a user. A password may contain slashes."""
     slash = text.find("/", start, start + _MAX_USER)
     end = text.rfind("@", start, slash if slash >= 0 else start + _MAX_USER + 1)
     colon = text.find(":", start, start + _MAX_USER + 1)

@@ -3,8 +3,8 @@
 Python searches the job's directory and PYTHONPATH first. If one of these directories contains a
 `random.py`, every Ray process fails at startup with an error that does not name the file.
 
-`start` imports this module first. No file may shadow an import of this module or of `__init__`, so
-both import only modules that Python itself has already loaded at startup.
+`start` imports this module first. Files must not shadow the imports of this module and of
+`__init__`, so both import only modules that Python has already loaded at startup.
 """
 
 import os
@@ -47,7 +47,7 @@ def check_start() -> None:
 
 
 def _entries(directory: str) -> list[str]:
-    """Return the names in a directory; none if it is Python's, has packages or is unreadable."""
+    """Return the names in a directory; none if it is unreadable, or part of an installation."""
     python = os.path.dirname(os.path.realpath(os.__file__))
     if os.path.commonpath([python, os.path.realpath(directory)]) == python:
         return []
@@ -71,7 +71,7 @@ _HERE = os.path.realpath(__file__)
 
 
 def _module_of(directory: str, entry: str) -> str | None:
-    """Return the name of a module in a source or library file, or of a package; otherwise None."""
+    """Return the name of the module or package that an entry contains; None if it has none."""
     if entry.endswith((".py", ".so", ".pyd")):
         return entry.partition(".")[0]
     return entry if os.path.isfile(os.path.join(directory, entry, "__init__.py")) else None

@@ -1,7 +1,7 @@
 """Decodes text, makes untrusted text safe to print, and formats numbers and nouns for people.
 
-A path, a row or a message of another program may contain escape sequences, with which a terminal
-moves the cursor, clears the screen or sets the title. Bidirectional controls change the displayed
+A path, a row or a message of another program may contain escape sequences. They make a terminal
+move the cursor, clear the screen or set the title. Bidirectional controls change the displayed
 order of characters.
 """
 
@@ -63,7 +63,7 @@ def named_lines(name: str, values: Sequence[object]) -> list[tuple[str, str]]:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, or its first `limit` characters and `...`, which says that it was cut."""
+    """Return at most `limit` characters of a text, followed by `...` if the text is longer."""
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 

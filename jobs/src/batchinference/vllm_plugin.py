@@ -1,5 +1,5 @@
-"""A plugin of vLLM that ends an engine process when the process that started it has ended.
-Otherwise, the engine of a killed process would keep its memory and its GPUs."""
+"""A plugin of vLLM. It ends an engine process when the process that started the engine has ended.
+Otherwise, the engine would keep its memory and its GPUs after its parent was killed."""
 
 from __future__ import annotations
 

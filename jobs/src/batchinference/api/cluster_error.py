@@ -1,4 +1,4 @@
-"""The error of requests to a cluster, which commands can import without the client."""
+"""The error of requests to a cluster. Its module does not import the client."""
 
 
 class ClusterError(Exception):

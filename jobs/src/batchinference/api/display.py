@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LINE_EVERY_PERCENT = 10
 SHOWN_WIDTH, STRUCT_WIDTHS = 60, 5
-"""Maximum number of characters of a value, and how many times longer lists and structs may be."""
+"""Maximum number of characters of a value. Lists and structs may be STRUCT_WIDTHS times longer."""
 SHOWN_ITEMS, MAX_FIELDS = 5, 20
 """Maximum number of items of a list, and of fields of a struct, that are shown."""
 
@@ -29,7 +29,7 @@ class Display:
     ) -> None:
         """Create a display. `verbose` shows the output of Ray and of this process above the bar.
         `silent` shows only the summary and the sample."""
-        from rich.console import Console  # imported here: rich is slow, and `status` needs none
+        from rich.console import Console  # imported here, because `status` does not need it
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._silent = silent
@@ -58,7 +58,7 @@ class Display:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Print a line without control characters, unless the display is silent."""
+        """Print a line without control characters. A silent display prints nothing."""
         if not self._silent:
             self._print(text)
 
@@ -98,7 +98,7 @@ class Display:
         self, report: Report, *, resumes: bool = True, files: Sequence[tuple[str, str]] = ()
     ) -> None:
         """Print a summary table. `resumes` is whether the next run keeps the rows of this run.
-        `files` are the names and addresses of further files that the run has stored."""
+        `files` are names and addresses of other files that the run has stored."""
         lines = [*summary_of(report, resumes=resumes), *files]
         width = max(len(name) for name, _ in lines) + 2
         for name, value in lines:
@@ -148,7 +148,6 @@ def summary_of(report: Report, *, resumes: bool) -> list[tuple[str, str]]:
 
 
 def _lines_of_steps(report: Report) -> list[tuple[str, str]]:
-    """Return the lines about the steps: speed, reused results, tokens and busy replicas."""
     steps = [(in_one_line(name), one) for name, one in (report.steps or {}).items()]
     lines = []
     if steps:
@@ -176,8 +175,8 @@ def _result(report: Report, *, resumes: bool) -> str:
 
 
 def _shape(value: Any) -> list[int]:
-    """Return the shape of nested lists of numbers, such as an image, or [] for any other value.
-    Reads only the first item of each list."""
+    """Return the shape of nested lists of numbers, such as an image; [] for any other value. Reads
+    only the first item of each list."""
     if isinstance(value, list) and value:
         inner = _shape(value[0])
         return [len(value), *inner] if inner or isinstance(value[0], int | float) else []
@@ -185,7 +184,7 @@ def _shape(value: Any) -> list[int]:
 
 
 def lines_of_rows(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines that show rows: one with the number of the row, and one for each value."""
+    """Yield the lines that show rows. Each row has a line with its number, and one per value."""
     for number, row in enumerate(rows):
         yield f"row {number}:"
         for name, value in row.items():
@@ -197,7 +196,7 @@ def short(value: Any, width: int = SHOWN_WIDTH) -> str:
     if hasattr(value, "dtype"):
         return f"{'x'.join(map(str, value.shape))} {value.dtype}"
     if isinstance(value, str | bytes):
-        value = value[: 8 * width]  # the rest would be converted and then cut
+        value = value[: 8 * width]  # the conversion of long values takes time
     text = in_one_line(_plain_text(value, width))
     return cut(text, width if isinstance(value, str | bytes) else STRUCT_WIDTHS * width)
 

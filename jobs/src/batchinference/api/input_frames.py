@@ -1,7 +1,7 @@
 """Stores a frame (a DataFrame of pandas or Polars, or an Arrow table) as the input of a job.
 
-A frame becomes a Parquet file next to the output. The file is named after a hash of the frame, so
-that equal frames are the same input in any process, and a changed frame is a new input."""
+A frame becomes a Parquet file next to the output. The name of the file is a hash of the frame. So
+equal frames are the same input in all processes, and a changed frame is a new input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROW_GROUP_BYTES = 64 << 20
 """Uncompressed bytes of a row group: the smallest part of a file that a task can read."""
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-"""Arrow's view types, which other libraries cannot read, and the type that replaces each."""
+"""The types that replace Arrow's view types, which other libraries cannot read."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Frame:
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(data, pandas.DataFrame):
             return cls._from_table(_pandas_to_table(data))
-        if hasattr(data, "to_arrow"):  # Polars, whose other conversions give view types
+        if hasattr(data, "to_arrow"):  # Polars; its Arrow stream has view types
             return cls._from_table(data.to_arrow())
         if isinstance(data, pa.RecordBatchReader):  # a second job would get no rows
             raise _read_error("a RecordBatchReader is read only once. Pass data.read_all()")
@@ -73,8 +73,8 @@ class Frame:
         return cls(content, digest.hexdigest()[:32])
 
     def read_for(self, write: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of `read` with which a job reads the file of this frame. The file is
-        next to the output of `write`. Raises SpecError if no file can be next to that output."""
+        """Return the fields `read` with which a job reads the file of this frame. The file is next
+        to the output in `write`. Raises SpecError if the output is a root (see `is_root`)."""
         output = str(write.get("path") or "out")
         if is_root(output):
             problem = f"a frame is stored next to it, and nothing can be next to a root ({output})"
@@ -84,7 +84,7 @@ class Frame:
         return {"format": "parquet", "paths": [path], **storage}
 
     def store(self, read: ReadModel) -> None:
-        """Write this frame to the file that `read` names, unless the file exists."""
+        """Write this frame to the file in `read` if the file does not exist."""
         assert isinstance(read, ReadFiles)  # noqa: S101 - `read_for` has made it
         (path,) = read.locations.values()
         file = Location(path, read.storage)
@@ -166,7 +166,7 @@ def _check_values(series: pd.Series[Any], column: pa.Array) -> None:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Return whether Arrow has kept a value. Missing values and missing fields may become null."""
+    """Return whether Arrow has kept a value. Missing values and fields may become null."""
     if hasattr(before, "tolist"):
         before = before.tolist()  # an array or a number of NumPy
     if isinstance(before, dict) and isinstance(after, dict):

@@ -63,11 +63,11 @@ class Job:
         """Create a job from models, or from mappings with the fields of the YAML file.
 
         `read` may also be a DataFrame of pandas or Polars, or an Arrow table. Steps may contain
-        functions and classes in place of `module:name`. If one is changed later, the job keeps the
-        earlier code. `spec` has the other fields of the spec, such as `errors`. `directory`
-        defaults to the working directory. A job without a `name` cannot be restarted after a
-        change of its spec. Raises SpecError."""
-        # anything but a list is left to the check of the fields, which names the problem
+        functions and classes in place of `module:name`. Later changes of their code do not change
+        the job. `spec` has the other fields of the spec, such as `errors`. `directory` defaults to
+        the working directory. A job without a `name` cannot be restarted after a change of its
+        spec. Raises SpecError."""
+        # `parse` reports the problem if `steps` is not a list
         listed = steps if isinstance(steps, Mapping | SpecModel | str | None) else list(steps)
         fields = _plain({"read": read, "write": write, "steps": listed, **spec})
         frame = _read_frame(fields)
@@ -108,13 +108,12 @@ class Job:
         return f"Job({self.name!r}: {spec.read.format}, [{steps}], {spec.write.format})"
 
     def _repr_html_(self) -> str:
-        """Return the job as YAML for a notebook."""
         shown = without_credentials(without_controls(_yaml(self._document())))
         return f"<pre>{escape(shown)}</pre>"
 
     @property
     def name(self) -> str:
-        """The name in the metadata of the job, DEFAULT_NAME if none was given."""
+        """The name in the metadata of the job. A job without a name has DEFAULT_NAME."""
         return self.resource.metadata.name
 
     @property
@@ -123,7 +122,7 @@ class Job:
         return with_absolute_paths(self.resource, self.directory)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the job as a mapping with those fields of the YAML file that were set. Raises
+        """Return the job as a mapping with the fields of the YAML file that are set. Raises
         SpecError if the input or code exists only in this process."""
         raise_for_problems(self._only_here())
         return self._document()
@@ -133,8 +132,8 @@ class Job:
         return document
 
     def _only_here(self) -> Iterator[Problem]:
-        """Yield a problem for an input, and for each function or class, that is only in this
-        process. With a problem, the job cannot be stored as YAML or submitted."""
+        """Yield a problem for each input, function and class that exists only in this process.
+        A job with such a problem cannot be stored as YAML or submitted."""
         if self.frame is not None:
             fix = "Write it to a file, for example with to_parquet, and read that"
             yield Problem("spec.read", f"a DataFrame is only in this process (data). {fix}")
@@ -155,8 +154,8 @@ class Job:
             return preflight(self.absolute.spec, identity_of(self.absolute))
 
     def preview(self, rows: int = 5, step: str | None = None) -> PreviewRows:
-        """Return the first rows after the step `step`, or the rows to write if `step` is None.
-        The steps run in this process over the first `rows` rows of the input, and write nothing."""
+        """Return the first rows after the step `step`, or the rows to write if `step` is None. The
+        steps run in this process over the first `rows` rows of the input. Nothing is written."""
         from batchinference.api.preview import preview_rows
 
         with self.prepared():
@@ -164,8 +163,8 @@ class Job:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Store the input if it is a frame. Inside the `with` block, steps import their modules in
-        the current version."""
+        """Store the input if it is a frame. Inside the `with` block, steps import the current
+        versions of their modules."""
         from batchinference.pipeline.steps.import_path import import_path, reload_modules
 
         if self.frame is not None:
@@ -191,8 +190,8 @@ def _yaml(document: dict[str, Any]) -> str:
 
 
 def _read_frame(fields: dict[str, Any]) -> Frame | None:
-    """Return the frame in the field `read`, and replace the field by settings that read the file
-    of the frame. If the field has no frame, change nothing and return None. Raises SpecError."""
+    """Return the frame in the field `read`. Replace the field by settings that read the file of the
+    frame. If the field has no frame, change nothing and return None. Raises SpecError."""
     if isinstance(fields["read"], Mapping | str | None):
         return None
     from batchinference.api.input_frames import Frame
@@ -224,7 +223,7 @@ def _holds_code(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value with mappings in place of models. Their keys are the names in YAML."""
+    """Return a value with mappings in place of models. The keys are the names in YAML."""
     if isinstance(value, SpecModel):
         return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     if isinstance(value, Mapping):

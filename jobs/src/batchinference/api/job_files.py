@@ -39,16 +39,16 @@ def _cause(file: str, error: OSError) -> str:
 
 
 def parameter_values(settings: Sequence[str] = ()) -> ParameterValues:
-    """Return the values of parameters from settings such as `day=monday`, and from the environment.
+    """Return the values of parameters in settings such as `day=monday`, and in the environment.
     Raises SpecError if a name is set twice."""
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for setting in settings:
         name, _, value = setting.partition("=")
-        if name in given:
+        if name in values:
             problem = f"'{name}' is set twice. Write --set {name}=VALUE once"
             raise SpecError([Problem("--set", problem)])
-        given[name] = value
-    return ParameterValues(given, os.environ)
+        values[name] = value
+    return ParameterValues(values, os.environ)
 
 
 def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
@@ -58,8 +58,8 @@ def load_job(file: str, settings: Sequence[str] = ()) -> BatchInference:
 
 
 def directory_of(file: str) -> Path:
-    """Return the directory in which relative paths and modules of a job file are looked up: the
-    directory of the file, or the working directory for stdin (`-`)."""
+    """Return the directory for relative paths and modules of a job file. This is the directory of
+    the file, or the working directory if the file is stdin (`-`)."""
     return Path.cwd() if file == "-" else Path(file).resolve().parent
 
 
@@ -90,7 +90,7 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
 
 def _is_path(source: NamedSource, directory: Path) -> bool:
     """Return whether `source` is a path, and not the name of a model on the Hub. A text such as
-    `team/model` may be both. It is a path if this file or directory exists."""
+    `team/model` is a path if this file or directory exists."""
     if not source.may_be_of_hub or source.uri.startswith(("./", "../", "~")):
         return True
     return is_local(source.uri) and (directory / local_path(source.uri)).exists()
@@ -104,7 +104,7 @@ def _absolute(uri: str, directory: Path) -> str:
 
 
 def beside(path: str, suffix: str) -> str:
-    """Return a path next to the output at `path`: the same path, followed by `-` and `suffix`."""
+    """Return a path next to an output: `beside("out/", "input") -> "out-input"`."""
     output = os.path.normpath(local_path(path)) if is_local(path) else path.rstrip("/")
     return f"{output}-{suffix}"
 

@@ -13,7 +13,7 @@ from batchinference.spec.write.tables import WriteStore
 
 def with_failed_rows_retried(job: BatchInference) -> BatchInference:
     """Return the job with settings that retry its failed rows. Raises BadInput if the job cannot
-    retry rows, or if the output is not of this job as it is now."""
+    retry rows, or if another job or an earlier spec has written the output."""
     from batchinference.pipeline.commit.code_and_spec_changes import describe_spec_change
     from batchinference.pipeline.commit.lease import read_lease
     from batchinference.pipeline.commit.output_paths import Layout, work_of
@@ -49,8 +49,8 @@ def with_new_output(job: BatchInference) -> BatchInference:
 def job_of_run(
     job: BatchInference, *, restart: bool, retry_errors: bool
 ) -> tuple[BatchInference, bool]:
-    """Return the job with settings for one run, and whether the run must fail if it would replace
-    output of another job (`own_only`). Raises BadInput."""
+    """Return the job with settings for one run, and `own_only`. If `own_only` is True, the run must
+    not replace output of another job. Raises BadInput."""
     if restart:
         return with_new_output(job), job.spec.write.mode != "overwrite"
     return (with_failed_rows_retried(job) if retry_errors else job), False
@@ -58,8 +58,8 @@ def job_of_run(
 
 def trial(job: BatchInference, rows: int) -> BatchInference:
     """Return a job that processes only the first `rows` rows, and writes them next to the output.
-    The job starts over. Run it with `own_only`, so that it never replaces output of another job.
-    Raises SpecError if the input rows cannot be limited, or the output is a table or `is_root`."""
+    The job starts over. Run it with `own_only`, because it must not replace output of another job.
+    Raises SpecError if the rows cannot be limited, or if the output is a table or a root."""
     spec = job.spec
     raise_for_problems(_without_trial(spec))
     path = beside(spec.write.path, f"limit-{rows}")
@@ -73,7 +73,6 @@ def trial(job: BatchInference, rows: int) -> BatchInference:
 
 
 def _without_trial(spec: BatchInferenceSpec) -> Iterator[Problem]:
-    """Yield the reasons why a trial of a job is impossible."""
     fix = "Use batchinference preview, or run a copy of the job"
     if not spec.read.has_limit:
         problem = f"the rows of this format cannot be limited ({spec.read.format}). {fix}"

@@ -119,13 +119,13 @@ class JobHandle:
 
     def cancel(self) -> None:
         """Stop the job and delete it. Its output keeps the rows that were written. If the job is
-        submitted again, it computes only the other rows."""
+        submitted again, it computes only the missing rows."""
         self.cluster.delete(self.name)
 
 
 def checked_for_cluster(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
-    """Return a BatchInference document with the values of its parameters inserted. Raises SpecError
-    if the result is invalid, or if a cluster would refuse it."""
+    """Return a BatchInference document with the values of its parameters. Raises SpecError if the
+    result is invalid, or if a cluster would refuse it."""
     from batchinference.plan import plan_for_cluster  # imported here: only `submit` needs it
     from batchinference.rendering.cluster_checks import check_paths
 
@@ -171,7 +171,7 @@ def read_workers(cluster: Kubernetes, job: JobStatus) -> Sequence[Workers]:
 
 
 def count_workers(pods: Iterable[dict[str, Any]]) -> Sequence[Workers]:
-    """Return the workers of each group, sorted by name. Pods that end or have ended are ignored."""
+    """Return the workers of each group, sorted by name. Ignore ending and ended pods."""
     labels = ((pod["metadata"].get("labels") or {}, pod) for pod in pods if not _ends(pod))
     alive = [(str(own.get(POD_GROUP_LABEL, "")), _is_ready(pod)) for own, pod in labels]
     total = Counter(group for group, _ in alive)
@@ -190,8 +190,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 MAX_BYTES = 1_000_000
-"""Maximum number of bytes that are read from the end of the driver log. It equals the limit of
-stored logs."""
+"""Maximum number of bytes that are read from the end of the driver log."""
 RUNNING_PHASES = ("Starting", "Running", "Finalizing")
 _COMMAND = ("sh", "-c", f"tail -c {MAX_BYTES} {RAY_LOGS}/job-driver-*.log")
 _PREVIOUS = "--previous prints the log of the last run that has ended"

@@ -29,7 +29,7 @@ PAGE = 100
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences")
 """The metadata that a BatchInference keeps if it is deleted and created again."""
 MAX_DRY_RUN_NAME = 30
-"""Maximum number of characters of a job's name in the name of the object of a dry run."""
+"""Maximum number of characters of a job's name with which the name in a dry run begins."""
 REPLACE_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """Seconds between the tries to delete a job and to create it again."""
 PLURALS = {KIND: PLURAL, SCHEDULE_KIND: SCHEDULE_PLURAL}
@@ -47,14 +47,14 @@ def _has_kubeconfig() -> bool:
 
 
 class Kubernetes:
-    """Client for the jobs of one namespace. The default is the namespace of the kubeconfig's
-    context, or the namespace of the pod in which this program runs."""
+    """Client for the jobs of one namespace. The default is the namespace of the context in the
+    kubeconfig, or of the pod in which this program runs."""
 
     def __init__(
         self, namespace: str | None = None, context: str | None = None, account: Path = ACCOUNT
     ) -> None:
-        """Read the kubeconfig; without one, the token of this pod in the directory `account`.
-        Raises ClusterError if this fails, or if the package `kubernetes` is missing."""
+        """Read the kubeconfig. Without a kubeconfig, read the token of this pod in the directory
+        `account`. Raises ClusterError if both or the package `kubernetes` are missing."""
         try:
             from kubernetes import config
         except ImportError:
@@ -108,7 +108,7 @@ class Kubernetes:
         return self._list(self._path(KIND, self.namespace))
 
     def list_pods(self, selector: str) -> Iterator[Object]:
-        """Yield the namespace's pods that a label selector matches."""
+        """Yield the pods of the namespace that a label selector matches."""
         path = f"/api/v1/namespaces/{quote(self.namespace)}/pods"
         return self._list(path, labelSelector=selector)
 
@@ -135,8 +135,8 @@ class Kubernetes:
         """Delete a BatchInference, and create it again without its status.
 
         First, dry runs check that the API server allows both requests. Until the object is created
-        again, a local file contains a copy of it. Raises ClusterError. If the object may be
-        missing, the message names this file."""
+        again, a local file has a copy of it. Raises ClusterError. If the object may be missing, the
+        message names the local file."""
         metadata = {key: value for key, value in job["metadata"].items() if key in _KEPT}
         new = {key: job[key] for key in ("apiVersion", "kind", "spec")} | {"metadata": metadata}
         other = {**metadata, "name": f"{metadata['name'][:MAX_DRY_RUN_NAME]}-replaced"}
@@ -220,14 +220,13 @@ class Kubernetes:
 
 
 def _is_transient(error: ClusterError) -> bool:
-    """Return whether the same request may succeed later."""
     transient = (None, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
     return error.status in transient or error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _write_private_file(document: Object) -> Path:
-    """Write a document to a new file that only this user can read, and return the path. The file is
-    in the working directory, or in the directory for temporary files if that is read-only."""
+    """Write a document to a new file that only this user can read, and return the path. If the
+    working directory is read-only, the file is in the directory for temporary files."""
     directory = "." if os.access(".", os.W_OK) else None
     descriptor, path = mkstemp(".yaml", f"{document['metadata']['name']}-", directory)
     with open(descriptor, "w") as file:
@@ -236,7 +235,6 @@ def _write_private_file(document: Object) -> Path:
 
 
 def _refusal(status: int, content: bytes) -> str:
-    """Return the error message for a request that the API server refused."""
     try:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):
@@ -248,6 +246,6 @@ def _refusal(status: int, content: bytes) -> str:
 
 def _websocket_refusal(reason: str) -> str:
     """Return the error message for a WebSocket request that the API server refused. `reason` is the
-    error text of the client library. It contains the answer of the server."""
+    error text of the client library, which contains the answer of the server."""
     match = _STATUS_MESSAGE.search(reason)
     return match[1].replace("\\", "") if match else reason[:MAX_REASON]

@@ -1,8 +1,7 @@
 """Makes functions and classes of a notebook or script importable, so that steps can use them.
 
 Each function or class becomes a module that loads the pickled object. The module contains a hash of
-the code and values that the object uses, so that a changed function is detected like a changed
-module."""
+the code and values that the object uses. So changes of functions are detected as in modules."""
 
 import dis
 import hashlib
@@ -25,7 +24,7 @@ from batchinference.spec.problems import Problem, SpecError
 from batchinference.spec.python_step import CLASS
 
 _FIELDS, _REFERENCES = ("callable", "factory"), "constructorRefs"
-"""The fields of a step whose value may be code, and the field with a mapping of names to code."""
+"""The fields of a step whose value may be code, and the field that maps names to code."""
 _MODULE = """\
 # Code of a Python session. Hash of what it computes with: {hash}
 from pathlib import Path
@@ -53,7 +52,7 @@ class CodeByValue:
 
     def with_paths(self, value: Any, field: str) -> Any:
         """Return fields of a job with `module:name` in place of functions and classes. Raises
-        SpecError for code that cannot be sent to other processes or called with its arguments."""
+        SpecError if code cannot be pickled, or cannot be called with its arguments."""
         if isinstance(value, list):
             return [self.with_paths(each, f"{field}[{at}]") for at, each in enumerate(value)]
         if not isinstance(value, Mapping):
@@ -64,15 +63,15 @@ class CodeByValue:
         value = owner[key]
         if key == _REFERENCES and isinstance(value, Mapping):
             return {name: self._path(each, f"{field}.{name}") for name, each in value.items()}
-        if key not in _FIELDS:  # the fields whose names end in Args have plain values, no code
+        if key not in _FIELDS:  # fields such as `callArgs` have plain values, no code
             return value if key.endswith("Args") else self.with_paths(value, field)
         if key == "callable" and callable(value):
             _check_call(value, owner, field)
         return self._path(value, field)
 
     def _path(self, value: Any, field: str) -> Any:
-        """Return `module:name` for a function or class, after writing its module if necessary.
-        Return any other value unchanged."""
+        """Return `module:name` for a function or class. Write the module if necessary. Return any
+        other value unchanged."""
         if not callable(value):
             return value
         if path := _path_of(value):
@@ -90,8 +89,8 @@ class CodeByValue:
         return f"notebook_{name}:{name}"
 
     def _name_of(self, value: Any) -> str:
-        """Return a unique name for a function or class. Steps recognize a class by the pattern
-        CLASS, so this name matches the pattern only if `value` is a class."""
+        """Return a unique name for a function or class. Steps recognize the name of a class by the
+        pattern CLASS. The name of a function must not match this pattern."""
         own = getattr(value, "__name__", type(value).__name__)
         name = re.sub(r"[^A-Za-z0-9_]", "_", own.replace("<lambda>", "function"))
         is_class = inspect.isclass(value)
@@ -112,13 +111,14 @@ def _check_call(value: Any, step: Mapping[str, Any], field: str) -> None:
             raise SpecError([Problem(field, f"'{name}' has no method {method}. Add it")])
         calls = [(value, 0, "constructorArgs")]
         calls += [(code, 2, "callArgs")] if inspect.isfunction(code) else []
-    for code, given, setting in calls:
+    for code, count_of_data, setting in calls:
         named = {**(step.get(setting) or {})}
-        named |= (step.get(_REFERENCES) or {}) if given == 0 else {}
+        named |= (step.get(_REFERENCES) or {}) if count_of_data == 0 else {}
         try:
-            inspect.signature(code, follow_wrapped=False).bind(*[None] * given, **named)
+            inspect.signature(code, follow_wrapped=False).bind(*[None] * count_of_data, **named)
         except TypeError as error:
-            what = f"the data and the values of {setting}" if given else f"the values of {setting}"
+            values = f"the values of {setting}"
+            what = f"the data and {values}" if count_of_data else values
             problem = f"'{name}' does not take {what} ({error}). Change its parameters or {setting}"
             raise SpecError([Problem(field, problem)]) from None
         except ValueError:  # code written in C may have no signature
@@ -138,9 +138,9 @@ def _path_of(value: Any) -> str:
 
 
 def _not_sent(value: Any, field: str, error: Exception) -> SpecError:
-    """Return the error for code that cannot be pickled. It names the objects that prevent it."""
-    used = [name for name, each in _used(value) if not _is_picklable(each)]
-    what = f"it uses {', '.join(map(repr, used))}, which" if used else "it"
+    """Return the error for code that cannot be pickled. It names the variables that prevent it."""
+    names = [name for name, each in _variables_of(value) if not _is_picklable(each)]
+    what = f"it uses {', '.join(map(repr, names))}, which" if names else "it"
     return SpecError([Problem(
         field,
         f"{what} cannot be sent to other processes ({error}). Create such an object in the code of "
@@ -156,7 +156,7 @@ def _is_picklable(value: Any) -> bool:
     return True
 
 
-def _used(value: Any) -> Iterator[tuple[str, Any]]:
+def _variables_of(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the names and values of the variables that a function or the methods of a class use."""
     functions = [value] if not inspect.isclass(value) else list(vars(value).values())
     for function in functions:
@@ -198,12 +198,12 @@ def _imports_of(function: FunctionType, code: CodeType) -> Iterator[tuple[str, s
 
 
 def _code_hash(value: Any) -> str:
-    """Return a hash of a function or class: of its instructions, and of all values and code that
-    the instructions use. The hash is equal in all processes, and does not depend on comments and
-    line numbers. Raises errors of pickling."""
+    """Return a hash of the instructions of a function or class, and of all values and code that the
+    instructions use. The hash is equal in all processes. It does not depend on comments and line
+    numbers. Raises errors of pickling."""
     digest = _Digest()
     pickler: Any = _ContentPickler(digest)
-    pickler.fast = True  # no back references: the hash depends on values, not on identities
+    pickler.fast = True  # no back references: equal values need not be one object
     try:
         pickler.dump(value)
     except ValueError:  # the object contains itself
@@ -224,7 +224,7 @@ class _Digest:
 
 
 class _ContentPickler(CloudPickler):
-    """Pickles only those parts of functions and classes that affect results, in a fixed order."""
+    """Pickles only parts of functions and classes that affect results, in a fixed order."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=5)  # type: ignore[no-untyped-call]
@@ -248,10 +248,10 @@ class _ContentPickler(CloudPickler):
             case type() if value.__module__ == "builtins":  # such as NoneType
                 return ("builtin", value.__qualname__)
             case FunctionType():
-                used = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
-                used |= dict(sorted(_imports_of(value, value.__code__)))
+                variables = dict(sorted({**dict(_globals_of(value, value.__code__))}.items()))
+                variables |= dict(sorted(_imports_of(value, value.__code__)))
                 own = (value.__defaults__, value.__kwdefaults__, dict(sorted(vars(value).items())))
-                return (value.__code__, own, dict(_closure_of(value)), used)
+                return (value.__code__, own, dict(_closure_of(value)), variables)
             case CodeType():
                 names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
                 counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount)

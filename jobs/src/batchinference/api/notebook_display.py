@@ -1,4 +1,4 @@
-"""Shows a job in a notebook: one table with its progress, which the result replaces at the end."""
+"""Shows a job in a notebook as a table: first its progress, and at the end its result."""
 
 import sys
 from html import escape
@@ -25,29 +25,29 @@ def cell_number() -> int | None:
     """Return the number of the notebook cell that is running; None outside of a notebook."""
     module = sys.modules.get("IPython")
     shell: Any = module.get_ipython() if module else None
-    # in contrast to a notebook, IPython in a terminal has no kernel
+    # IPython in a terminal has no kernel
     return shell.execution_count if hasattr(shell, "kernel") else None
 
 
 def with_python_arguments(message: str) -> str:
-    """Return a message with arguments of the function `run` in place of command-line options."""
+    """Return a message with arguments of the function `run` in place of options."""
     for option, argument in _IN_PYTHON.items():
         message = message.replace(option, argument)
     return message
 
 
 class NotebookDisplay(Display):
-    """Shows reports in one table below the cell, and prints other lines as output of the cell."""
+    """Shows reports in one table below the cell. Prints other lines as output of the cell."""
 
     def __init__(self, *, verbose: bool = False) -> None:
-        # force_terminal=False: otherwise, rich would follow FORCE_COLOR, which notebooks set, and a
-        # progress bar would fill the cell. stdout: notebooks show stderr as an error
+        # notebooks set FORCE_COLOR, and rich would then fill the cell with a progress bar.
+        # stdout is used because notebooks show stderr as an error
         console = Console(file=sys.stdout, force_jupyter=False, force_terminal=False)
         super().__init__(console, verbose=verbose)
         self._table: Any = None
 
     def show(self, report: Report) -> None:
-        """Show the progress of a report, or its result, in place of the previous report."""
+        """Show a report in place of the previous report."""
         if self._table is None:
             self._table = show(report)
         else:
@@ -55,7 +55,7 @@ class NotebookDisplay(Display):
 
 
 def show(report: Report) -> Any:
-    """Show a report below the cell, and return the handle by which it can be updated."""
+    """Show a report below the cell, and return a handle with the method `update`."""
     from IPython.display import display
 
     return display(_forms(report), raw=True, display_id=True)

@@ -39,9 +39,9 @@ def notify(
     stop: StopSignal,
     limits: SendLimits = SendLimits(),
 ) -> None:
-    """Send the notifications of a job that has ended, and pass to `say` whether each was sent. A
-    notification that fails does not change the result of the job. After an interrupted run, each
-    notification is tried only once, and a second stop signal cancels the notifications."""
+    """Send the notifications of a job that has ended, and report each with `say`. A notification
+    that fails does not change the result of the job. After an interrupted run, each notification is
+    tried once, and a second stop signal cancels the notifications."""
     ended = EndedJob(
         id=uuid.uuid4().hex,
         name=report.name,
@@ -68,8 +68,8 @@ def notify(
 def _call_until_stopped(
     send: Callable[[], str], stop_event: threading.Event, deadline: float
 ) -> str | None:
-    """Return the result of `send`, a message if a signal has stopped it, or None if the deadline
-    came first. `send` runs in a thread, because a signal does not interrupt a request."""
+    """Return the result of `send`. After a stop signal, return a message; after the deadline,
+    return None. `send` runs in a thread, because a signal does not interrupt a request."""
     results: list[str] = []
     thread = threading.Thread(target=lambda: results.append(send()), name="notify", daemon=True)
     if not stop_event.is_set() and time.monotonic() < deadline:
@@ -101,7 +101,7 @@ def _send(
         return f"{notification.url_env} holds no URL, or {notification.api_key_env} no token"
     except TransientError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - only its type: the text may contain the secret URL
+    except Exception as error:  # noqa: BLE001 - its text may contain the secret URL
         return f"it cannot be sent ({type(error).__name__})"
 
 

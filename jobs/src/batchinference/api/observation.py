@@ -1,4 +1,4 @@
-"""Describes an output, or a job on a cluster, at one moment, in the same form."""
+"""Describes the current state of an output or of a job on a cluster, in the same form."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ Lines = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of an output, or of a job on a cluster, at one moment."""
+    """The state of an output or of a job on a cluster at one moment."""
 
     title: tuple[str, str]
     """`output` and its path, or `job` and its namespace and name."""
@@ -43,23 +43,23 @@ class Observation:
 
     @property
     def activity(self) -> str:
-        """The state to show: STARTING while a run has finished no row yet, else `state`."""
+        """The state to show. This is STARTING until a run has finished a row, and then `state`."""
         known = self.progress.rows_per_second is not None
         return STARTING if self.starting and not known else self.state
 
     @property
     def failed_rows(self) -> int:
-        """The number of failed rows; 0 if nothing is counted yet."""
+        """The number of failed rows; 0 if no rows were counted yet."""
         return self.counts.failed if self.counts else 0
 
     @property
     def pace(self) -> list[str]:
-        """The speed and the remaining time of a job that has not ended, if they are known."""
+        """The speed and the remaining time, if they are known; empty for a job that has ended."""
         return [] if self.ended else self.progress.pace
 
     @property
     def lines(self) -> Lines:
-        """Everything that is known, as names and values."""
+        """The names and values to show. Unknown values are left out."""
         lines = [
             self.title,
             ("state", self.activity),
@@ -77,7 +77,7 @@ class Observation:
 
 
 def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation:
-    """Return what is known of a job on a cluster."""
+    """Return the observation of a job on a cluster."""
     choices = [one["choice"] for one in job.raw.get("attempts", ())[-1:] if "choice" in one]
     choice = Choice.model_validate(choices[0], extra="ignore") if choices else None
     named = (
@@ -101,7 +101,7 @@ def observed_job(job: JobStatus, workers: Sequence[Workers] = ()) -> Observation
 
 
 def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
-    """Yield a line for each known time of a job: its start, and its end with how long it took."""
+    """Yield a line for the start of a job, and a line for its end, if these times are known."""
     if start:
         yield "started", start
     if end:
@@ -109,7 +109,7 @@ def _times(start: str, end: str, took: str) -> Iterator[tuple[str, str]]:
 
 
 def observed_output(output: str, jobs: Sequence[OutputStatus]) -> Observation:
-    """Return what is known of an output, summed over all jobs that have written to it."""
+    """Return the observation of an output: the sum over all jobs that have written to it."""
     states = {each.state for each in jobs}
     running = "running" in states
     last = None if running else next((each.report for each in reversed(jobs) if each.report), None)
@@ -145,13 +145,13 @@ def _facts(status: OutputStatus) -> Iterator[tuple[str, str]]:
 
 @dataclass
 class SpeedMeter:
-    """Measures the speed of an output or job that is watched and does not report its speed."""
+    """Measures the speed of an output or job that does not report its speed."""
 
     history: ProgressHistory = field(default_factory=lambda: ProgressHistory(time.monotonic()))
 
     def with_measured_speed(self, seen: Observation) -> Observation:
-        """Return the newest observation `seen`, with the measured speed if it has none and has not
-        ended. If the number of rows has become smaller, the measurement starts over."""
+        """Return the newest observation. If it has no speed and has not ended, add the measured
+        speed. If the number of rows has become smaller, the measurement starts over."""
         rows, points, now = seen.progress.rows, self.history.points, time.monotonic()
         if points and rows < points[-1][1]:
             self.history = ProgressHistory(now)

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 _SHOWN_FIELDS = ("id", "path", "row", "step", "error", "values")
 """The fields of an error record that are shown."""
 MAX_VALUE = 50_000
-"""Maximum number of characters of a value in an error record. `...` replaces the rest. There is a
-limit because values are not trusted."""
+"""Maximum number of characters of a value in an error record. `...` replaces the rest. Values are
+not trusted, so they may be very long."""
 MAX_RECORDS = 20
-"""Maximum number of error records that are shown for one input row. An input row has several
-records if a step turned it into several rows, and more than one of these rows failed."""
+"""Maximum number of error records that are shown for one input row. A step may turn an input row
+into several rows, and each of them may fail."""
 HEARTBEAT_SECONDS = 30.0
-"""A run is considered dead if its last heartbeat is older than this."""
+"""Maximum age of the last heartbeat of a run. If the heartbeat is older, the run is dead."""
 SEARCH_DEPTH = 4
 """Maximum depth below a directory in which outputs are searched."""
 
 
 @dataclass(frozen=True)
 class OutputStatus:
-    """The status of an output. If several jobs have written to it, the status of one job's rows."""
+    """The status of the rows that one job has written to an output."""
 
     output: str
     state: str
@@ -47,9 +47,9 @@ class OutputStatus:
     counts: Counts
     pass_number: int
     job: str
-    """A text: the job of the last run, and where it ran."""
+    """A text with the job of the last run, and the place where it ran."""
     heartbeat_age: float | None = None
-    """Seconds since the last heartbeat of a run that is not complete."""
+    """Seconds since the last heartbeat of a job that is not complete."""
     last_error: str | None = None
     logs: list[str] = field(default_factory=list)
     starting: bool = False
@@ -111,7 +111,7 @@ def _has_stopped(job: StoredJob, report: Report | None) -> bool:
 
 def _counts(job: StoredJob) -> tuple[Counts, int]:
     """Return the counts of all committed rows, and the number of rows that the last pass has
-    finished (0 if the output is complete). Does not read every manifest."""
+    finished. If the output is complete, this number is 0. Does not read every manifest."""
     from batchinference.pipeline.commit.job_pass import JobPass, start_file
     from batchinference.pipeline.commit.snapshot import Snapshot
 
@@ -123,8 +123,8 @@ def _counts(job: StoredJob) -> tuple[Counts, int]:
 
 
 def _progress(job: StoredJob, rows: int, report: Report | None) -> Progress:
-    """Return the progress of an output with `rows` finished rows. If the output is
-    not complete, the total comes from the report, or if there is none, from file statistics."""
+    """Return the progress of an output with `rows` finished rows. The total of an incomplete output
+    comes from the report. Without a report, it comes from file statistics."""
     if job.finished:
         last = report.progress if report else None
         return Progress.of(rows, rows, rate=last.rows_per_second if last else None)
@@ -147,7 +147,6 @@ def _total(job: StoredJob) -> int | None:
 
 
 def _report_of(job: StoredJob) -> Report | None:
-    """Return the stored report of a job; None if it is missing or damaged."""
     try:
         return Report.parse(job.layout.report.read())
     except (OSError, ValueError):
@@ -168,8 +167,8 @@ def report_page(output: str) -> Location | None:
 
 
 def outputs_below(directory: str) -> list[str]:
-    """Return the sorted outputs in a directory and up to SEARCH_DEPTH levels below, but none inside
-    an output or a hidden directory. Raises JobFailure if the directory is missing, and OSError."""
+    """Return the sorted outputs in a directory and up to SEARCH_DEPTH levels below. Does not search
+    outputs and hidden directories. Raises OSError, and JobFailure if the directory is missing."""
     from batchinference.pipeline.storage.location import Location
 
     root = Location(directory)
@@ -227,8 +226,8 @@ def error_groups(output: str) -> list[ErrorGroup]:
 
 
 def failed_row(output: str, key: str, max_records: int = MAX_RECORDS) -> list[dict[str, Any]]:
-    """Return up to `max_records` error records, with tracebacks, of the row whose `key_of_row` is
-    `key`; empty if there are none. Raises JobFailure."""
+    """Return up to `max_records` error records, with tracebacks, of the row with this `key` (see
+    `key_of_row`). Raises JobFailure."""
     row_id = key.rpartition("-")[0]
     records = (
         record

@@ -39,7 +39,6 @@ class PreviewRows(Rows):
         return "\n".join([*self.lines, *lines_of_rows(rows_of_table(self.table))])
 
     def _repr_html_(self) -> str:
-        """Return the lines and the rows as HTML for a notebook."""
         head = "".join(f"<th>{escape(in_one_line(name))}</th>" for name in self.table.column_names)
         rows = (
             "".join(f"<td>{escape(short(value))}</td>" for value in row.values())
@@ -52,9 +51,9 @@ class PreviewRows(Rows):
 
 def preview_rows(job: BatchInference, rows: int, step: str | None) -> PreviewRows:
     """Return the first rows of a job after `step`, or the rows to write if `step` is None. Raises
-    SpecError if there is no such step, or if `rows` is not a positive number; also JobFailure, and
-    errors of storage and libraries."""
-    if not isinstance(rows, Integral) or rows < 1:  # also whole numbers of NumPy
+    SpecError if there is no such step, or if `rows` is not a positive number. Also raises
+    JobFailure, and errors of storage and libraries."""
+    if not isinstance(rows, Integral) or rows < 1:  # includes integers of NumPy
         raise SpecError([Problem("rows", f"expected a whole number from 1, got {rows!r}")])
     preview = preview_of(job if step is None else _until(job, step), rows)
     lines = [line for outcome in preview.run() for line in lines_of(outcome)]
@@ -69,7 +68,7 @@ def preview_of(job: BatchInference, rows: int) -> Preview:
 
 
 def lines_of(outcome: Outcome) -> Iterator[str]:
-    """Yield lines about a step or about reading: counts, times, the first failed row, warnings."""
+    """Yield lines about a step or about reading, with counts, times, a failed row and warnings."""
     load = f" after {outcome.load_seconds:.2f} s of loading" if outcome.load_seconds >= 0.01 else ""
     counts = [f"{outcome.rows} returned"]
     counts += [f"{outcome.filtered} filtered"] if outcome.filtered else []

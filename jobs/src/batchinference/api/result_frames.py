@@ -22,7 +22,7 @@ class Rows(ABC):
 
     def to_pandas(self) -> pd.DataFrame:
         """Return all rows as a pandas DataFrame. pandas stores integers with nulls as floats. If
-        floats would round integers of a column, the column has Python objects instead."""
+        floats would round an integer, the column gets Python objects."""
         table = self.to_arrow()
         frame = table.to_pandas()
         for name, column in zip(table.column_names, table.columns, strict=True):

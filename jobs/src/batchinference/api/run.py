@@ -45,19 +45,18 @@ class Result(Rows):
     job: BatchInference
     report: Report
     cell: int | None = field(default=None, repr=False, compare=False)
-    """The number of the notebook cell that has run the job and already shows its table."""
+    """The number of the notebook cell that has run the job. The cell already shows the table."""
 
     def __repr__(self) -> str:
         return f"Result({self.report!r})"
 
     def _repr_html_(self) -> str:
-        """Return the table with the result as HTML for a notebook."""
         from batchinference.api.notebook_display import html_of
 
         return html_of(self.report)
 
     def _ipython_display_(self) -> None:
-        """Show the table with the result, unless this cell already shows it."""
+        """Show the table with the result if this cell does not show it already."""
         from batchinference.api.notebook_display import cell_number, show
 
         if self.cell is None or self.cell != cell_number():
@@ -111,8 +110,8 @@ def run(
     over and replaces what earlier runs of this job have written. `retry_errors` runs only the
     failed rows again. `verbose` shows the messages of Ray.
 
-    Raises JobFailed if the job fails, BadInput if `restart` or `retry_errors` is not supported by
-    the job or if both are set, and SpecError if values of `data` cannot be stored unchanged."""
+    Raises JobFailed if the job fails. Raises BadInput if the job does not support `restart` or
+    `retry_errors`, or if both are set. Raises SpecError if `data` cannot be stored unchanged."""
     from batchinference.api.notebook_display import cell_number
     from batchinference.api.runner import Runner
 
@@ -134,7 +133,6 @@ def run(
 
 
 def _display(*, verbose: bool) -> Display:
-    """Return a display for a notebook, or for a terminal outside of notebooks."""
     from batchinference.api.display import Display
     from batchinference.api.notebook_display import NotebookDisplay, cell_number
 

@@ -1,7 +1,7 @@
-"""Stores the log of a run in the state directory of the output, so that it outlives the cluster.
+"""Stores the log of a run in the state directory of the output, where it outlives the cluster.
 
-While the job runs, a copy of the last lines is stored every minute. The copy remains if the process
-is killed. A job does not fail if its log cannot be stored."""
+While the job runs, its last lines are stored every minute. These lines remain if the process is
+killed. A job does not fail if its log cannot be stored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 LOG_DIRECTORY = "logs"
 MAX_BEGINNING, MAX_END = 100_000, 900_000
-"""Maximum number of characters of the beginning and of the end of a log. The rest is dropped."""
+"""Maximum number of characters of the beginning and of the end of a log. The lines between them are
+dropped."""
 MAX_LINE = 4000
 """Maximum number of characters of a line. `...` replaces the rest."""
 KEPT_LOGS = 20
@@ -32,7 +33,7 @@ KEPT_LOGS = 20
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
 """Seconds from the start of a run to the first copy of its log, and between copies."""
 MAX_COPY = 64_000
-"""Maximum number of characters of the log, and of bytes of this process's output, in a copy."""
+"""Maximum number of characters of the log in a copy, and of bytes of this process's output."""
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNFINISHED = "the run had not ended when this was stored"
 
@@ -119,7 +120,7 @@ class RunLog:
             lines = "".join(f"{_shortened(line)}\n" for line in own)
             text, now = self.text(), f"{datetime.now(UTC):{_TIME}}"
             if len(text) > self._max_copy:
-                text = text[-self._max_copy :].partition("\n")[2]  # without a partial first line
+                text = text[-self._max_copy :].partition("\n")[2]  # drops a partial first line
             self._write(job, report, f"{text}{lines}... {UNFINISHED} ({now}) ...\n")
 
     def store(self, job: BatchInference, report: Report) -> None:
@@ -146,12 +147,12 @@ def _shortened(line: str) -> str:
 
 
 def _has_begun(report: Report) -> bool:
-    """Return whether a run writes to the output. A run with nothing to write reports no times."""
+    """Return whether a run writes to the output. If it has nothing to write, it has no times."""
     return report.pass_number is not None and bool(report.seconds)
 
 
 def _stdout_size() -> int | None:
-    """Return the size of stdout in bytes if it is a regular file, otherwise None."""
+    """Return the size of stdout in bytes; None if stdout is not a regular file."""
     with suppress(OSError):
         info = os.fstat(1)
         return info.st_size if stat.S_ISREG(info.st_mode) else None

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 USER_FAULTS = ("BadInput", "Interrupted")
 """Reasons of failures for which Ray's logs are not needed."""
 SHOWN_LINES = 20
-"""Maximum number of shown lines of what steps print. The log also has the lines after these."""
+"""Maximum number of lines printed by steps that are shown. The log has all lines."""
 
 
 @dataclass
 class Runner:
     """One run of a job. `directory` has the modules of the user. `say` is called with each line for
     the user, and `publish` with each report. `quiet` hides the output of Ray. With `own_only`, the
-    run fails if it would replace output of another job. `prices` are the prices of pods, if any."""
+    run does not replace output of another job, but fails."""
 
     job: BatchInference
     directory: Path
@@ -50,8 +50,8 @@ class Runner:
     """The name and the step of each warning that was already shown."""
 
     def run_here(self, requested: Plan | None = None) -> Report:
-        """Check the job, run it on a new Ray instance, and return its final report. `requested` is
-        the plan of the job; None to make the plan here."""
+        """Check the job, run it on a new Ray instance, and return its final report. If the plan
+        `requested` is None, make it from the job."""
         from batchinference.pipeline.execution.ray_connection import ray_files
         from batchinference.pipeline.execution.worker_output import WorkerOutput
         from batchinference.pipeline.steps.import_path import add_import_path
@@ -68,7 +68,6 @@ class Runner:
         return self._end(report)
 
     def _end(self, report: Report) -> Report:
-        """Store the log, send the notifications, and return the report."""
         self.log.store(self.job, report)
         if self.job.spec.notifications:
             notify(self.job, report, self._say, self.stop)

@@ -7,9 +7,9 @@ from batchinference.spec.parameters import ParameterValues
 
 
 def submit(job: Job, *, namespace: str | None = None, context: str | None = None) -> JobHandle:
-    """Create or change a job on the cluster of the kubeconfig, and return its handle. `context`
-    defaults to the kubeconfig's, and `namespace` to the job's or else the context's. Raises
-    SpecError if a cluster would refuse the job, and ClusterError if the request fails."""
+    """Create or change a job on the cluster of the kubeconfig, and return its handle. By default,
+    the context is the current context. The namespace is by default that of the job, or else of the
+    context. Raises SpecError if a cluster would refuse the job, and ClusterError."""
     check_is_job(job)
     document = checked_for_cluster(job.to_dict(), ParameterValues())
     cluster = Kubernetes(namespace or job.resource.metadata.namespace, context)

@@ -1,4 +1,4 @@
-"""Resolves what a command observes: the path of an output, or the name of a job on a cluster."""
+"""Resolves the argument of commands: the path of an output, or the name of a job on a cluster."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Target:
 
     @property
     def is_job(self) -> bool:
-        """Whether this is the name of a job: a namespace or a context is given, or the text does
-        not look like a path and is not an existing path."""
+        """Whether this is the name of a job. With a namespace or a context, it always is. Other
+        texts are names if they do not look like a path, and no such path exists."""
         if self.is_on_cluster:
             return True
         is_path = "/" in self.text or self.text.startswith((".", "~")) or not self.text
@@ -58,7 +58,7 @@ class Target:
 
     def cluster(self) -> Kubernetes:
         """Return a client for the cluster. Raises ClusterError."""
-        from batchinference.api.kubernetes import Kubernetes  # slow, and a path needs none
+        from batchinference.api.kubernetes import Kubernetes  # slow, and paths do not need it
 
         try:
             return Kubernetes(self.namespace, self.context)
@@ -70,7 +70,7 @@ class Target:
             ) from None
 
     def output(self) -> str:
-        """Return the path of the output, read from the cluster for a job. Raises ClusterError."""
+        """Return the path of the output. For a job, ask the cluster. Raises ClusterError."""
         if not self.is_job:
             check_address(self.text)
             return str(expanded(self.text)) if is_local(self.text) else self.text
@@ -79,8 +79,8 @@ class Target:
         return JobStatus.of(self.cluster().get(self.text)).output
 
     def missing_endpoint(self) -> str:
-        """Return NAME=VALUE of the variable with the object store's address in the pods of a job.
-        Empty for a path, or if pods lack it or this process has it. Raises ClusterError."""
+        """Return a variable of the pods of a job that this process lacks: the address of the object
+        store, as NAME=VALUE. Return "" if there is none, or for a path. Raises ClusterError."""
         if not self.is_job:
             return ""
         env = self.cluster().get(self.text)["spec"].get("cluster", {}).get("env", [])

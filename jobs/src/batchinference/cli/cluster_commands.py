@@ -22,11 +22,11 @@ def submit(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until each job has ended.")] = False,
 ) -> None:
-    """Create or change the jobs and schedules of a file.
+    """Create or change the jobs and schedules in a file.
 
-    By server-side apply.
+    Uses server-side apply.
 
-    Exit codes: 0: applied, 1: a job failed (--wait), 2: the file is wrong or the cluster refused.
+    Exit codes: 0: applied; 1: a job failed (--wait); 2: the file is wrong or the cluster refused.
     """
     from batchinference.cli.submit_and_control import submit_file
 
@@ -45,8 +45,7 @@ def suspend(name: Name, namespace: Namespace = None, context: Context = None) ->
 def resume(name: Name, namespace: Namespace = None, context: Context = None) -> None:
     """Continue a suspended job, or start a failed job again.
 
-    A failed job is deleted and created again with the same spec. It computes only the rows that its
-    output lacks.
+    A failed job is deleted and created again with the same spec. It computes only missing rows.
     """
     from batchinference.cli.submit_and_control import control
 

@@ -43,8 +43,8 @@ def examine(
     context: str | None,
     form: Format,
 ) -> int:
-    """Run all checks, print their findings, and return the exit code. If a job file is given, also
-    check the storage and the image of this job."""
+    """Run all checks, print their findings, and return the exit code. With a job file, also check
+    the storage and the image of this job."""
     findings, image = [*_check_machine()], None
     if file is not None:
         try:
@@ -127,8 +127,8 @@ _ADVICE = "Check the path, the endpoint and the rights of the credentials"
 
 
 def check_storage(job: BatchInference) -> Iterator[Finding]:
-    """Yield a finding for each location that a job writes to: whether files can be written and
-    deleted there, and in an object store also listed and read."""
+    """Yield a finding for each location that a job writes to. It says whether files can be written
+    and deleted there. In an object store, files are also listed and read."""
     if util.find_spec("ray") is None or util.find_spec("pyarrow") is None:
         advice = "Install the missing packages first"
         yield Finding("storage", Result.FAILED, "not checked: packages are missing", advice)
@@ -142,7 +142,7 @@ def check_storage(job: BatchInference) -> Iterator[Finding]:
 
 
 def _access(field: str, path: str, storage: Storage) -> Finding:
-    """Return the finding for a location. Of a local one, only writing and deleting is tested."""
+    """Return the finding for a location. On a local disk, no file is listed or read."""
     import batchinference.pipeline  # noqa: F401 - removes environment variables before Ray reads them
     from batchinference.pipeline.preflight import check_writable
     from batchinference.pipeline.storage.location import Location
@@ -152,13 +152,13 @@ def _access(field: str, path: str, storage: Storage) -> Finding:
         check_writable(location) if location.local else _check_access(location)
     except Exception as error:  # noqa: BLE001 - object stores raise any error
         return Finding(field, Result.FAILED, root_cause(error).message, _ADVICE)
-    done = "written and deleted" if location.local else "written, listed, read and deleted"
-    return Finding(field, Result.OK, f"'{path}': files can be {done}")
+    tests = "written and deleted" if location.local else "written, listed, read and deleted"
+    return Finding(field, Result.OK, f"'{path}': files can be {tests}")
 
 
 def _check_access(location: Location) -> None:
     """Write, list, read and delete a small file in a directory of an object store. Some stores
-    keep the marker of its directory. Raises BadOutput, which names the operation that failed."""
+    keep an empty object for the directory. Raises BadOutput, which names the failed operation."""
     name = f"_batchinference-check-{uuid.uuid4().hex}"
     file = location / name
     with _as_bad_output(f"'{location.uri}': no file can be written"):
@@ -176,7 +176,7 @@ def _check_access(location: Location) -> None:
 
 @contextmanager
 def _as_bad_output(problem: str) -> Iterator[None]:
-    """Convert an OSError in the block into BadOutput with this problem."""
+    """Convert an OSError in the block into BadOutput with the message `problem`."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,5 @@
-"""Checks of `doctor` on the cluster of the kubeconfig: installed components, and whether versions
-of the client, the operator, the CRD, KubeRay and Ray fit together."""
+"""Checks of `doctor` on the cluster of the kubeconfig. They find the installed components, and
+compare the versions of the client, the operator, the CRD, KubeRay and Ray."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +18,8 @@ from batchinference.spec.job import API_VERSION, KIND, BatchInferenceSpec
 from batchinference.version import __version__
 
 KUBERAY = ((1, 6), (1, 7))
-"""The versions of KubeRay with which the end-to-end tests were run. Tests check that RayJobs of
-these versions have all fields that are rendered. Jobs need at least the first version."""
+"""The tested versions of KubeRay. RayJobs of these versions have all fields that the operator
+writes. Jobs need at least the first version."""
 SHOWN_FIELDS = 5
 """Maximum number of fields that a finding names."""
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)")
@@ -38,7 +38,7 @@ def tag_of(image: str) -> str:
 
 
 def check_operator(operator: str, client: str) -> Finding:
-    """Return whether the operator has the major and minor version of this program, as a finding."""
+    """Return a finding: whether the operator has the major and minor version of this program."""
     name, text = "operator version", f"{operator or 'unknown'}, this program {client}"
     theirs, ours = version_of(operator), version_of(client)
     if theirs is None or theirs == ours:
@@ -51,8 +51,8 @@ def check_operator(operator: str, client: str) -> Finding:
 
 
 def check_fields(served: dict[str, Any], known: dict[str, Any]) -> Finding:
-    """Return which fields of BatchInferences only the cluster or only this program knows, as a
-    finding. `served` is the OpenAPI schema of the cluster, `known` that of this program."""
+    """Return a finding: the fields of BatchInferences that only the cluster or only this program
+    knows. `served` is the OpenAPI schema of the cluster, `known` the schema of this program."""
     name, theirs, ours = "CRD version", set(fields_of(served)), set(fields_of(known))
     if missing := ours - theirs:
         text = f"the cluster does not know {_shown(missing)}"
@@ -75,8 +75,7 @@ def fields_of(schema: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _shown(fields: set[str]) -> str:
-    """Return the first SHOWN_FIELDS fields as text. Omits each field that is directly inside
-    another one of `fields`."""
+    """Return the first SHOWN_FIELDS fields as text. Leave out fields below other `fields`."""
     ordered = sorted(fields)
     parents = {field: field.rpartition(".")[0] for field in ordered}
     top = [f for f in ordered if parents[f].removesuffix("[]").removesuffix(".*") not in fields]
@@ -85,7 +84,7 @@ def _shown(fields: set[str]) -> str:
 
 
 def check_kuberay(image: str) -> Finding:
-    """Return whether this image of KubeRay has a tested version in its tag, as a finding."""
+    """Return a finding: whether the tag of this image of KubeRay is a tested version."""
     version, tested = version_of(tag_of(image)), [f"{major}.{minor}" for major, minor in KUBERAY]
     if version in KUBERAY:
         return Finding("KubeRay", Result.OK, image)
@@ -98,8 +97,8 @@ def check_kuberay(image: str) -> Finding:
 
 
 def check_image(image: str, operator: str, ray: str) -> Finding:
-    """Return whether the image of jobs has the version of the operator in its tag, as a finding.
-    `ray` is the version of Ray that the image must contain."""
+    """Return a finding: whether the tag of the image of jobs is the version of the operator. `ray`
+    is the version of Ray that the image must contain."""
     name, version, needed = "image of jobs", version_of(tag_of(image)), version_of(operator)
     if version is not None and version == needed:
         return Finding(name, Result.OK, f"{image}, with Ray {ray}")
@@ -109,7 +108,7 @@ def check_image(image: str, operator: str, ray: str) -> Finding:
 
 
 def check_local_ray(local: str, ray: str) -> Finding:
-    """Return whether this machine and clusters have the same version of Ray, as a finding."""
+    """Return a finding: whether this machine and clusters have the same version of Ray."""
     text = f"{local} on this machine, {ray} in clusters"
     if version_of(local) == version_of(ray):
         return Finding("Ray versions", Result.OK, text)
@@ -164,8 +163,8 @@ def _resources(cluster: Kubernetes, name: str, group: str, advice: str) -> Findi
 
 
 def _fields(cluster: Kubernetes) -> Finding:
-    """Return the finding of `check_fields`. The schema of the cluster is read from its OpenAPI
-    document, because not every user may read CustomResourceDefinitions."""
+    """Return the finding of `check_fields`. The schema comes from the OpenAPI document of the
+    cluster, because not every user may read CustomResourceDefinitions."""
     document = cluster.request("GET", f"/openapi/v3/apis/{API_VERSION}")
     schemas = document["components"]["schemas"].items()
     matches = (schema for name, schema in schemas if name.endswith(f".{KIND}"))
@@ -176,7 +175,6 @@ def _fields(cluster: Kubernetes) -> Finding:
 
 
 def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
-    """Yield findings about the operator, its version, and the image of jobs."""
     deployments = _deployments(cluster, "batch-inference-operator")
     if not deployments:
         yield Finding("operator", Result.NOTE, "not found", _INSTALL)
@@ -196,7 +194,7 @@ def _operator(cluster: Kubernetes, image: str | None) -> Iterator[Finding]:
 
 
 def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | None:
-    """Return the default image of jobs; None if it is not set, or this user cannot read it."""
+    """Return the default image of jobs; None if it is not set or cannot be read."""
     path = f"/api/v1/namespaces/{namespace}/configmaps/{operator}-defaults"
     try:
         defaults = yaml.safe_load(cluster.request("GET", path)["data"]["defaults.yaml"])
@@ -206,7 +204,7 @@ def _default_image(cluster: Kubernetes, namespace: str, operator: str) -> str | 
 
 
 def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
-    # the values of the name label in KubeRay's Helm chart and in its Kustomize files
+    # the name label in KubeRay's Helm chart, and in its Kustomize files
     deployments = _deployments(cluster, "kuberay-operator", "kuberay")
     if not deployments:
         yield Finding("KubeRay", Result.NOTE, "its operator was not found", _INSTALL_KUBERAY)
@@ -215,7 +213,7 @@ def _kuberay(cluster: Kubernetes) -> Iterator[Finding]:
 
 
 def _deployments(cluster: Kubernetes, *names: str) -> list[dict[str, Any]]:
-    """Return the Deployments, in any namespace, that have one of `names` as their name label."""
+    """Return the Deployments in all namespaces whose name label is in `names`."""
     selector = quote(f"app.kubernetes.io/name in ({','.join(names)})", safe="")
     path = f"/apis/apps/v1/deployments?labelSelector={selector}"
     items: list[dict[str, Any]] = cluster.request("GET", path)["items"]

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
-    """The result of a check. FAILED: this machine can run no job, or the given job cannot run."""
+    """The result of a check. FAILED: this machine cannot run jobs, or not the job of the file."""
 
     OK = "ok"
     NOTE = "note"

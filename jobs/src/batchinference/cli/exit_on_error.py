@@ -25,8 +25,8 @@ def exit_on_cluster_error(command: str) -> Iterator[None]:
 
 
 def read_output(command: str, target: Target, read: Callable[[str], Any]) -> Any:
-    """Return the result of `read` for the output of a target. If this fails, print the error and
-    exit with code 2."""
+    """Return the result of `read` for the output of a target. If the output cannot be read, print
+    the error and exit with code 2."""
     if not outputs_are_readable():
         raise typer.Exit(exits.BAD_INPUT)
     with exit_on_cluster_error(command):

@@ -38,7 +38,7 @@ class Defaults(NamedTuple):
 
     @property
     def rows_are_files(self) -> bool:
-        """Whether the input is files of the format with the same name as the kind of job."""
+        """Whether the input is a directory of files in the format with the name of the kind."""
         return not self.read.endswith(".csv")
 
 
@@ -65,21 +65,21 @@ QUESTIONS = {
 }
 STEPS_FILE = "steps.py"
 USUAL_FILE = "job.yaml"
-"""The default name of a job file. A job in such a file is named after the directory."""
+"""The default name of a job file. A job in a file with this name is named after the directory."""
 MAX_PERCENT, COUNTED, SHARE = 5, 100, 5
 """At most MAX_PERCENT percent of the rows may fail. If there are fewer than COUNTED rows or files,
-one in SHARE rows may fail instead."""
+one of SHARE rows may fail."""
 _NOT_OF_A_NAME = re.compile(r"[^a-z0-9]+")
 _PLAIN = re.compile(r"[./]*[A-Za-z][\w./-]*", re.ASCII)
-"""Values that need no quotes in YAML, unless YAML has another meaning for them (`no`, `null`)."""
+"""Matches values that need no quotes in YAML, and also words such as `no` and `null`."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The values of the options. None stands for the default answer of the kind of job."""
+    """The values of the options. None means the default answer for the kind of job."""
 
     name: str | None
-    """None to name the job after its file, or after its directory if the file is USUAL_FILE."""
+    """None if the job is named after its file or directory (see `_name_of`)."""
     read: str | None
     write: str
     model: str | None
@@ -90,8 +90,8 @@ class Answers:
 
 
 def write_job(kind: str | None, file: Path, answers: Answers) -> int:
-    """Write a job file and, for the kind `python`, a module next to it. Return the exit code. If
-    `kind` is None, ask the user for the kind and the answers that are missing."""
+    """Write a job file, and a Python module next to it if the kind is `python`. Return the exit
+    code. If `kind` is None, ask the user for the kind and for missing answers."""
     if kind is None:
         if not sys.stdin.isatty():
             echo(f"init: KIND is missing. Give one of {', '.join(DEFAULTS)}", err=True)
@@ -131,26 +131,27 @@ def _unfit_option(kind: str, answers: Answers) -> str:
             kinds = ", ".join(name for name, each in DEFAULTS.items() if getattr(each, option))
             return f"--{option}: not for {kind}, only for {kinds}. Leave it out"
     if answers.labels is not None and not answers.labels.strip(" ,"):
-        return "--labels: it names no label. Write them with commas between them, or leave it out"
+        return "--labels: it names no label. Write labels with commas between them, or leave it out"
     return ""
 
 
 def _ask(answers: Answers) -> tuple[str, Answers]:
-    """Ask for the kind of the job, and for answers that this kind needs and that are missing."""
+    """Ask the user for the kind of the job, and for missing answers. Return kind and answers."""
     chosen = ""
     while chosen not in DEFAULTS:
         chosen = typer.prompt(f"What do you process ({', '.join(DEFAULTS)})?", default="labels")
-    given = asdict(answers)
+    values = asdict(answers)
     for field, question in QUESTIONS.items():
         default = _on_this_machine(getattr(DEFAULTS[chosen], field))
-        if default and not given[field]:
-            given[field] = typer.prompt(question, default=default)
-    return chosen, Answers(**given)
+        if default and not values[field]:
+            values[field] = typer.prompt(question, default=default)
+    return chosen, Answers(**values)
 
 
 def _name_of(file: Path) -> str:
-    """Return the name of a job in this file: the name of the file, or of its directory if the file
-    is USUAL_FILE, in lower case without special characters; `my-job` if that is not a name."""
+    """Return the name for the job in a file, made of the name of the file or directory:
+
+    `my/Rate It.yaml` -> `rate-it`, `my files/job.yaml` -> `my-files`, `7.yaml` -> `my-job`"""
     source = file.resolve().parent.name if file.name == USUAL_FILE else file.stem
     name = _NOT_OF_A_NAME.sub("-", source.lower()).strip("-")[:MAX_NAME].rstrip("-")
     return name if name[:1].isalpha() and name != DEFAULT_NAME else "my-job"
@@ -158,9 +159,9 @@ def _name_of(file: Path) -> str:
 
 def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
     """Return the content of a job file, with default answers in place of missing ones."""
-    given = {name: value for name, value in asdict(answers).items() if value is not None}
-    values = {"name": _name_of(Path(file)), **DEFAULTS[kind]._asdict(), **given}
-    if "model" not in given:
+    options = {name: value for name, value in asdict(answers).items() if value is not None}
+    values = {"name": _name_of(Path(file)), **DEFAULTS[kind]._asdict(), **options}
+    if "model" not in options:
         values["model"] = _on_this_machine(values["model"])
     fields = {name: _quoted(value) for name, value in values.items()}
     labels = filter(None, map(str.strip, values["labels"].split(",")))
@@ -172,15 +173,15 @@ def job_text(kind: str, answers: Answers, file: str = USUAL_FILE) -> str:
 
 
 def _on_this_machine(model: str) -> str:
-    """Return the directory of MINILM if its package is installed on this machine. Return any other
-    model unchanged."""
+    """Return the directory of the model if it is MINILM and its package is installed. Otherwise,
+    return the model unchanged."""
     package = find_spec(MINILM_PACKAGE) if model == MINILM else None
     return str(Path(package.origin).parent / "model") if package and package.origin else model
 
 
 def _limit(count: int | None) -> tuple[str, str]:
-    """Return the setting of `errors` that limits failed rows, and a description of the limit.
-    `count` is the number of rows or files; None if it is large or unknown."""
+    """Return the field of `errors` that limits failed rows, and the limit as text. `count` is the
+    number of rows or files; None if it is large or unknown."""
     if count is None:
         return f"maxPercent: {MAX_PERCENT}", f"{MAX_PERCENT} %"
     rows = max(1, count // SHARE)
@@ -202,7 +203,7 @@ def _count(read: str, form: str) -> int | None:
 
 
 def _table_format(read: str) -> str:
-    """Return the format of an input with columns of text, by the suffix of its files."""
+    """Return the format of an input by the suffix of its files: a format with text columns."""
     suffixes = [suffix[1:].lower() for suffix in Path(read).suffixes]
     ending = next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSIONS), "")
     with_texts = {name: kind for name, kind in FILE_FORMATS.items() if kind.HAS_TEXTS}

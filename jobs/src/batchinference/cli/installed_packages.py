@@ -12,7 +12,7 @@ from batchinference.pipeline.errors import PIPELINE_EXTRA, missing_package
 def pipeline_is_installed() -> bool:
     """Return whether the packages to run jobs are installed. If not, print what to install."""
     missing = [name for name in ("ray", "pyarrow", "numpy") if find_spec(name) is None]
-    for name in missing:  # found without importing them, because importing Ray takes long
+    for name in missing:  # `find_spec` does not import Ray, which takes long
         echo(missing_package("running a job", name, PIPELINE_EXTRA), err=True)
     return not missing
 
@@ -20,8 +20,8 @@ def pipeline_is_installed() -> bool:
 def outputs_are_readable() -> bool:
     """Return whether the packages to read outputs are installed. If not, print what to install.
 
-    Also prepares Arrow for short commands. Arrow gets no pandas: to import pandas at the first
-    conversion takes more time and memory than the rest of many commands. Arrow also gets the memory
+    Also prepares Arrow for short commands. Arrow imports pandas at the first conversion, which may
+    take longer than the whole command. So pandas is hidden from Arrow. Arrow also gets the memory
     pool of the system, which frees memory earlier than Arrow's own pool."""
     if not pipeline_is_installed():
         return False
@@ -38,8 +38,8 @@ def outputs_are_readable() -> bool:
 
 
 class _ArrowAlone(MetaPathFinder):
-    """An import hook that hides packages which Arrow imports if they are installed. Commands that
-    read outputs do not need these packages."""
+    """An import hook that hides optional dependencies of Arrow. Commands that read outputs do not
+    need them."""
 
     @classmethod
     def find_spec(cls, name: str, *_: object) -> None:

@@ -1,6 +1,6 @@
 """The program `batchinference`. Commands for clusters, outputs and setup are in other modules.
 
-Each command imports its dependencies when it runs, so that commands such as `validate` start fast.
+Each command imports its dependencies when it runs. So commands such as `validate` start fast.
 """
 
 from math import inf
@@ -40,11 +40,11 @@ class Commands(TyperGroup):
                 formatter.write_dl([(name, self._summary(ctx, name)) for name in names])
 
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
-        """Return the command that the first argument names. If the argument is a job file, fail
-        with advice."""
+        """Return the command with the name of the first argument. If the argument is a job file,
+        print advice and exit."""
         name = args[0] if args else ""
         if name.endswith((".yaml", ".yml")):
-            fix = f"Write batchinference run {name}, or validate {name} to check it"
+            fix = f"Write batchinference run {name}, or batchinference validate {name} to check it"
             ctx.fail(f"'{name}' is a file, not a command. {fix}")
         return super().resolve_command(ctx, args)
 
@@ -62,7 +62,7 @@ app = typer.Typer(
 )
 Address = Annotated[
     str | None,
-    typer.Option(help="HOST:PORT of an existing Ray cluster, or 'auto' for one on this machine."),
+    typer.Option(help="HOST:PORT of a running Ray cluster, or 'auto' for that of this machine."),
 ]
 Defaults = Annotated[
     Path | None,
@@ -79,15 +79,16 @@ Estimate = Annotated[
     bool,
     typer.Option(
         "--estimate",
-        help="Run the steps over the first rows here, with requests to endpoints, and show "
-        "the tokens, device hours and price of all rows instead of the plan.",
+        help="Instead of the plan, show the estimated tokens, device hours and price of all rows. "
+        "The steps run on this machine over the first rows, and send requests to endpoints.",
     ),
 ]
 Prices = Annotated[
     tuple[float, float, float],
     typer.Option(
         metavar="HOUR INPUT OUTPUT",
-        help="Prices for --estimate: of a device hour, and of a million tokens.",
+        help="Prices for --estimate: a device hour, a million input tokens, a million output "
+        "tokens.",
     ),
 ]
 ReportDirectory = Annotated[
@@ -124,7 +125,7 @@ def common(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
     ] = False,
 ) -> None:
-    """Options of all commands."""
+    """Read the options that need no command."""
 
 
 @app.command()
@@ -133,7 +134,7 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     address: Address = None,
     report_directory: ReportDirectory = None,
     limit: Trial = None,
-    sample: Annotated[int, typer.Option(min=0, help="Rows of the output to show.")] = 0,
+    sample: Annotated[int, typer.Option(min=0, help="Number of output rows to show.")] = 0,
     restart: Restart = False,
     retry_errors: RetryErrors = False,
     form: ReportForm = Format.TEXT,
@@ -141,11 +142,11 @@ def run(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 ) -> None:
     """Run a job on this machine.
 
-    Ray is started for it, unless --address names a cluster. With --quiet, only the
-    summary of a job that failed and the rows of --sample are printed.
+    The command starts Ray, or uses the Ray cluster of --address. With --quiet, it prints only the
+    summary of a failed job and the rows of --sample.
 
-    Exit codes: 0 the output is complete, 1 the job failed, 2 it was refused before Ray started,
-    130 interrupted.
+    Exit codes: 0: the output is complete; 1: the job failed; 2: the job was refused before Ray
+    started; 130: interrupted.
     """
     from batchinference.cli.run import RunOptions, run_file
 
@@ -171,10 +172,10 @@ def preview(
 ) -> None:
     """Show what the steps do with the first rows of a job.
 
-    The steps run in this process: Ray is not started, and nothing is written.
+    The steps run without Ray, and nothing is written.
 
-    Exit codes: 0 done, 1 a row or a step failed, 2 it was refused before the first step,
-    130 interrupted.
+    Exit codes: 0: done; 1: a row or a step failed; 2: the job was refused before the first step;
+    130: interrupted.
     """
     from batchinference.cli.preview import preview_file
 
@@ -183,18 +184,18 @@ def preview(
 
 @app.command()
 def validate(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Files; - is stdin.")],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Job files; - is stdin.")],
     fields_only: Annotated[
-        bool, typer.Option("--fields-only", help="Check only the fields, not the files they name.")
+        bool, typer.Option("--fields-only", help="Check the fields, but no input, model or code.")
     ] = False,
     form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Check job files, and print all problems.
 
-    The input, its columns, models, code and the output are checked too. Nothing is run or written.
+    Also checks the input, columns, models, code and output of a job. Runs and writes nothing.
 
-    Exit codes: 0 all are valid, 2 at least one is not.
+    Exit codes: 0: all files are valid; 2: a file is not valid.
     """
     from batchinference.cli.validate_and_plan import validate_files
 
@@ -207,16 +208,17 @@ def plan(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
     defaults: Defaults = None,
     policy: Policy = None,
     estimate: Estimate = False,
-    sample: Annotated[int, typer.Option(min=1, help="Rows for --estimate.")] = ESTIMATED_ROWS,
+    sample: Annotated[int, typer.Option(min=1, help="First rows of --estimate.")] = ESTIMATED_ROWS,
     prices: Prices = (0, 0, 0),
     form: Form = Format.TEXT,
     settings: Settings = None,
 ) -> None:
     """Show the pods or the objects of a job on a cluster.
 
-    With --format yaml or json, print the objects that the operator would create, for kubectl apply.
+    With --format yaml or json, print the objects that the operator would create. `kubectl apply`
+    accepts them.
 
-    Exit codes: 0 shown, 1 with --estimate: a row failed, 2 the job is refused or a step cannot run.
+    Exit codes: 0: shown; 1: a row failed (--estimate); 2: the job is refused, or a step cannot run.
     """
     from batchinference.cli.preview import preview_file
     from batchinference.cli.validate_and_plan import show_plan
@@ -239,7 +241,7 @@ def verify(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Skip checksums, and count only rows that file metadata reports."
+            "--quick", help="Skip checksums. Count rows only in files that store their number."
         ),
     ] = False,
     trust_output: TrustOutput = False,
@@ -247,12 +249,11 @@ def verify(
 ) -> None:
     """Prove that an output holds each input row once.
 
-    Each row must have been written, failed or filtered.
-    Input and output are read again and compared with what the job has committed.
+    Each row must have been written, failed or filtered. Input and output are read again, and
+    compared with the state of the job. Files must be readable and unchanged.
 
-    Exit codes: 0 proven, 1 rows or files are missing, duplicated, unexpected, damaged or
-    unreadable, 2 there is no output or it cannot be checked without `--trust-output`, 3 the output
-    is unfinished but correct so far.
+    Exit codes: 0: proven; 1: not proven; 2: no output, or --trust-output is needed; 3: unfinished,
+    but correct so far.
     """
     from batchinference.cli.verify import verify_output
 

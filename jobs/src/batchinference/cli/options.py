@@ -15,13 +15,13 @@ Context = Annotated[
 ]
 Form = Annotated[Format, typer.Option("--format", "-o", help="The format of the result.")]
 ReportForm = Annotated[
-    Format, typer.Option("--format", "-o", help="Also print the report to stdout.")
+    Format, typer.Option("--format", "-o", help="Print the report to stdout as json or yaml.")
 ]
 
 
 def _check_settings(settings: list[str] | None) -> list[str] | None:
-    """Return the settings. Raises BadParameter for a setting without `=`. Otherwise, `--set day
-    monday` would be refused because of the unexpected argument `monday`."""
+    """Return the settings. Raises BadParameter for a setting without `=`. Otherwise, the error of
+    `--set day monday` would be about the argument `monday`."""
     for setting in settings or ():
         if "=" not in setting:
             problem = f"'{setting}' is not written as NAME=VALUE. Write --set {setting}=VALUE"

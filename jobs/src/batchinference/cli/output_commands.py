@@ -10,14 +10,14 @@ from batchinference.cli.printing import Format
 app = typer.Typer()
 TargetArgument = Annotated[
     str,
-    typer.Argument(metavar="OUTPUT|JOB", help="An output path, or the name of a cluster's job."),
+    typer.Argument(metavar="OUTPUT|JOB", help="The path of an output, or a job on a cluster."),
 ]
 Port = Annotated[
     int | None,
     typer.Option(
         min=0,
         max=65535,
-        help="The port of the page; 0 takes any. Default: the first free one from 8484.",
+        help="The port of the page; 0 is any free port. Default: the first free port from 8484.",
     ),
 ]
 Interval = Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")]
@@ -39,7 +39,7 @@ def status(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 ) -> None:
     """Show the state, rows and last run of an output or a job.
 
-    Exit codes: 0 shown, 1 with --watch: the job failed or its run has died, 2 there is no such
+    Exit codes: 0: shown; 1: the job failed or its run has died (--watch); 2: there is no such
     output or job.
     """
     from batchinference.api.targets import Target
@@ -66,7 +66,7 @@ def list_(
 
     With --namespace or --context, the jobs of the namespace are listed.
 
-    Exit codes: 0 listed, 2 the directory, an output in it or the cluster cannot be read.
+    Exit codes: 0: listed; 2: the directory, an output in it or the cluster cannot be read.
     """
     from batchinference.api.targets import Target
     from batchinference.cli.show_list import show_list
@@ -83,7 +83,7 @@ def errors(
 ) -> None:
     """Group failed rows by step and cause, with examples.
 
-    Exit codes: 0 shown, 2 there is no such output or job.
+    Exit codes: 0: shown; 2: there is no such output or job.
     """
     from batchinference.api.targets import Target
     from batchinference.cli.show_errors import show_errors
@@ -100,25 +100,25 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Print new lines until the run ends.")
     ] = False,
     previous: Annotated[
-        bool, typer.Option("--previous", help="The stored log, even if the job is running.")
+        bool, typer.Option("--previous", help="Print the stored log of a running job.")
     ] = False,
-    every: Annotated[bool, typer.Option("--list", help="List the stored logs instead.")] = False,
+    every: Annotated[bool, typer.Option("--list", help="List the stored logs.")] = False,
 ) -> None:
     """Print the log of a job on a cluster, or the stored log.
 
     For a job that is running on a cluster, this is the end of the log of its driver. The stored log
-    covers the last run, and is in the output. While a run is in progress, and after it was killed,
-    the stored log has only its last lines, which are stored once a minute.
+    is in the output, and belongs to the last run. During a run, its last lines are stored once a
+    minute. If a run is killed, only these lines remain.
 
-    Exit codes: 0 shown, 2 there is no such output or job, or no log.
+    Exit codes: 0: shown; 2: there is no such output or job, or no log.
     """
     from batchinference.api.targets import Target
     from batchinference.cli.show_logs import follow_log, list_logs, show_log
 
     named = Target(target, namespace, context)
     options = {"--list": every, "--follow": follow, "--previous": previous}
-    if len(given := [name for name, is_given in options.items() if is_given]) > 1:
-        raise typer.BadParameter("only one of them at a time", param_hint=" and ".join(given))
+    if len(names := [name for name, is_set in options.items() if is_set]) > 1:
+        raise typer.BadParameter("only one of them at a time", param_hint=" and ".join(names))
     if every:
         list_logs(named)
     elif follow:
@@ -133,7 +133,7 @@ def ui(
         list[str] | None,
         typer.Argument(
             metavar="[OUTPUT|DIRECTORY|JOB]...",
-            help="Outputs, directories with outputs below them, or names of a cluster's jobs. "
+            help="Outputs, directories with outputs below them, or names of jobs on a cluster. "
             "Default: all jobs of the namespace.",
         ),
     ] = None,
@@ -146,7 +146,7 @@ def ui(
 
     The page is served on this machine, to you only, until you press Ctrl+C.
 
-    Exit codes: 0 stopped, 2 there is no cluster or no output, or the port is in use.
+    Exit codes: 0: stopped; 2: there is no cluster or no output, or the port is in use.
     """
     from batchinference.cli.show_ui import DEFAULT_PORTS, show_ui
 

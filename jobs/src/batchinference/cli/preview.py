@@ -33,9 +33,9 @@ def preview_file(
     form: Format = Format.TEXT,
     prices: Sequence[float] | None = None,
 ) -> int:
-    """Run the steps of the job in a file over its first rows, and print what each step does and the
-    resulting rows, or with `prices` an estimate of the tokens and cost of all rows. Return the exit
-    code, which is 1 if a row has failed."""
+    """Run the steps of the job in a file over its first rows. Print what each step does, and the
+    resulting rows. With `prices`, print an estimate of the tokens and cost of all rows instead.
+    Return the exit code, which is 1 if a row has failed."""
     directory = directory_of(file)
     try:
         job = _load(file, settings, directory)
@@ -52,7 +52,7 @@ def preview_file(
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        raise  # the reader of stdout has ended, such as in `preview | head`
+        raise  # the program that reads stdout has ended, for example `head`
     except SystemExit as end:
         echo(f"{job.metadata.name}: a step called sys.exit({end.code})", err=True)
         return exits.JOB_FAILED
@@ -63,7 +63,7 @@ def preview_file(
 
 
 def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference:
-    """Return the job in a file. Raises SpecError if it cannot be previewed."""
+    """Return the job in a file. Raises SpecError if the job cannot run on this machine."""
     job = load_job(file, settings)
     if problems := [Problem("", problem) for problem in shadowing([str(directory)])]:
         raise SpecError(problems)
@@ -72,7 +72,7 @@ def _load(file: str, settings: Sequence[str], directory: Path) -> BatchInference
 
 
 class LinesOfSteps(io.TextIOBase):
-    """A stream for what steps print. It writes complete lines to another stream. It removes
+    """A stream for what steps print. It writes complete lines to another stream, without
     credentials and control characters, because the text is not trusted."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -81,7 +81,7 @@ class LinesOfSteps(io.TextIOBase):
         self._mask = LineMasker()
 
     def write(self, text: str) -> int:
-        """Write the lines that `text` completes, and keep the text after the last line break."""
+        """Write the complete lines, and keep the text after the last line break."""
         if "\n" not in text:
             self._parts.append(text)
             return len(text)
@@ -92,7 +92,7 @@ class LinesOfSteps(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Flush the underlying stream. A line that has not ended stays in this object."""
+        """Flush the underlying stream. An incomplete line stays in this object."""
         self._stream.flush()
 
     def fileno(self) -> int:
@@ -100,7 +100,7 @@ class LinesOfSteps(io.TextIOBase):
         return self._stream.fileno()
 
     def close(self) -> None:
-        """Print an unfinished last line. The underlying stream stays open."""
+        """Write an incomplete last line. The underlying stream stays open."""
         if self._parts:
             self.write("\n")
         super().close()
@@ -115,7 +115,7 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> None:
     from batchinference.pipeline.report.builder import NO_ROWS
 
     rows = preview.rows
-    # with JSON and YAML, stdout must only have data
+    # with JSON and YAML, only data is printed to stdout
     stream = sys.stdout if form is Format.TEXT else sys.stderr
     with LinesOfSteps(stream) as output, redirect_stdout(output):
         for outcome in preview.run():
@@ -139,7 +139,6 @@ def _show(preview: Preview, form: Format, outcomes: list[Outcome]) -> None:
 
 
 def _show_estimates(preview: Preview, form: Format, prices: Sequence[float]) -> None:
-    """Print the estimated tokens, device hours and prices of all rows."""
     from batchinference.pipeline.estimate import estimates
 
     with LinesOfSteps(sys.stderr) as output, redirect_stdout(output):
@@ -170,7 +169,6 @@ def _text_of(known: tuple[float, float] | None, form: str = ",") -> str:
 
 
 def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
-    """Return the preview of a job on this machine, and print the notes of its plan."""
     from batchinference.api.preview import preview_of
     from batchinference.pipeline.steps.import_path import add_import_path
 
@@ -182,7 +180,7 @@ def _prepared(job: BatchInference, directory: Path, rows: int) -> Preview:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row as plain data, with shape and type in place of images and other tensors."""
+    """Return a row as plain data. A text with shape and type replaces each tensor or image."""
     from batchinference.api.display import short
 
     return {name: short(value) if hasattr(value, "dtype") else value for name, value in row.items()}

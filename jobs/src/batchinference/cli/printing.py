@@ -1,4 +1,4 @@
-"""Prints lines, tables and data, without the control characters that they may contain."""
+"""Prints lines, tables and data. Control characters in them are removed or escaped."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def run_file(file: str, options: RunOptions) -> int:
 
 
 def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInference, Plan]:
-    """Return the job in a file, or with `limit` its trial, and the plan. Raises SpecError."""
+    """Return the job in a file and its plan. With `limit`, the job is a trial. Raises SpecError."""
     text = read_file_or_stdin(file)
     check_mounted_file(file, text, os.environ)
     job = with_absolute_paths(parse_one(text, parameter_values(options.settings)), directory)
@@ -99,7 +99,7 @@ def _load(file: str, directory: Path, options: RunOptions) -> tuple[BatchInferen
 
 
 def _mounted_plan(file: str) -> Plan | None:
-    """Return the plan that the operator has made for this attempt; None without an operator."""
+    """Return the plan that the operator has made for this attempt; None if there is no operator."""
     if file != JOB_PATH or DIGEST_VARIABLES[PLAN_FILE] not in os.environ:
         return None
     text = read_file_or_stdin(PLAN_PATH)
@@ -108,8 +108,8 @@ def _mounted_plan(file: str) -> Plan | None:
 
 
 def _exit_code(report: Report) -> int:
-    """Return the exit code of a failed job: BAD_INPUT if the job was refused before its first pass,
-    otherwise the code of its reason."""
+    """Return the exit code of a failed job. If the job was refused before its first pass, this is
+    BAD_INPUT. Otherwise, it depends on the reason."""
     code = exits.code_of(report.reason)
     return exits.BAD_INPUT if code == exits.JOB_FAILED and report.pass_number is None else code
 
@@ -122,9 +122,8 @@ def _report_failure(code: int, reason: str | None, message: str | None, options:
 
 
 def _problem_of_options(options: RunOptions) -> str | None:
-    """Return the reason why a job cannot run with these options; None if it can."""
-    for option, given in (("restart", options.restart), ("limit", options.limit is not None)):
-        if options.retry_errors and given:
+    for option, is_set in (("restart", options.restart), ("limit", options.limit is not None)):
+        if options.retry_errors and is_set:
             return f"--retry-errors: it excludes --{option}. Remove one of them"
     if (options.address or "").startswith("ray://"):
         return (
@@ -166,14 +165,14 @@ def _run(
     if has_succeeded and options.sample:
         try:
             display.show_sample(job, options.sample)
-        except (JobFailure, OSError) as error:  # only printed: the job has succeeded
+        except (JobFailure, OSError) as error:  # does not change the exit code
             echo(f"--sample: {error}", err=True)
     return report
 
 
 def _with_command(report: Report, file: str, options: RunOptions) -> Report:
-    """Return the report, with the file and parameters of this run filled into the commands that its
-    message recommends."""
+    """Return the report. The commands that its message recommends get the file and the parameters
+    of this run."""
     if not report.message:
         return report
     parameters = (f" --set {shlex.quote(setting)}" for setting in options.settings)

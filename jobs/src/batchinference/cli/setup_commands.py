@@ -17,15 +17,15 @@ Kind = Literal["images", "labels", "text", "documents", "audio", "llm", "python"
 
 @app.command()
 def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
-    kind: Annotated[Kind | None, typer.Argument(help="What to process. Asked if absent.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="The kind of job. Default: ask.")] = None,
     file: Annotated[Path, typer.Option(help="The file to write.")] = Path("job.yaml"),
     name: Annotated[
         str | None,
-        typer.Option(help="The name of the job. By default, that of the file or its directory."),
+        typer.Option(help="The name of the job. Default: the name of the file or its directory."),
     ] = None,
     read: Annotated[str | None, typer.Option(help="The input: a directory, file or glob.")] = None,
     write: Annotated[str, typer.Option(help="The directory of the output.")] = "./out",
-    model: Annotated[str | None, typer.Option(help="The model, a name or a directory.")] = None,
+    model: Annotated[str | None, typer.Option(help="The name or directory of the model.")] = None,
     column: Annotated[
         str | None, typer.Option(help="The column that a labels, text or llm job reads.")
     ] = None,
@@ -35,7 +35,7 @@ def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 ) -> None:
     """Write a commented job file.
 
-    Exit codes: 0 written, 2 an option is missing or wrong, or the file exists.
+    Exit codes: 0: written; 2: an option is missing or wrong, or the file exists.
     """
     from batchinference.cli.init import Answers, write_job
 
@@ -47,7 +47,7 @@ def init(  # noqa: PLR0913, PLR0917 - typer requires one parameter per option
 def doctor(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[FILE]", help="A job's file: also check its output and image."),
+        typer.Argument(metavar="[FILE]", help="A job's file, to check the job's output and image."),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -58,7 +58,7 @@ def doctor(
 
     With a job's file, a small file is written to its output, and deleted.
 
-    Exit codes: 0 jobs can run on this machine, 1 something that they need is missing.
+    Exit codes: 0: jobs can run on this machine; 1: something that jobs need is missing.
     """
     from batchinference.cli.doctor import examine
 

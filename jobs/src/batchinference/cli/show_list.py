@@ -17,7 +17,7 @@ from batchinference.text import in_one_line
 
 
 def show_list(target: Target, form: Format) -> int:
-    """Print the outputs below a directory, or the jobs of a namespace, with their progress. Return
+    """Print the outputs below a directory, or the jobs of a namespace, and their progress. Return
     the exit code."""
     on_cluster = target.is_on_cluster
     seen, is_complete = (list(_jobs(target)), True) if on_cluster else _outputs(target)
@@ -39,9 +39,9 @@ def _jobs(target: Target) -> Iterator[Observation]:
 
 
 def _outputs(target: Target) -> tuple[list[Observation], bool]:
-    """Return the readable outputs below a directory, and whether there are no others. Prints the
-    problems of the others."""
-    # a name without a slash is a directory, too, because no job has outputs below it
+    """Return the readable outputs below a directory, and whether all outputs are readable. Prints
+    the problems of unreadable outputs."""
+    # a name without a slash is a directory here, not the name of a job
     directory = Target(f"./{target.text}") if target.is_job else target
     outputs = read_output("list", directory, outputs_below)
     seen: list[Observation] = []

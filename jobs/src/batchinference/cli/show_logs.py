@@ -16,7 +16,7 @@ from batchinference.pipeline.errors import JobFailure, redact
 FOLLOW_SECONDS = 2.0
 """Seconds between two reads of a log."""
 _FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
-"""HTTP statuses of the API server after which a later request for the job would fail as well."""
+"""HTTP statuses of the API server after which a later request for the job would fail too."""
 
 
 def list_logs(target: Target) -> None:
@@ -26,7 +26,8 @@ def list_logs(target: Target) -> None:
 
 
 def show_log(target: Target, *, previous: bool) -> None:
-    """Print the driver log if the job runs on a cluster and not `previous`; else the stored log."""
+    """Print the stored log. For a running job on a cluster, print the driver's log, unless
+    `previous` is set."""
     running = None
     if target.is_job and not previous:
         with exit_on_cluster_error("logs"):
@@ -36,7 +37,7 @@ def show_log(target: Target, *, previous: bool) -> None:
 
 def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> None:
     """Print the log, and then its new lines until the run has ended. If the log cannot be read yet,
-    print the reason to stderr, but each reason only once."""
+    print the reason to stderr. Each reason is printed once."""
     if target.is_job:
         with exit_on_cluster_error("logs"):
             target.cluster().get(target.text)
@@ -58,8 +59,8 @@ def follow_log(target: Target, sleep: Callable[[float], Any] = time.sleep) -> No
 
 
 def new_lines(shown: list[str], lines: list[str]) -> list[str]:
-    """Return the lines of a log that follow the lines that were `shown` before. The log may have
-    lost its first lines since then. If it has none of the shown lines, all of its lines are new.
+    """Return the new lines of a log. `shown` are the lines that were printed before. The log may
+    have lost its first lines since then. If none of the shown lines remain, all lines are new.
 
     >>> new_lines(["a", "b"], ["b", "c"])
     ['c']

@@ -32,8 +32,8 @@ def show_ui(
     *,
     browser: bool,
 ) -> int:
-    """Serve the page of outputs and jobs until the user interrupts the program, on the first free
-    port of `ports`. Return the exit code."""
+    """Serve the page of outputs and jobs on the first free port of `ports`, until the user
+    interrupts the program. Return the exit code."""
     if not outputs_are_readable():
         return exits.BAD_INPUT
     from batchinference.ui.observed_jobs import GivenJobs, JobsOfNamespace
@@ -61,9 +61,8 @@ def show_ui(
 
 
 def _targets(target: Target) -> list[Target]:
-    """Return the outputs in and below a local directory, or the target itself if it is a job or an
-    address. Exits with code 2 if the address is invalid, if the directory has no outputs, or if
-    there is no cluster for the job."""
+    """Return the outputs in and below a local directory. Return any other target unchanged. Exits
+    with code 2 for an invalid address, a directory without outputs, or a job without a cluster."""
     if target.is_job:
         with exit_on_cluster_error("ui"):
             target.cluster()
@@ -81,9 +80,9 @@ def _targets(target: Target) -> list[Target]:
 
 @contextmanager
 def _print_and_open(address: str, *, browser: bool) -> Iterator[None]:
-    """Print the address, and open it in the browser if stdout is a terminal. The browser opens a
-    private file that redirects to the address, because other users can see the arguments of
-    processes, and the address contains the token."""
+    """Print the address, and open it in the browser if stdout is a terminal. The address contains
+    the token, and other users can see the arguments of processes. So the browser opens a private
+    file that redirects to the address."""
     echo(f"Open {address} in a browser. Press Ctrl+C to stop.")
     if not (browser and sys.stdout.isatty()):
         yield

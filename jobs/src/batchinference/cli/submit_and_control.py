@@ -29,7 +29,7 @@ def submit_file(
     wait: bool,
 ) -> int:
     """Apply the jobs and schedules in a file, print the results, and return the exit code. `name`
-    replaces the name of a job. The file must then have no other document."""
+    replaces the name of the job. With `name`, the file must have only one document."""
     try:
         values = parameter_values(settings)
         documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
@@ -48,7 +48,7 @@ def submit_file(
 
 
 def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return the job with another name. Raises SpecError unless `documents` is just one job."""
+    """Return the only job with another name. Raises SpecError if `documents` has other objects."""
     kinds = [str(each["kind"]) for each in documents]
     if kinds != [KIND]:
         fix = f"Give a file with one {KIND}"
@@ -61,8 +61,8 @@ def _renamed(documents: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _checked(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
-    """Return a job with the values of its parameters, or a schedule as it is. Raises SpecError if
-    a cluster would refuse it."""
+    """Return a job with the values of its parameters, or an unchanged schedule. Raises SpecError if
+    a cluster would refuse the document."""
     if document["kind"] == KIND:
         return checked_for_cluster(document, values)
     parse_schedule(document)
@@ -70,17 +70,15 @@ def _checked(document: dict[str, Any], values: ParameterValues) -> dict[str, Any
 
 
 def _apply(cluster: Kubernetes, document: dict[str, Any]) -> dict[str, Any]:
-    """Apply a document, print whether the object was created, and return the object."""
     applied = cluster.apply(document)
     metadata = applied["metadata"]
-    done = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
+    verb = "created" if metadata.get("generation") == 1 and not applied.get("status") else "applied"
     kind = document["kind"].lower()
-    note(f"{kind}/{metadata['name']} {done} in namespace {metadata['namespace']} of {cluster.host}")
+    note(f"{kind}/{metadata['name']} {verb} in namespace {metadata['namespace']} of {cluster.host}")
     return applied
 
 
 def _wait(handles: Sequence[JobHandle]) -> int:
-    """Wait until all jobs have ended, print their results, and return the exit code."""
     ended = [handle.wait() for handle in handles]
     for job in ended:
         echo(f"{job.name}: {job.phase}: {job.message}")

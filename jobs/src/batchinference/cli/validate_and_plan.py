@@ -62,7 +62,7 @@ def print_problems(file: str, error: SpecError) -> None:
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of checking a file or a document in it. Only a valid one has a `message`."""
+    """The result of checking a file or a document in it. `message` is only set if it is valid."""
 
     file: str
     valid: bool
@@ -100,7 +100,8 @@ def _show_checked(checked: Checked) -> None:
 
 
 def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator[Checked]:
-    """Yield a result for each document of a file, or one if the file or a parameter is wrong."""
+    """Yield a result for each document of a file. If the file cannot be read or a parameter is
+    wrong, yield one result."""
     try:
         values = parameter_values(parameters)
         documents = load_documents(read_file_or_stdin(file), (KIND, SCHEDULE_KIND))
@@ -120,8 +121,8 @@ def _check_file(file: str, parameters: Sequence[str], *, deep: bool) -> Iterator
 def _check_document(
     document: dict[str, Any], values: ParameterValues, directory: Path | None
 ) -> tuple[str, list[str]]:
-    """Return a message that the document is valid, and notes about its job. If the `directory` of
-    the file is given, also check a job as `_check_deep` does. Raises SpecError."""
+    """Return a message that the document is valid, and notes about its job. With the `directory` of
+    the file, also check a job as `_check_deep` does. Raises SpecError."""
     if document["kind"] == SCHEDULE_KIND:
         return _validate_schedule(document, values), []
     job = parse(document, values)
@@ -134,8 +135,8 @@ def _check_document(
 
 
 def _check_deep(job: BatchInference, directory: Path) -> list[str]:
-    """Check the input, columns, models, code and output of a job, and return notes on it. Raises
-    SpecError with all problems."""
+    """Check the input, columns, models, code and output of a job, and return notes about the job.
+    Raises SpecError with all problems."""
     if not pipeline_is_installed():
         fix = "Install them, or check the fields alone with --fields-only"
         problem = f"the packages that check inputs, models and code are not installed. {fix}"
@@ -176,8 +177,8 @@ def show_plan(
     parameters: Sequence[str] = (),
     form: Format = Format.TEXT,
 ) -> int:
-    """Print the plan of a job. With JSON or YAML, print instead the objects that the operator would
-    create for the job. Return the exit code. Without a policy file, everything is allowed."""
+    """Print the plan of a job. In the formats JSON and YAML, print the objects that the operator
+    would create for the job. Return the exit code. Without a policy file, everything is allowed."""
     current_file = str(defaults_file)
     try:
         defaults = _load_defaults(defaults_file)
@@ -200,7 +201,7 @@ def show_plan(
 
 def _load_defaults(file: Path | None) -> PlatformDefaults:
     """Return the defaults in a file; empty defaults without a file. Defaults without an image get
-    the images of this version, like the defaults of the chart."""
+    the same images as the defaults of the chart."""
     defaults = parse_defaults(read_file_or_stdin(str(file))) if file else PlatformDefaults()
     if defaults.image is not None:
         return defaults
@@ -226,7 +227,6 @@ def _print_plan(job: BatchInference, platform: PlatformDefaults) -> None:
 
 
 def _print_objects(job: BatchInference, platform: PlatformDefaults, form: Format) -> None:
-    """Print the objects of a job for kubectl apply, without owner references."""
     names = _names(job)
     config_map, ray_job = attempt_objects(job, names, None, platform=platform)
     secret = token_secret(job.metadata.namespace, names, secrets.token_hex(32), None)
@@ -269,7 +269,7 @@ def _stages(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Row]:
     yield "read", spec.read.format, "tasks", "-", f"{TASK_CPUS:g}", "-", CPU_GROUP
     for stage in plan.stages:
         steps = ",".join(step.name for step in stage.steps)
-        # a task gets a block of rows, which each of its steps may divide into batches
+        # each step may divide the block of a task into batches
         sizes = [stage.batch_size] if stage.batch_size else [one.batch_size for one in stage.steps]
         batch, group = _listed(sizes) or "block", plan.group_of(stage)
         yield stage.name, steps, _runs_as(stage), batch, f"{stage.cpus:g}", _devices(stage), group
@@ -277,12 +277,12 @@ def _stages(spec: BatchInferenceSpec, plan: Plan) -> Iterator[Row]:
 
 
 def _listed(sizes: Sequence[object]) -> str:
-    """Return the distinct batch sizes that are set, in the given order."""
+    """Return the distinct batch sizes as text, without sizes that are not set."""
     return ",".join(dict.fromkeys(str(size) for size in sizes if size))
 
 
 def _runs_as(stage: Stage) -> str:
-    """Return `tasks`, `actors`, or a number of actors such as `1-4 actors`."""
+    """Return `tasks`, `actors`, or a text such as `1-4 actors`."""
     if stage.replicas is None:
         return "tasks"
     if not stage.needs_pool:

@@ -39,7 +39,7 @@ def is_verbose() -> bool:
 
 
 def note(text: str, *, err: bool = False) -> None:
-    """Print a confirmation or a note, unless the command is quiet."""
+    """Print a confirmation or a note. Do nothing if the command is quiet."""
     if not is_quiet():
         echo(text, err=err)
 

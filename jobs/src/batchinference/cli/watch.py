@@ -1,4 +1,4 @@
-"""The command `status --watch`, which shows the progress of an output or job until its run ends."""
+"""The command `status --watch`. It shows the progress of an output or job until its run ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _observe(target: Target) -> Observation:
 @contextmanager
 def _line_view(form: Format) -> Iterator[View]:
     """Yield a view that prints an observation as a line of text, or as JSON or YAML. The view
-    prints nothing if the result is equal to the previous one."""
+    prints only observations that differ from the last one."""
     shown: object = None
 
     def show(seen: Observation) -> None:
@@ -74,7 +74,6 @@ def _line_view(form: Format) -> Iterator[View]:
 
 @contextmanager
 def _table_view() -> Iterator[View]:
-    """Yield a view that updates a table on the terminal."""
     from rich.console import Console
     from rich.live import Live
 
@@ -104,7 +103,7 @@ def line_of(seen: Observation) -> str:
 
 
 def record_of(seen: Observation) -> dict[str, Any]:
-    """Return an observation as plain data. Unknown texts are "", unknown errors 0, others None."""
+    """Return an observation as plain data. Unknown texts are "", unknown figures are None."""
     progress = seen.progress
     remaining = None if seen.ended else progress.remaining_seconds
     return {

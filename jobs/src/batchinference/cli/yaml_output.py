@@ -1,4 +1,4 @@
-"""Writes YAML that people can read, without anchors and with multi-line texts as block scalars."""
+"""Writes readable YAML: without anchors, and with multi-line texts as block scalars."""
 
 import re
 from typing import Any
@@ -9,7 +9,7 @@ _NUMBER_OR_BOOLEAN = re.compile(
     r"[yYnN]|[-+]?(0[oOxXbB][0-9a-fA-F_]+"
     r"|(\.[0-9][0-9_]*|[0-9][0-9_]*\.?[0-9_]*)([eE][-+]?[0-9]+)?)"
 )
-"""Texts that kubectl would read as numbers or booleans, but that PyYAML does not quote."""
+"""Texts that PyYAML would not quote, but that kubectl would read as numbers or booleans."""
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,3 +1,3 @@
-"""An HTTP service with OpenAI's Batch API, which runs each batch as a BatchInference.
+"""An HTTP service with OpenAI's Batch API. Each batch runs as a BatchInference.
 
 All state is in the BatchInferences and in the object store, so any replica can answer a request."""

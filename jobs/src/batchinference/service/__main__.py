@@ -1,5 +1,5 @@
-"""The program `python -m batchinference.service CONFIG KEYS`, which serves requests. CONFIG is the
-configuration file, and KEYS a directory with API keys."""
+"""The program `python -m batchinference.service CONFIG KEYS`. CONFIG is the configuration file, and
+KEYS a directory with hashes of API keys."""
 
 import logging
 import sys
@@ -15,9 +15,9 @@ from batchinference.spec import SpecError
 
 PORT = 8080
 IDLE_SECONDS = 75.0
-"""Maximum seconds for which a connection is open without a request."""
+"""Maximum seconds that a connection stays open without a request."""
 STOP_SECONDS = 60.0
-"""Maximum seconds for which requests continue after the pod was asked to stop."""
+"""Maximum seconds that requests may take after the pod was asked to stop."""
 ACCESS_LOG = '%a "%r" %s %b %Tf'
 
 

@@ -29,17 +29,17 @@ class Keys:
     def namespace_of(self, authorization: str) -> str:
         """Return the namespace of the API key in a header `Authorization`. Raises ApiError."""
         key = _BEARER.fullmatch(authorization.strip())
-        given = hashlib.sha256(key[1].encode()).hexdigest() if key else ""
+        digest = hashlib.sha256(key[1].encode()).hexdigest() if key else ""
         # a plain lookup is safe: its time depends on hashes, which reveal nothing about keys
-        namespace = self._current().get(given)
+        namespace = self._current().get(digest)
         if namespace is None:
             message = "Incorrect API key provided. Send 'Authorization: Bearer KEY'"
             raise ApiError(HTTPStatus.UNAUTHORIZED, message, code="invalid_api_key")
         return namespace
 
     def _current(self) -> dict[str, str]:
-        """Return namespaces by the hash of the key. Reads the files again if the time of the
-        directory has changed: Kubernetes replaces a link in it for a changed Secret."""
+        """Return the namespace for each hash of a key. Reads the files again if the time of the
+        directory has changed. For a changed Secret, Kubernetes replaces a link in the directory."""
         changed_at = self._directory.stat().st_mtime_ns
         if changed_at != self._changed_at:
             entries = set(self._entries())

@@ -1,10 +1,10 @@
 """Stores uploaded files. Reads, lists and deletes uploaded files and the result files of batches.
 
-    PATH/NAMESPACE/files/FILE/NAME.jsonl   the content of an uploaded file with this encoded name
-    PATH/NAMESPACE/files/FILE/check.json   the result of checking the lines of the file
-    PATH/NAMESPACE/batches/BATCH/          the output of the job with the name BATCH
+- `PATH/NAMESPACE/files/FILE/NAME.jsonl`: the content of an uploaded file with this encoded name
+- `PATH/NAMESPACE/files/FILE/check.json`: the result of checking the lines of the file
+- `PATH/NAMESPACE/batches/BATCH/`: the output of the job with the name BATCH
 
-`check.json` is written before NAME.jsonl. An uploaded file exists as soon as NAME.jsonl does.
+`check.json` is written first. An uploaded file exists as soon as `NAME.jsonl` does.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ PART_BYTES = 16 * 2**20
 PARTS_AT_ONCE = 2
 """Number of parts of an upload that are sent to the store at the same time."""
 BLOCK = 4 * 2**20
-"""Number of bytes that are checked by one call in a thread."""
+"""Number of bytes that one call in a thread checks."""
 READ_BYTES = 4 * 2**20
-"""Number of bytes that are read from the store by one request."""
+"""Number of bytes that one request reads from the store."""
 MAX_NAME = 180
 """Maximum bytes of the name of a file, because the key of its object contains the encoded name."""
 MAX_CHECK = 2**20
@@ -61,7 +61,7 @@ _CONTENT = re.compile(r"([-_A-Za-z0-9]+)(?:\.([0-9]{10}))?\.jsonl")
 
 
 class Expiry(BaseModel):
-    """The request that a file expires `seconds` after it was created."""
+    """The part of a request that says when a file expires: `seconds` after its creation."""
 
     model_config = ConfigDict(extra="forbid")
     anchor: Literal["created_at"]
@@ -123,7 +123,7 @@ class Files:
         self._one_thread = ThreadPoolExecutor(1)
 
     def location(self, key: str) -> Location:
-        """Return the location of an object in the form for the spec of a job."""
+        """Return the location of an object, whose URI can be written into the spec of a job."""
         return Location(f"{self._config.path.rstrip('/')}/{key}", self._config.storage)
 
     async def objects(self, key: str) -> list[ObjectMeta]:
@@ -157,7 +157,8 @@ class Files:
         return await self.get(namespace, identifier)
 
     async def _checked(self, content: AsyncIterator[bytes], result: str) -> AsyncIterator[bytes]:
-        """Yield the content in checked blocks, and store the result of the check as `result`."""
+        """Yield the content in blocks after their check. At the end, store the result of the check
+        as the object `result`."""
         checker, size = LineChecker(self._config.max_lines), 0
         async for block in _blocks(content):
             size += len(block)
@@ -170,13 +171,13 @@ class Files:
         await obstore.put_async(self.store, result, check.model_dump_json().encode())
 
     async def _in_check_thread(self, check: Callable[..., Result], *arguments: Any) -> Result:
-        """Call `check` in a thread. Calls run one at a time: a line may need much memory."""
+        """Call `check` in a thread. Calls run one after the other: a line may need much memory."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._one_thread, check, *arguments)
 
     async def get(self, namespace: str, identifier: str) -> StoredFile:
-        """Return a file. An expired file counts as missing, and is deleted unless a batch needs it.
-        Raises ApiError if the namespace has no file with this id."""
+        """Return a file. Raises ApiError if the namespace has no file with this id, or if the file
+        has expired. An expired file is deleted if no batch needs it."""
         file = None
         if _UPLOADED.fullmatch(identifier):
             file = await self._find_upload(namespace, identifier)
@@ -234,8 +235,8 @@ class Files:
         return [path.rstrip("/").rpartition("/")[2] for path in listed["common_prefixes"]]
 
     async def delete(self, namespace: str, file: StoredFile) -> None:
-        """Delete a file. An error file becomes empty instead, because `write_error_file` would
-        write a missing error file again."""
+        """Delete a file. An error file becomes empty, because `write_error_file` would write a
+        missing error file again."""
         for part in file.parts:
             if part["path"].endswith(f"/{ERROR_FILE}"):
                 await obstore.put_async(self.store, part["path"], b"")
@@ -261,20 +262,20 @@ class Files:
     async def write_error_file(
         self, namespace: str, name: str, source: str, error: Mapping[str, str]
     ) -> None:
-        """Write the error file of a batch that has ended early, unless it exists. The file has
+        """Write the error file of a batch that has ended early, if there is none. The file has
         `error` for each line that did not run, if the input file `source` still exists."""
         output = f"{namespace}/batches/{name}"
         if await self.has_error_file(namespace, name):
             return
         objects = await self.objects(output)
         _check_state(objects)
-        given = await self._find_upload(namespace, source)
+        file = await self._find_upload(namespace, source)
         with suppress(JobFailure, ValueError):  # a tenant has changed the state
-            file = self.location(given.parts[0]["path"]) if given else None
-            await asyncio.to_thread(write_lines_not_run, self.location(output), file, error)
+            lines = self.location(file.parts[0]["path"]) if file else None
+            await asyncio.to_thread(write_lines_not_run, self.location(output), lines, error)
 
     async def _find_batch_file(self, namespace: str, kind: str, number: str) -> StoredFile | None:
-        """Return the output or error file of a batch (by `kind`); None if it has no lines."""
+        """Return the output or error file of a batch; None if it has no lines."""
         output, names = f"{namespace}/batches/batch-{number}", {ERROR_FILE}
         objects = await self.objects(output)
         if kind == "output" and objects:
@@ -298,7 +299,6 @@ def _check_state(objects: Iterable[ObjectMeta]) -> None:
 
 
 def _committed_names(output: Location) -> set[str]:
-    """Return the names of the committed data files of an output."""
     try:
         entries = committed_entries(output)
     except (JobFailure, ValueError):
@@ -307,7 +307,7 @@ def _committed_names(output: Location) -> set[str]:
 
 
 def _as_uploaded_file(identifier: str, content: ObjectMeta) -> StoredFile | None:
-    """Return the uploaded file whose content is this object; None for an object of another kind."""
+    """Return the uploaded file whose content is this object; None for other objects."""
     match = _CONTENT.fullmatch(content["path"].rpartition("/")[2])
     if match is None:
         return None
@@ -318,7 +318,6 @@ def _as_uploaded_file(identifier: str, content: ObjectMeta) -> StoredFile | None
 
 
 async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the content in blocks of about BLOCK bytes."""
     block = bytearray()
     async for chunk in content:
         block += chunk

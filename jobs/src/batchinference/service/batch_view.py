@@ -13,19 +13,19 @@ from batchinference.spec.status import Phase
 
 Object = dict[str, Any]
 RECORD = "batchinference.dev/batch"
-"""The key of a label of BatchInferences for batches, and of the annotation that has the Record."""
+"""The key of a label of BatchInferences for batches, and of the annotation with the Record."""
 NOT_RUN = {
     "expired": ("batch_expired", "before the completion window expired"),
     "cancelled": ("batch_cancelled", "before the batch was cancelled"),
 }
-"""The final statuses of batches of which some lines may not have run, and for each status the error
-code of these lines and the end of their error message."""
+"""The final statuses of batches whose lines may not all have run. Each status has the error code
+of the lines that did not run, and the end of their error message."""
 ENDED = ("failed", "completed", "expired", "cancelled")
 """The final statuses of a batch."""
 
 
 class Record(BaseModel):
-    """The request for a batch, and the result of the check of its file."""
+    """The request for a batch, and the result of checking its file."""
 
     input_file_id: str
     endpoint: str
@@ -129,7 +129,7 @@ def _times(job: Object, record: Record, status: str) -> Object:
 
 
 def _errors(job: Object, record: Record) -> Object:
-    """Return the errors of the lines of the file or, if there are none, why the job failed."""
+    """Return the errors of the lines of the file. If there are none, return why the job failed."""
     errors = [error.model_dump() for error in record.errors]
     if not errors:
         failed = _condition(job, "Failed")

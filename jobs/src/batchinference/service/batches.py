@@ -1,5 +1,5 @@
 """Creates, reads, lists and cancels batches. A batch is a BatchInference in the namespace of the
-API key of the request."""
+request's API key."""
 
 import asyncio
 import hashlib
@@ -37,9 +37,9 @@ NEVER_RUN = "batchinference.dev/batch-service"
 """The value of `managedBy` in the BatchInference of a batch whose file has errors. The operator
 ignores objects with this value."""
 MAX_RUNS = 1000
-"""Maximum number of batches for equal requests."""
+"""Maximum number of batches that equal requests create."""
 RETRY_SECONDS = 3600
-"""Maximum age in seconds of an ended batch that is returned to a repeated request without key."""
+"""Maximum age in seconds of an ended batch that a repeated request without a key gets."""
 _NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -76,9 +76,9 @@ class Batches:
     ) -> Object:
         """Create a batch and return it. Raises ApiError.
 
-        Clients repeat requests whose answers are lost, so an equal request returns the existing
-        batch unless the batch has ended. A batch that has ended is returned too if the request has
-        an idempotency key `key`, or for RETRY_SECONDS if the client calls it `repeated`."""
+        Clients repeat requests whose answers are lost. So an equal request returns the existing
+        batch if it has not ended. An ended batch is returned if the request has an idempotency key
+        `key`. If the client calls the request `repeated`, it is returned for RETRY_SECONDS."""
         request = parse_request(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
@@ -106,8 +106,8 @@ class Batches:
     ) -> tuple[Object | None, str]:
         """Return the last batch for an equal request, or None, and the name for a new batch.
 
-        A name is a hash of the request and a number, so that two replicas cannot create two batches
-        for one request. A name with an output is not used again, even if its BatchInference was
+        A name is a hash of the request and a number. So two replicas cannot create two batches for
+        one request. A name is not used again if it has an output, even if its BatchInference was
         deleted."""
         prefix, latest = _name_prefix(request.input_file_id), None
         for number in range(MAX_RUNS):
@@ -151,8 +151,8 @@ class Batches:
         return job
 
     async def cancel(self, namespace: str, identifier: str) -> Object:
-        """Suspend the job of a batch, so that the job commits its finished lines and stops. Return
-        the batch. Raises ApiError, for example if the batch has ended."""
+        """Suspend the job of a batch, and return the batch. The job commits its finished lines and
+        stops. Raises ApiError, for example if the batch has ended."""
         name = _name_of(identifier)
         job = await self._get(namespace, name)
         if (status := status_of(job)) in ENDED:
@@ -169,8 +169,8 @@ class Batches:
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch still needs an input file. A batch needs the file until the batch
-        has ended, and until the lines that did not run are in its error file. Raises ApiError."""
+        """Return whether a batch still needs an input file. This is so until the batch has ended,
+        and its error file has the lines that did not run. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
         for job in jobs:
@@ -193,8 +193,8 @@ class Batches:
     async def list_newest(
         self, namespace: str, after: str | None, limit: int
     ) -> tuple[list[Object], bool]:
-        """Return up to `limit` batches, newest first, and whether there are more. `after` is the id
-        of the batch before the first returned batch; None to begin with the newest."""
+        """Return up to `limit` batches, newest first, and whether there are more. The list begins
+        after the batch with the id `after`, or at the newest batch if `after` is None."""
         last = after and _name_of(after)
         names = await self._pages.after(namespace, lambda: self.names(namespace), last)
         jobs = await asyncio.gather(*(self._cluster.get(namespace, name) for name in names[:limit]))

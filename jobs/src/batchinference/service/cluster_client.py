@@ -1,4 +1,4 @@
-"""Client for BatchInferences of all namespaces, which uses the ServiceAccount of the pod."""
+"""Client for BatchInferences of all namespaces. It uses the ServiceAccount of the pod."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 """The media type of a list that has only the metadata of objects."""
 Object = dict[str, Any]
 _REFUSALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""Statuses with which the API server refuses an object, and would refuse it again."""
+"""Statuses of the API server for an object that it would refuse again."""
 
 
 class Conflict(Exception):
@@ -30,7 +30,7 @@ class Conflict(Exception):
 
 
 class Kubernetes:
-    """Client for BatchInferences. `token` returns the current token: tokens are rotated."""
+    """Client for BatchInferences. `token` returns the current token, because tokens are rotated."""
 
     def __init__(
         self, server: str, token: Callable[[], str], tls: ssl.SSLContext | None = None

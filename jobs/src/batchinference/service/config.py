@@ -1,4 +1,4 @@
-"""The configuration of the service: a YAML file with `batchService` of the chart's values."""
+"""The configuration of the service: a YAML file with the chart value `batchService`."""
 
 import copy
 from typing import Annotated, Any
@@ -61,14 +61,14 @@ class ServiceConfig(SpecModel):
 
 
 def parse_config(text: str) -> ServiceConfig:
-    """Return the configuration in a YAML text. Raises SpecError for an invalid setting, even in the
-    job of a model."""
+    """Return the configuration in a YAML text. Raises SpecError for an invalid setting, also in the
+    spec of a model."""
     config = parse_settings(text, ServiceConfig)
     for number, model in enumerate(config.models):
         field = f"models[{number}].spec"
-        if given := {"read", "write"} & model.spec.keys():
+        if names := {"read", "write"} & model.spec.keys():
             problem = "is set by the service for each batch. Remove it"
-            raise SpecError([Problem(f"{field}.{min(given)}", problem)])
+            raise SpecError([Problem(f"{field}.{min(names)}", problem)])
         source, target = f"{config.path}/input.jsonl", f"{config.path}/output"
         about = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "batch"}}
         try:

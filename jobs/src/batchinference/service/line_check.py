@@ -32,7 +32,7 @@ def _parsed(line: bytes) -> Any:
     except ValueError:
         if rb"\u" not in line:
             raise
-    # pydantic refuses half a surrogate pair, which is valid JSON and occurs in texts that were cut
+    # pydantic refuses half a surrogate pair, but cut texts may have one, and it is valid JSON
     return json.loads(line, parse_constant=refuse_constant)
 
 
@@ -70,8 +70,8 @@ class FileCheck(BaseModel):
 
 
 class LineChecker:
-    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the line that has not ended
-    yet. A line may have `max_line` bytes."""
+    """Checks the blocks of a file in order. Keeps 8 bytes per line, and the last incomplete line.
+    A line may have `max_line` bytes."""
 
     def __init__(self, max_lines: int, max_line: int = MAX_LINE) -> None:
         self._result = FileCheck()
@@ -94,7 +94,7 @@ class LineChecker:
         if self._rest or self._too_long:
             self._end_line()
         for line in self._repeated():
-            self._error("duplicate_custom_id", "custom_id: an earlier line has the same", line)
+            self._error("duplicate_custom_id", "custom_id: an earlier line has the same id", line)
         if not self._result.lines:
             self._result.add(LineError(code="empty_file", message="The file has no requests"))
         return self._result

@@ -33,8 +33,8 @@ def committed_entries(output: Location) -> list[ManifestEntry]:
 def write_lines_not_run(
     output: Location, source: Location | None, error: Mapping[str, str]
 ) -> None:
-    """Write the error file of an output. It has the failed rows and, unless `source` is None, a
-    line with `error` for each request in the input file `source` that is not committed."""
+    """Write the error file of an output. It has the failed rows, and a line with `error` for each
+    request in the input file `source` that is not committed. `source` may be None."""
     entries, state = committed_entries(output), output / STATE_DIRECTORY
     layout = Layout("", output, state, state / "errors")
     lines = _lines(source, RowSet.of(entries), error) if source else ()

@@ -10,7 +10,7 @@ KEPT_SECONDS, KEPT_LISTS = 60.0, 64
 
 
 class Pages:
-    """Caches lists for KEPT_SECONDS, so that not every page that a client reads needs a listing."""
+    """Caches lists for KEPT_SECONDS. So a client that reads several pages causes one listing."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, tuple[float, list[str], dict[str, int]]] = {}
@@ -18,9 +18,9 @@ class Pages:
     async def after(
         self, key: Hashable, load: Callable[[], Awaitable[list[str]]], name: str | None
     ) -> list[str]:
-        """Return the names after `name` in the cached list of `key`, or in the list from `load` if
-        the cached list is too old or lacks `name`. If `name` is None, return the full list from
-        `load`. Raises ApiError if the list from `load` lacks `name`."""
+        """Return the names after `name` in the list with this key. If `name` is None, return the
+        full list. `load` reads the list if `name` is None, or if the cached list is too old or
+        lacks `name`. Raises ApiError if `name` is still missing."""
         if name is None:
             self._kept.pop(key, None)
         since, names, indexes = self._kept.get(key, (0.0, [], {}))

@@ -47,7 +47,7 @@ async def _with_errors(request: web.Request, handler: _Handler) -> web.StreamRes
     if request.get(SENDING):
         raise ConnectionResetError  # shows the client that the file is incomplete
     response = web.json_response(refusal.body, status=refusal.status)
-    response.force_close()  # the next request would begin with the unread rest of this one
+    response.force_close()  # the unread rest of this request would be read as the next request
     return response
 
 
@@ -156,13 +156,12 @@ class Service:
             return None
 
     async def _get_file(self, namespace: str, identifier: str) -> StoredFile:
-        """Return a file. Writes it first if it is the error file of a batch that has ended early.
+        """Return a file. If it is the error file of a batch that has ended early, write it first.
         Raises ApiError."""
         await self._batches.write_missing_error_file(namespace, identifier)
         return await self._files.get(namespace, identifier)
 
     async def _requested_file(self, request: web.Request) -> StoredFile:
-        """Return the file whose id is in the path of a request. Raises ApiError."""
         return await self._get_file(request[NAMESPACE], request.match_info["id"])
 
     async def _file(self, request: web.Request) -> web.Response:
@@ -207,7 +206,7 @@ class Service:
 
 
 def _limit(request: web.Request, default: int) -> int:
-    """Return the page size that a request asks for, but at most MAX_PAGE."""
+    """Return the requested page size, at most MAX_PAGE. Raises ApiError if it is invalid."""
     text = request.query.get("limit", str(default))
     if not (text.isascii() and text.isdecimal() and len(text) < 7 and int(text)):
         raise bad_request("limit: expected a number of 1 or more", "limit")

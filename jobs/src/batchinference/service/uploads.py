@@ -1,8 +1,8 @@
-"""Reads forms with files while a client sends them. Also stores uploads: a client sends a file in
-several requests, one per part, and the parts are joined when the client completes the upload.
+"""Reads forms with files while a client sends them. Also stores uploads: a client sends parts of a
+file in several requests. The parts are joined when the client completes the upload.
 
-PATH/NAMESPACE/uploads/UPLOAD/upload.json   the request and the status of the upload
-PATH/NAMESPACE/uploads/UPLOAD/PART          the content of a part
+- `PATH/NAMESPACE/uploads/UPLOAD/upload.json`: the request and the status of the upload
+- `PATH/NAMESPACE/uploads/UPLOAD/PART`: the content of a part
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from batchinference.service.api_error import ApiError, bad_request, not_found, p
 from batchinference.service.batch_files import PARTS_AT_ONCE, Expiry, Files, StoredFile
 
 MIN_BYTES_PER_SECOND = 10_000
-"""A form times out if it takes `UploadLimits.grace_seconds` longer than at this speed."""
+"""The slowest allowed speed of a client. A form may take `UploadLimits.grace_seconds` longer."""
 CHUNK = 2**18
 """Maximum bytes of a file that are read at once."""
 MAX_FIELD = 1024
-"""Maximum bytes of a field of a form, except for the file."""
+"""Maximum bytes of a field of a form. This does not limit the file."""
 MAX_FIELDS = 16
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 Result = TypeVar("Result")
@@ -39,7 +39,7 @@ class UploadLimits:
     """Limits of the requests to one replica of the service."""
 
     at_once: int = 8
-    """Maximum number of requests that store a file at the same time. Further ones wait."""
+    """Maximum number of requests that store a file at the same time. Further requests wait."""
     grace_seconds: float = 60.0
     """Seconds that a request may always take, even if its client sends very slowly."""
     max_part: int = 64 * 2**20
@@ -50,8 +50,9 @@ LIMITS = UploadLimits()
 
 
 class UploadForm:
-    """A form with a file in the field `field`: `data` for a part of an upload, else `file`. A form
-    with `file` also has a field `purpose`, and may have fields `expires_after` before the file."""
+    """A form with a file in the field `field`. The field is `data` for a part of an upload, and
+    `file` for a whole file. With `file`, the form also has a field `purpose`, and may have fields
+    `expires_after` before the file."""
 
     def __init__(self, request: web.Request, limits: UploadLimits, field: str = "file") -> None:
         self._request, self._limits, self._field, self._fields = request, limits, field, 0
@@ -73,9 +74,9 @@ class UploadForm:
     @property
     def expires_after(self) -> Expiry | None:
         """The expiry of the file, or None. Raises ApiError if the expiry in the form is invalid."""
-        given = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
-                 if name != "purpose"}  # fmt: skip
-        return parse_request(Expiry, given) if given else None
+        fields = {name[len("expires_after[") : -1]: value for name, value in self._values.items()
+                  if name != "purpose"}  # fmt: skip
+        return parse_request(Expiry, fields) if fields else None
 
     async def content(self) -> AsyncIterator[bytes]:
         """Yield the content. Raises ApiError if the file is too large or the form is invalid."""
@@ -125,7 +126,7 @@ class UploadForm:
 
 
 OPEN_SECONDS = 3600
-"""Seconds after its creation in which an upload can get parts, be completed or be cancelled."""
+"""Seconds after the creation of an upload in which it can be changed, completed or cancelled."""
 _UPLOAD, _PART = re.compile("upload_([0-9a-f]{12})[0-9a-f]{20}"), re.compile("part_[0-9a-f]{32}")
 
 
@@ -192,22 +193,22 @@ class Uploads:
         request = (await self._pending(namespace, identifier)).request
         content = self._content(f"{namespace}/uploads/{identifier}", wanted, request.bytes)
         file = await self._files.add(namespace, request.filename, content, request.expires_after)
-        done = stored.model_copy(update={"status": "completed", "file": file.id})
-        await self._end(namespace, identifier, done)
-        return _shown(identifier, done, file)
+        ended = stored.model_copy(update={"status": "completed", "file": file.id})
+        await self._end(namespace, identifier, ended)
+        return _shown(identifier, ended, file)
 
     async def cancel(self, namespace: str, identifier: str) -> dict[str, Any]:
         """Cancel an upload, and return it. Raises ApiError if it has ended."""
         stored = await self._pending(namespace, identifier)
-        done = stored.model_copy(update={"status": "cancelled"})
-        await self._end(namespace, identifier, done)
-        return _shown(identifier, done)
+        ended = stored.model_copy(update={"status": "cancelled"})
+        await self._end(namespace, identifier, ended)
+        return _shown(identifier, ended)
 
     async def _content(
         self, directory: str, wanted: _Completion, size: int
     ) -> AsyncIterator[bytes]:
-        """Yield the content of the parts. Raises ApiError at the beginning if a part is missing or
-        all parts together are not `size` bytes, and at the end if their checksum differs."""
+        """Yield the content of the parts. First, raises ApiError if a part is missing, or if all
+        parts together do not have `size` bytes. At the end, raises it if the checksum differs."""
         stored = await self._files.objects(directory)
         objects = {each["path"].rpartition("/")[2]: each for each in stored}
         for part in wanted.part_ids:
@@ -221,11 +222,10 @@ class Uploads:
             digest.update(chunk)
             yield chunk
         if wanted.md5 is not None and digest.hexdigest() != wanted.md5.lower():
-            raise bad_request("md5: the content of the parts has another one", "md5")
+            raise bad_request("md5: the content of the parts has another checksum", "md5")
 
-    async def _end(self, namespace: str, identifier: str, done: _Stored) -> None:
-        """Store the final status of an upload, and delete its parts."""
-        await self._write(namespace, identifier, done)
+    async def _end(self, namespace: str, identifier: str, ended: _Stored) -> None:
+        await self._write(namespace, identifier, ended)
         for each in await self._files.objects(f"{namespace}/uploads/{identifier}"):
             if not each["path"].endswith(".json"):
                 await obstore.delete_async(self._store, each["path"])

@@ -1,4 +1,4 @@
-"""Observes the jobs that the pages show: jobs with a given output, and jobs on a cluster."""
+"""Observes the jobs that the pages show: outputs, and jobs on a cluster."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +27,8 @@ from batchinference.spec.history import table_of
 from batchinference.ui.pages import JobDetails, JobEntry
 
 PROGRESS_SECONDS, DETAILS_SECONDS = 1.0, 15.0
-"""Seconds for which the progress of a job, and the rest of its page, are reused after a read, so
-that many open pages cause few reads."""
+"""The progress of a job is read at most every PROGRESS_SECONDS, and the rest of its page at most
+every DETAILS_SECONDS. So many open pages cause few reads."""
 LOG_CHARACTERS = 20_000
 """Maximum number of characters of a log that a page shows."""
 
@@ -93,12 +93,12 @@ class ObservedJob:
             return JobEntry(self.key, self.target.text, problem=str(problem))
 
     def record(self, seen: Observation) -> JobEntry:
-        """Add `seen`, which was observed just now, to the history, and return it as an entry."""
+        """Add an observation of this moment to the history, and return it as an entry."""
         with self._lock:
             return JobEntry(self.key, self.target.text, self._meter.with_measured_speed(seen))
 
     def details(self) -> JobDetails:
-        """Return everything that the page of this job shows. Unreadable parts are empty."""
+        """Return the content of the page of this job. Unreadable parts are empty."""
         with self._lock:
             entry = self.entry()
             if self._details is None or self._is_outdated(self._details, entry):
@@ -112,7 +112,7 @@ class ObservedJob:
 
     @staticmethod
     def _is_outdated(details: tuple[float, JobDetails], entry: JobEntry) -> bool:
-        """Return whether details are to be read again: they are old, or the job has ended since."""
+        """Return whether details are old, or the job has ended since they were read."""
         read_at, job = details
         return job.entry.ended != entry.ended or monotonic() - read_at >= DETAILS_SECONDS
 
@@ -131,7 +131,7 @@ class ObservedJob:
 
 
 def _or_default(read: Callable[[], Any], default: Any) -> Any:
-    """Return what `read` returns, or `default` if it fails."""
+    """Return the result of `read`, or `default` if the job or output is unreadable."""
     try:
         with readable():
             return read()
@@ -140,14 +140,14 @@ def _or_default(read: Callable[[], Any], default: Any) -> Any:
 
 
 class GivenJobs:
-    """The jobs that the user has named, by outputs or by names of jobs on a cluster."""
+    """The outputs and the jobs on a cluster that the user has named."""
 
     def __init__(self, targets: list[Target]) -> None:
         self._jobs = [ObservedJob(str(number), target) for number, target in enumerate(targets)]
         self.title = ", ".join(target.text for target in targets)
 
     def entries(self) -> list[JobEntry]:
-        """Return the entries of all jobs, in the order in which the user has named them."""
+        """Return the entries of all jobs, in the order of the command line."""
         return [job.entry() for job in self._jobs]
 
     def find(self, key: str) -> ObservedJob | None:

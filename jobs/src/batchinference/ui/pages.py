@@ -1,4 +1,4 @@
-"""Renders the pages as HTML. The functions read nothing but their arguments.
+"""Renders the pages as HTML. The functions read no outputs and no clusters.
 
 All data is untrusted: Jinja escapes every value, and control characters are removed."""
 
@@ -26,7 +26,7 @@ class JobEntry:
 
     @property
     def name(self) -> str:
-        """The name of the job; if it is unknown, the text by which the user has named the job."""
+        """The name of the job, or the text from the command line if the name is unknown."""
         return self.seen.name if self.seen and self.seen.name else self.target
 
     @property
@@ -37,7 +37,7 @@ class JobEntry:
 
 @dataclass(frozen=True)
 class JobDetails:
-    """Everything that the page of one job shows."""
+    """The content of the page of one job."""
 
     entry: JobEntry
     history: RowsOverTime
@@ -46,7 +46,7 @@ class JobDetails:
     """The last lines of the log of the last run."""
     has_report: bool = False
     runs: Sequence[Sequence[str]] = ()
-    """The rows of the table of the last runs, with a header."""
+    """The table of the last runs: a header and rows."""
 
 
 def jobs_page(entries: Sequence[JobEntry], title: str) -> str:

@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def serving(ports: Sequence[int], token: str, site: Site) -> _Server:
-    """Return a server, which is a context manager. It listens on the loopback address, on the first
+    """Return a server, which is a context manager. It listens on the loopback address and the first
     free port of `ports`. Port 0 means any free port. Raises OSError if no port can be used."""
     *others, last = ports
     for port in others:

@@ -13,7 +13,7 @@ POLICY = (
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""Stored reports are untrusted, so they cannot run scripts, and get an origin of their own."""
+"""The policy for stored reports. They are untrusted, so they are isolated, without scripts."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The steps of the job: each function gets a batch and returns one."""
+"""The steps of the job. Each function gets a batch of rows, and returns a batch."""
 
 import numpy as np
 

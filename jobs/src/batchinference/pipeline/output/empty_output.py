@@ -1,5 +1,5 @@
-"""Keeps the columns of an output without rows. In a format with files, writes a file without rows,
-because many readers fail if there is no file.
+"""Stores the columns of an output without rows. If the output consists of files, also writes a file
+without rows, because many readers fail if there is no file.
 
 The columns come from the commits of tasks whose rows were all filtered or failed. Without such
 commits, they come from the job file."""
@@ -27,9 +27,9 @@ from batchinference.spec.write import Write, WriteFiles, WriteTable
 def with_columns(
     job_pass: JobPass, end: Snapshot, write: Write, planned: pa.Schema, guessed: pa.Schema
 ) -> Snapshot:
-    """Return the final snapshot of an output without rows: with its columns, and with a file
-    without rows if readers need one. `planned` are the columns that are certain before any row is
-    computed. If none are certain, `guessed` is used, unless later jobs may append other columns."""
+    """Return the final snapshot of an output without rows. It has the columns of the output, and
+    a file without rows if readers need one. `planned` are the columns that are certain before any
+    row is computed. `guessed` replaces them if no column is certain and no job may append rows."""
     is_certain = planned.names or end.empty_schemas or write.adds
     schema = _schema(end, FileSplit.of(write), planned if is_certain else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
@@ -49,8 +49,8 @@ def with_columns(
 
 
 def without_empty_files(end: Snapshot) -> Snapshot:
-    """Return the snapshot without the entries for files without rows that earlier passes wrote.
-    Call this if the output now has rows, because these rows may have other types than the files."""
+    """Return the snapshot without the entries of files that have no rows. Call this if the output
+    now has rows, because the rows may have other types than the files without rows."""
     entries = [entry for entry in end.entries if entry.counts.written or not entry.data]
     return replace(end, entries=entries)
 
@@ -66,8 +66,8 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether to write a file without rows. If later jobs may append rows, write it only if
-    the output has no files, and if no column or type that the file stores is a guess."""
+    """Return whether to write a file without rows. If later jobs may append rows, the output must
+    have no files yet, and all stored columns and types must be certain."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:
@@ -80,6 +80,5 @@ def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: 
 
 
 def _has_files(job_pass: JobPass) -> bool:
-    """Return whether the output directory has data files."""
     layout = job_pass.layout
     return any(not is_work_file(info.path, layout.key) for info in layout.data.visible_files())

@@ -15,8 +15,8 @@ MAX_CAUSES, MAX_EXAMPLES = 500, 3
 """Maximum number of groups, and of examples per group, because error records are untrusted."""
 OTHER_CAUSES = "other causes"
 _VARIABLE = re.compile(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|(?<![a-z0-9])(?<!\.py:)\d+(\.\d+)?", re.I)
-"""Parts of a message that differ from row to row: memory addresses, quoted values and numbers, but
-neither numbers after a letter (`utf8`) nor line numbers of Python files."""
+"""Parts of a message that differ from row to row: memory addresses, quoted values and numbers.
+Numbers after a letter (`utf8`) and line numbers of Python files do not match."""
 Record = dict[str, Any]
 
 
@@ -31,8 +31,8 @@ class ErrorGroup:
 
 
 def group_errors(records: Iterable[Record], max_causes: int = MAX_CAUSES) -> list[ErrorGroup]:
-    """Return the groups of error records, the largest first. After `max_causes` groups, records
-    with a new cause are put into the group OTHER_CAUSES."""
+    """Return the groups of error records, the largest first. If there are `max_causes` groups,
+    records with a new cause are put into the group OTHER_CAUSES."""
     groups: dict[tuple[str, str], ErrorGroup] = {}
     for record in records:
         key = (str(record["step"] or "read"), cause_of(str(record["error"])))
@@ -54,7 +54,7 @@ def cause_of(error: str) -> str:
 
 def key_of_row(record: Record) -> str:
     """Return a text that identifies the row of an error record in URLs: its id and a hash of its
-    path. The id alone may repeat, because each addition to an output counts input files from 0."""
+    path. The id alone may repeat, because each appending job counts its input files from 0."""
     path = str(record.get("path")).encode(errors="replace")
     return f"{record.get('id')}-{hashlib.sha256(path).hexdigest()[:16]}"
 

@@ -41,8 +41,8 @@ def error_records(failed: pa.Table, paths: pa.ChunkedArray) -> pa.Table:
 
 
 def values_as_json(row: pa.Table, key: str | None = None) -> str:
-    """Return the only row of a table as a JSON object. Except in the column `key`, arrays and bytes
-    are described, credentials are masked, and long values are cut."""
+    """Return the only row of a table as a JSON object. The column `key` is unchanged. In all other
+    columns, arrays and bytes are described, credentials are masked, and long values are cut."""
     return to_json(
         {
             name: row.column(name)[0].as_py() if name == key else _described(name, row.column(name))

@@ -1,14 +1,13 @@
-"""Rewrites the data files of a finished output: unifies their schemas, merges small files, and
-leaves out the rows of input files that have changed or are gone.
+"""Rewrites the data files of a finished output, for three reasons:
 
-A task knows only its own rows, so its files may differ from those of other tasks: a column without
-a value has the type null, a column that no row has is missing, and a column of whole numbers has an
-integer type, even if other tasks have fractions in it. Readers that use the schema of the first
-file would fail or drop the column. Files may be small because jobs commit after a few rows to show
-progress.
+- Schemas are unified. A task knows only its own rows. Its files may lack a column. A column without
+  values has the type null, and a column may have integers where other tasks have fractions. Readers
+  that use the schema of the first file would fail or drop the column.
+- Small files are merged. Jobs commit after a few rows to show progress.
+- Rows of changed or deleted input files are removed.
 
-The new files have new names. The old files are deleted after a snapshot names the new ones
-(`JobPass.write_unified_snapshot`), and then the output is marked as complete."""
+The new files have new names. A snapshot then names the new files
+(`JobPass.write_unified_snapshot`), the old files are deleted, and the output is complete."""
 
 from __future__ import annotations
 
@@ -41,9 +40,9 @@ from batchinference.spec.progress import Counts
 SMALL_BYTES, MERGED_BYTES = 8 << 20, 32 << 20
 """Files of at most SMALL_BYTES are merged into files of at most MERGED_BYTES."""
 MERGED_ROWS = 10_000
-"""The maximum number of rows of a merged file, because more take too much time in the driver."""
+"""The maximum number of rows of a merged file. More rows would take too long in the driver."""
 _UNREADABLE = (BadOutput, ValueError, MemoryError)
-"""Errors of reading a file. The file's entry is then left unchanged, so that nothing is lost."""
+"""Errors of reading a file. After such an error, the entry of the file is left unchanged."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ class OutputSchema:
     def of(
         cls, directory: Location, entries: list[ManifestEntry], writer: RewritingWriter
     ) -> OutputSchema:
-        """Return a schema that can hold the rows of all entries. Entries are sorted by their input
-        rows, and columns are sorted by their first occurrence in these entries."""
+        """Return a schema that can hold the rows of all entries. Columns have the order in which
+        they first occur in the entries, sorted by input rows."""
         ordered = sorted(entries, key=lambda entry: entry.row_ranges)
         names = tuple(dict.fromkeys(name for entry in ordered for name, _ in entry.columns))
         if writer.typed:
@@ -87,7 +86,7 @@ class OutputSchema:
 
     def cast(self, table: pa.Table) -> pa.Table:
         """Return the rows of a file with this schema. A column keeps its type if a value does not
-        fit the new type, such as an integer with more digits than a float."""
+        fit the new type. For example, an integer may have more digits than a float."""
         for field in self.types:
             with suppress(TypeMismatch):
                 table = cast_to(table, pa.schema([field]))
@@ -111,7 +110,7 @@ class RewriteTask:
     def __call__(self) -> list[ManifestEntry]:
         """Write the new files, and return the entries that name them.
 
-        Raises BadOutput, and deletes the new file, if another pass has begun."""
+        If another pass has begun, deletes the new file and raises BadOutput."""
         if len(self.entries) == 1:
             return [self._rewritten(self.entries[0])]
         same, others = list[ManifestEntry](), list[ManifestEntry]()
@@ -122,11 +121,10 @@ class RewriteTask:
         return merged + list(map(self._rewritten, others))
 
     def _tables(self, same: list[ManifestEntry], others: list[ManifestEntry]) -> Iterator[pa.Table]:
-        """Yield the rows of the entries whose files have the schema of the first readable file, and
-        add these entries to `same`. Add all other entries to `others`.
+        """Yield the rows of the entries whose files have the schema of the first readable file. Add
+        these entries to `same`, and all other entries to `others`.
 
-        Entries are read one by one, because rows with repeated values need much more memory than
-        their file."""
+        Entries are read one by one, because rows may need much more memory than their file."""
         schema: pa.Schema | None = None
         for entry in self.entries:
             try:
@@ -177,7 +175,7 @@ class RewriteTask:
 def put_renamed(
     job_pass: JobPass, directory: Location, old: DataFile, content: Content
 ) -> DataFile:
-    """Write and return a new file that replaces `old`. Raises the errors of `put_rewritten`."""
+    """Write and return a new file that replaces `old`. Raises as `put_rewritten` does."""
     name = renamed_part(old.name, uuid.uuid4().hex[:8])
     return put_rewritten(job_pass, directory, name, content)
 
@@ -230,7 +228,7 @@ def rewrites(
     writer: RewritingWriter,
     mergeable: Collection[str] = (),
 ) -> tuple[list[RewriteTask], list[ManifestEntry]]:
-    """Return the rewrites to run, and the entries that stay as they are. Only small files whose
+    """Return the rewrites to run, and the entries that need no rewrite. Only small files whose
     names are in `mergeable` are merged. Columns without a common type keep their types."""
     written = [entry for entry in entries if entry.data]
     schema = OutputSchema.of(job_pass.layout.data, written, writer)
@@ -246,11 +244,11 @@ def rewrites(
 def _groups(
     entries: list[ManifestEntry], schema: OutputSchema, mergeable: Collection[str]
 ) -> Iterator[list[ManifestEntry]]:
-    """Yield groups of entries to merge, in the order of the input. An entry that is not merged is a
-    group of its own. All entries of a group have the same columns."""
+    """Yield groups of entries to merge. The entries of a group have the same columns, and are in
+    the order of the input. An entry that is not merged is a group of its own."""
     small: dict[object, list[ManifestEntry]] = defaultdict(list)
     for entry in entries:
-        # a retry removes an entry of only failed rows, and the rows that these have written
+        # an entry that a retry of failed rows removes as a whole is not merged
         separate = entry.shares or (entry.errors and entry.counts.failed >= entry.counts.read)
         merges = not separate and all(file.name in mergeable for file in entry.data)
         if merges and size_of(entry) <= SMALL_BYTES and entry.counts.written < MERGED_ROWS:
@@ -281,8 +279,8 @@ def size_of(entry: ManifestEntry) -> int:
 
 
 def _common_types(directory: Location, entries: list[ManifestEntry]) -> pa.Schema:
-    """Return the columns that some files lack or that have several types, each with a type for all
-    of its values; not those without such a type. Reads a file for each type of such a column."""
+    """Return a type for each uneven column, which some files lack or which has several types. Leave
+    out columns if no type holds all values. Reads one file for each type of each uneven column."""
     files = [dict(entry.columns) for entry in entries]
     names = sorted({name for file in files for name in file})
     uneven = (name for name in names if len({file.get(name) for file in files}) > 1)
@@ -325,7 +323,7 @@ def without_removed(
 
 
 def _rewrite_errors(job_pass: JobPass, entry: ManifestEntry, file: DataFile) -> DataFile | None:
-    """Write the error records of an entry except for removed rows; None if none remain."""
+    """Write a new error file without the records of removed rows; None if no record remains."""
     directory, writer = job_pass.layout.errors, ParquetWriter("snappy")
     files = ids_of(writer.read(unchanged_content(directory, file))) >> ROW_BITS
     keep = ~np.isin(files, [origin.file for origin in entry.removed])
@@ -339,9 +337,10 @@ def _rewrite(
     writer: RewritingWriter,
     runs: list[tuple[bool, int]],
 ) -> DataFile | None:
-    """Write a file without its removed rows, and return it; None if no row remains. Each of `runs`
-    says whether to keep the next rows of the file, and how many rows these are."""
-    keep, lengths = [kept for kept, _ in runs], [rows for _, rows in runs]
+    """Write a file without its removed rows, and return it; None if no row remains. Return `file`
+    if no row is removed. `runs` are pairs for consecutive rows: whether to keep them, and their
+    number."""
+    keep, lengths = [is_kept for is_kept, _ in runs], [rows for _, rows in runs]
     if all(keep):
         return file
     if not any(keep):

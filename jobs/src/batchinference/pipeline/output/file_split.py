@@ -43,9 +43,9 @@ class FileSplit:
     partition_by: tuple[str, ...] = ()
     rows_per_file: int | None = None
     row_number: str | None = None
-    """The column with the number of the input row, which the writer adds."""
+    """A column that the writer adds: the number of the input row."""
     fields: Mapping[str, str] = field(default_factory=dict)
-    """The field of the spec that names a column, by column; used in errors."""
+    """For each column, the field of the spec that names it; used in errors."""
 
     @classmethod
     def of(cls, write: Write) -> FileSplit:
@@ -77,8 +77,8 @@ class FileSplit:
         yield from self._split(table)
 
     def unwritable(self, table: pa.Table) -> dict[int, UnwritableValue]:
-        """Return an error for each row with a partition value that is too long for the name of a
-        directory, and that is not in a column of the files, by row index."""
+        """Return errors by row index, for rows whose partition value readers would not get back.
+        Such a value is too long for the name of a directory, and no column of the files has it."""
         errors: dict[int, UnwritableValue] = {}
         columns, written = table.column_names, self.names_in_files(table.column_names)
         for name in self.partition_by if table.num_rows else ():
@@ -92,8 +92,8 @@ class FileSplit:
         return errors
 
     def _check_case(self, columns: list[str]) -> None:
-        """Raise JobFailure if the name of a partition column differs only in case from that of
-        another column. Readers that ignore case would show one column instead of both."""
+        """Raise JobFailure if the names of a partition column and another column differ only in
+        case. Readers that ignore case would show one column instead of both."""
         known: dict[str, str] = {}
         in_files = self.names_in_files(columns) if self.partition_by else ()
         for name in (*self.partition_by, *in_files):
@@ -112,13 +112,13 @@ class FileSplit:
                 yield directory, rows.slice(start, size)
 
     def indexes(self, table: pa.Table) -> Iterator[np.ndarray]:
-        """Yield the indexes of the rows of each file in the table (int64)."""
+        """Yield, for each file, the indexes (int64) of its rows in the table."""
         numbered = table.append_column(_INDEX, pa.array(np.arange(table.num_rows)))
         for _, rows in replace(self, columns=(_INDEX,))._split(numbered):
             yield rows.column(_INDEX).to_numpy()
 
     def null_names(self, table: pa.Table) -> Iterator[int]:
-        """Yield the index of each row with a partition text that readers would read as null."""
+        """Yield the index of each row with a partition text that readers take for null."""
         if not (self.partition_by and table.num_rows):
             return
         for column in map(decoded, map(self.columns_to_write(table).column, self.partition_by)):
@@ -147,8 +147,8 @@ class FileSplit:
 
 
 def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the directory and the rows of each partition: all rows with one combination of values
-    in `columns`. Without columns, there is one partition with the directory ""."""
+    """Yield the directory and the rows of each partition. The rows of a partition have the same
+    values in `columns`. Without columns, there is one partition with the directory ""."""
     if not columns:
         yield "", table
         return
@@ -162,7 +162,6 @@ def partitions(table: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[str,
 
 
 def _directories(table: pa.Table, columns: tuple[str, ...]) -> list[str]:
-    """Return the Hive-style partition directory of each row."""
     parts = []
     for name in columns:
         values = partition_column(table, name).to_pylist()

@@ -25,7 +25,7 @@ _OF_STORES = (pa.types.is_integer, pa.types.is_null, is_text, lambda kind: kind 
 
 @dataclass(frozen=True)
 class KeyRule:
-    """What types the columns of a field of `write` may have, and the fix for others."""
+    """The types that the columns of a field of `write` may have, and the fix for other types."""
 
     field: str
     accepts: Callable[[pa.DataType], bool]
@@ -61,8 +61,8 @@ def of_store(store: str) -> KeyRule:
 
 
 def key_problems(write: Write, columns: pa.Schema) -> Iterator[Problem]:
-    """Yield a problem for each key column whose values can never be a key. `columns` are the known
-    columns of the output; the null type means that a type is unknown."""
+    """Yield a problem for each key column whose type cannot be a key. `columns` are the known
+    columns of the output; an unknown type is null."""
     of_key = of_store(write.format) if isinstance(write, WriteStore) else OF_TABLES
     for rule in (OF_WEBDATASET, of_key):
         keys = write.column_fields.get(rule.field, ())

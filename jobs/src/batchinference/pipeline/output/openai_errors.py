@@ -32,10 +32,11 @@ def write_error_file(
     others: Iterable[tuple[int, bytes]] = (),
     guard: Guard | None = None,
 ) -> None:
-    """Write a line for each failed row of an output, in the order of the input. The custom id is
-    the value of the column `id_column`. Request ids are made from file numbers, which begin at
-    `first_file`. `others` are pairs of a row number in the first file and a further line. Raises
-    an exception if the `guard` does not allow the file."""
+    """Write the error file: a line for each failed row, and `others`, in the order of the input.
+
+    - `id_column`: the column with custom ids
+    - `first_file`: the number of the first input file in request ids
+    - `others`: pairs of a row number in the first input file, and a line"""
     with TemporaryFile() as spool, TemporaryFile() as ordered:  # the lines may not fit into memory
         starts, numbers = array("Q"), array("Q")
         for table in read_error_records(layout, entries):

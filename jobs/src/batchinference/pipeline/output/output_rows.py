@@ -37,7 +37,7 @@ from batchinference.spec.write import Write, WriteCsv, WriteParquet, WriteTable
 
 
 def first_rows(write: Write, count: int) -> list[Row]:
-    """Return up to `count` rows: of the first files by name, or any rows of a table."""
+    """Return up to `count` rows: rows of the first files by name, or any rows of a table."""
     if isinstance(write, WriteTable):
         return table_for(write).first_rows(count)
     output, writer = Location(write.path, write.storage), writer_for(write)
@@ -67,8 +67,8 @@ def type_as_read(write: Write, kind: pa.DataType) -> pa.DataType:
 
 
 def all_rows(write: Write) -> pa.Table:
-    """Return all rows of an output, with the columns of all files and the partition columns. Raises
-    BadOutput if a file is damaged, or if no type holds all values of a column."""
+    """Return all rows of an output. The table has the columns of all files and the partition
+    columns. Raises BadOutput if a file is damaged, or if no type holds all values of a column."""
     if isinstance(write, WriteTable):
         rows = table_for(write).rows(sys.maxsize)
         return _table_of(rows) if isinstance(rows, list) else rows
@@ -81,7 +81,7 @@ def all_rows(write: Write) -> pa.Table:
 
 
 def table_without_rows(spec: BatchInferenceSpec) -> pa.Table:
-    """Return a table without rows, but with the columns of a complete output if they are known."""
+    """Return a table without rows. It has the columns of a complete output if they are known."""
     layout = Layout.of(spec)
     with suppress(BadOutput):
         for text in Snapshot.read(layout.final_snapshot, layout.key).empty_schemas:
@@ -102,8 +102,8 @@ def _table_of(rows: list[Row]) -> pa.Table:
 
 
 def _column(name: str, values: list[Any]) -> pa.Array | pa.ChunkedArray:
-    """Return values in a type that holds all of them. If there is none, return them as JSON texts,
-    or raise BadOutput if one of them is a str already."""
+    """Return values in a type that holds all of them. Without such a type, return JSON texts, or
+    raise BadOutput if a value is a text already."""
     kinds = {type(value) for value in values if value is not None}
     try:
         return unchanged(pa.chunked_array([pa.array(values)]), values)
@@ -134,7 +134,7 @@ def _csv(write: WriteCsv) -> pa.Table:
 
 def _partitioning(paths: Iterable[str]) -> pads.HivePartitioning:
     """Return the partition columns of files. A column has integers if all of its values are
-    integers; otherwise, it has texts. Here, `007` is a text, but Arrow would read it as 7."""
+    integers, and otherwise texts. `007` is a text here; Arrow would read it as 7."""
     kinds: dict[str, pa.DataType] = {}
     for name, text in (pair for path in paths for pair in partition_values(path).items()):
         is_integer = text is None or INT64_TEXT.fullmatch(text)

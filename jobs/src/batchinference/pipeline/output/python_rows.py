@@ -39,7 +39,7 @@ def unreadable(part: Location, problem: object) -> BadOutput:
 
 
 def rows_of_table(table: pa.Table) -> Iterator[Row]:
-    """Yield the rows of a table. Tensors and number lists with several axes are NumPy arrays."""
+    """Yield the rows of a table. Lists and tensors with several axes become NumPy arrays."""
     for start in range(0, table.num_rows, ROWS_AT_ONCE):
         part = table.slice(start, ROWS_AT_ONCE)
         columns = [_with_arrays(column) for column in part.columns]
@@ -48,8 +48,7 @@ def rows_of_table(table: pa.Table) -> Iterator[Row]:
 
 
 def _with_arrays(column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column, with NumPy arrays in place of nested lists of numbers, and
-    lists in place of tensors with one dimension."""
+    """Return the values of a column as `rows_of_table` does. Tensors with one axis become lists."""
     values = [
         value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
         for value in values_of(column)

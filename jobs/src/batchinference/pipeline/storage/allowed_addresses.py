@@ -1,8 +1,8 @@
 """Checks which addresses in input rows may be fetched.
 
 The addresses are untrusted, but they are fetched with the network access and the credentials of the
-job. By default, only the public internet is allowed; for addresses in a URL manifest, also the
-bucket or directory of the manifest. The option `allow` adds allowed prefixes."""
+job. By default, only the public internet is allowed. If a file lists the addresses (a manifest),
+the bucket or directory of this file is allowed too. The option `allow` adds allowed prefixes."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Allowed:
     prefixes: Sequence[str] = ()
 
     def has_url(self, url: str) -> bool:
-        """Return whether a URL has an allowed prefix (scheme, host, port, folder). urllib3 parses
-        the URL and opens the connection: two parsers could see two hosts."""
+        """Return whether a URL has an allowed prefix (scheme, host, port, folder). The URL is
+        parsed by urllib3, which also opens the connection. Other parsers could see other hosts."""
         wanted = parse_url(url)
         path = wanted.path or "/"
         return (
@@ -66,8 +66,8 @@ class Allowed:
         )
 
     def stored(self, address: Location, manifest: Location) -> Location:
-        """Return a Location for an address in storage. Raises Forbidden unless the address is in
-        the bucket or directory of the manifest, or has an allowed prefix.
+        """Return a Location for an address in storage. Raises Forbidden if the address has no
+        allowed prefix and is outside of the manifest's bucket or directory.
 
         The Location reads no other files, even if somebody replaces a file by a link later."""
         real = _real(address)
@@ -81,9 +81,9 @@ class Allowed:
 
 
 def _own_folders(address: Location, manifest: Location) -> Iterator[str]:
-    """Yield the folders in which a manifest's addresses are allowed without a prefix: the bucket of
-    a manifest in an object store; the directory of a local manifest and, if the manifest is a link,
-    the directory of its target. Yields nothing if the address is in another store."""
+    """Yield the folders in which addresses of a manifest are always allowed. In an object store,
+    this is the bucket of the manifest. For a local manifest, it is its directory and, if the
+    manifest is a link, the directory of the target. Other stores have no such folder."""
     if address.local and manifest.local:
         yield escaped(os.path.realpath(os_path(os.path.dirname(manifest.path))))
         yield os.path.dirname(_real(manifest))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from batchinference.pipeline.storage.location import Location
 
 PICKLED = "ray.data.arrow_pickled_object"
-"""The name of the extension type, whether or not Ray has registered it in this process."""
+"""The name of this extension type. Ray may not have registered the type in this process."""
 CHUNK_ROWS, CHUNK_BYTES = 16384, 64 << 20
-"""Maximum rows and bytes of a decoded table. The bytes are from the footer, and may be wrong."""
+"""Maximum rows and bytes of a decoded table. A damaged footer may have a wrong number of bytes."""
 
 Typed = TypeVar("Typed", pa.Schema, pa.Table)
 
@@ -124,9 +124,9 @@ def open_parquet(source: Any) -> pq.ParquetFile:
 
 
 def _parquet_file(source: Any) -> pq.ParquetFile:
-    """Open a Parquet file and return it. No threads of Arrow read a Python file, because they free
-    its buffers late: if the interpreter is exiting by then, the process aborts. Content in memory
-    needs no threads."""
+    """Open a Parquet file and return it. Threads of Arrow must not read a Python file. They free
+    its buffers late, and the process aborts if the interpreter is exiting by then. Content in
+    memory needs no threads."""
     without_threads = not isinstance(source, pa.NativeFile) or isinstance(
         source, pa.PythonFile | pa.BufferReader
     )

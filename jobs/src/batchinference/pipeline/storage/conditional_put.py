@@ -1,7 +1,7 @@
 """Replaces an object in a store only if nobody has changed it since it was read (compare-and-swap).
 
-pyarrow cannot send such conditional puts, but obstore can, with `If-None-Match` for an object that
-does not exist, else the ETag or the generation that was read."""
+obstore sends such conditional puts; pyarrow cannot. For a new object, the put has the condition
+`If-None-Match`. For an existing object, it has the ETag or the generation that was read."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 _Condition: TypeAlias = "UpdateVersion | Literal['create']"
 Change = Callable[[bytes | None], bytes]
-"""Returns the new content of a file, given its current content (None if it does not exist). Raises
-an exception if the file must not be changed."""
+"""A function that gets the content of a file (None if it does not exist) and returns the new
+content. Raises an exception if the file must not be changed."""
 Check = Callable[[], None]
-"""Raises an exception if a file must not be written."""
+"""A function that raises an exception if a file must not be written."""
 Content = bytes | memoryview
 CONNECTION_SECONDS, MIN_BYTES_PER_SECOND = 30, 1_000_000
-"""The timeout of a request without a body, and the speed from which on no body is too slow."""
+"""The timeout of a request without a body, and the slowest transfer of a body that is accepted."""
 MAX_PUT_BYTES = 5000 << 20
-"""The largest object that S3 and Azure accept in one put. Puts of parts have no condition."""
+"""The largest object that S3 and Azure accept in one put. Only single puts have conditions."""
 ROUNDS = 4
-"""Maximum number of refused puts. After each one, `change` gets the new content, and may raise."""
+"""Maximum number of tries of a put. Before each try, the object is read again."""
 _DENIED = re.compile(r"status code: (401|403|501)\b")
 _NOT_IMPLEMENTED = re.compile(r"status code: 501\b")
 
@@ -47,15 +47,14 @@ def update_object(scheme: str, path: str, storage: Storage, change: Change) -> b
     the store does not offer conditional puts, or if obstore cannot access it. Raises OSError if the
     store does not respond, and after ROUNDS refused puts.
 
-    If the response to a put is lost, the put is repeated, and the repetition is refused. Then
-    `change` gets the content that it has returned before, and should return the same content."""
+    If the response to a put is lost, the put is repeated and refused. `change` then gets the
+    content that it returned before, and should return the same content again."""
     return _put_conditionally(scheme, path, storage, partial(_try_update, change=change))
 
 
 def put_object(scheme: str, path: str, storage: Storage, content: Content, check: Check) -> bool:
-    """Put an object only if nobody has changed it since `check`, which may raise an exception.
-    Return like `update_object`, and raise the same errors. Return False, too, if the object is too
-    large for one put."""
+    """Put an object if nobody has changed it since `check`, which may raise an exception. Return
+    and raise as `update_object` does. Also return False if the object is too large for one put."""
     if len(content) > MAX_PUT_BYTES:
         return False
     timeout = CONNECTION_SECONDS + len(content) // MIN_BYTES_PER_SECOND
@@ -87,8 +86,8 @@ def _put_conditionally(
         return False
     raise BlockingIOError(
         errno.EAGAIN,
-        f"write.path: the store refuses conditional puts of '{path}', although reads return what "
-        f"they compare with ({ROUNDS} times). Use a store with strong consistency",
+        f"write.path: the store has refused {ROUNDS} puts of '{path}', as if the object had "
+        "changed after each read. Use a store with strong consistency",
     )
 
 
@@ -114,7 +113,7 @@ def _try_put(
 def _put(
     store: S3Store | GCSStore | AzureStore, key: str, content: Content, condition: _Condition
 ) -> bool:
-    """Put an object, and return True. Return False if it does not meet the condition."""
+    """Put an object, and return True. Return False if the condition is not met."""
     from obstore.exceptions import AlreadyExistsError, PreconditionError
 
     with _storage_errors(_NOT_IMPLEMENTED):
@@ -142,8 +141,8 @@ def _storage_errors(not_offered: re.Pattern[str]) -> Iterator[None]:
 def _read(
     store: S3Store | GCSStore | AzureStore, key: str, *, head: bool = False
 ) -> tuple[bytes | None, _Condition]:
-    """Return the content of an object, and the condition of a put that replaces this version. With
-    `head`, the content is not read."""
+    """Return the content of an object, and the condition of a put that replaces only this version.
+    With `head`, the content is not read."""
     with _storage_errors(_DENIED):  # pyarrow may find other credentials
         try:
             result = store.get(key, options={"head": head})

@@ -18,8 +18,8 @@ Side: TypeAlias = Literal["read", "write"]
 
 
 def open_catalog(named: CatalogTable, address: str, storage: Storage, side: Side) -> Catalog:
-    """Return the catalog of a table. Its object store is that of the warehouse URL or, without such
-    a URL, that of `address`. `side` is the field of the spec with the table, for messages."""
+    """Return the catalog of a table. Its object store is that of the warehouse URL, or that of
+    `address` without such a URL. `side` is the field of the spec with the table, for messages."""
     configured = named.catalog.properties
     warehouse = configured.get("warehouse", "")
     defaults = iceberg_properties(warehouse if "://" in warehouse else address, storage)

@@ -1,7 +1,7 @@
-"""Keeps null lists or maps of structs, because pyiceberg (0.12) reads and writes them as empty.
+"""Corrects pyiceberg (0.12), which reads and writes null lists or maps of structs as empty.
 
-Importing this module corrects the class of pyiceberg that converts the rows of a file to the types
-of a table. pyiceberg uses this class when it reads a table and when it writes files."""
+Importing this module changes `ArrowProjectionVisitor`. With this class, pyiceberg converts rows
+between the types of files and of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 
 
 def _keeping_nulls(project: Callable[..., pa.Array | None]) -> Callable[..., pa.Array | None]:
-    """Return `project`, a method that converts lists or maps, changed so that it keeps nulls."""
+    """Return a method that converts lists or maps as the method `project` does, but keeps nulls."""
 
     def projected(visitor: Any, kind: Any, values: pa.Array | None, *parts: Any) -> pa.Array | None:
         result = project(visitor, kind, values, *parts)

@@ -1,14 +1,12 @@
-"""Reads, lists, writes, moves and deletes local files, even if their names are not UTF-8, and
-keeps symbolic links from leading out of outputs and inputs.
+"""Reads, lists, writes, moves and deletes local files. Symbolic links cannot lead out of outputs
+and inputs. Paths are text as in `file_names`, so names need not be UTF-8.
 
-Outputs: others may write to a shared output directory, and plant links there. So functions take a
-`root`, a directory below which no link is followed. The path below it is opened directory by
-directory, so nobody can plant a link between a check and its use. If `root` is empty, links are
-followed.
+Outputs: other users may plant links in a shared output directory. So functions take a `root`, a
+directory below which no link is followed. The path below `root` is opened directory by directory,
+so nobody can plant a link between a check and its use. If `root` is empty, links are followed.
 
-Inputs: others may write to an input directory, and plant a link to a file that only the job can
-read, such as a mounted Secret. So `contained` opens only files whose real path is in given
-directories. Paths are text as in `file_names`."""
+Inputs: other users may plant links in an input directory, to files that only the job can read.
+`contained` therefore opens only files whose real path is in certain directories."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ from batchinference.pipeline.errors import BadOutput
 
 _OPEN_FOR_FSYNC = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _OPEN_FOR_PATHS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""Flags to open a directory for fsync, and to open it only for paths below it. O_PATH does not need
-the permission to list the directory."""
+"""Flags to open a directory for fsync, and to open it only as the parent of other paths. O_PATH
+does not need the permission to list the directory."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
 """The errors of file systems without locks."""
@@ -42,9 +40,9 @@ _ALWAYS = nullcontext()
 
 
 def read(path: str, root: str, limit: int | None = None, allowed: tuple[str, ...] = ()) -> bytes:
-    """Return the content of a regular file, or its first `limit` bytes. Raises OSError for anything
-    else, because a named pipe, for example, could block forever. If `allowed` is not empty, also
-    raises OSError for files outside of it, as `contained` does."""
+    """Return the content of a regular file, or its first `limit` bytes. Raises OSError for other
+    files, because a named pipe, for example, could block forever. Also raises OSError for files
+    outside of the directories `allowed`, if there are any (see `contained`)."""
     with open_regular(path, root) as file:
         if allowed:
             _check_allowed(path, file, allowed)
@@ -81,9 +79,10 @@ def write(
     content: bytes | memoryview,
     allowed: AbstractContextManager[None] = _ALWAYS,
 ) -> None:
-    """Write a whole file atomically, and create its directories. An existing file is replaced. The
-    file appears in the context `allowed`, which may raise an exception, but is entered late,
-    because writing a large file takes long."""
+    """Write a whole file atomically, and create its directories. An existing file is replaced.
+
+    The context `allowed` may raise an exception if the file must not appear. It is entered only
+    when the content is on the disk, because writing a large file takes long."""
     directory, name = os.path.split(os_path(path))
     with _full_path_in_errors(path), _directory(directory, root, make=True) as parent:
         _replace(name, parent, directory, content, allowed)
@@ -96,8 +95,8 @@ def _replace(
     content: bytes | memoryview,
     allowed: AbstractContextManager[None] = _ALWAYS,
 ) -> None:
-    """Write a file in the opened directory `parent`, whose path is `directory`: write a temporary
-    file, and rename it in the context `allowed`. On errors, delete the temporary file."""
+    """Write a temporary file in the opened directory `parent`, and rename it in the context
+    `allowed`. After an error, delete the temporary file. `directory` is the path of `parent`."""
     temporary = f".{name}-{uuid.uuid4().hex[:8]}.tmp"
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -123,9 +122,8 @@ def _replace(
 
 
 def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> None:
-    """Replace the content of a file by `change` of the content (of None if there is no file). A
-    lock keeps other callers of this function from changing the file in between, also over NFS,
-    unless the file system has no locks.
+    """Call `change` with the content of a file (None if there is no file), and write its result. If
+    the file system has locks, other callers of this function cannot change the file meanwhile.
 
     Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
@@ -146,7 +144,7 @@ def update(path: str, root: str, change: Callable[[bytes | None], bytes]) -> Non
 
 @contextmanager
 def locked(path: str, root: str) -> Iterator[None]:
-    """Hold the lock with which `update` changes a file, so that nobody changes this file during the
+    """Hold the lock that `update` needs to change a file. So nobody changes the file during the
     block. Raises BlockingIOError if another process holds the lock."""
     directory, name = os.path.split(os_path(path))
     with ExitStack() as entered:
@@ -162,7 +160,7 @@ def _locked(name: str, parent: int, path: str) -> Iterator[None]:
     flags = os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = _open(name, os.O_RDWR | flags, parent, path)
-    except PermissionError as error:  # a read-only file suffices, except on NFS
+    except PermissionError as error:  # only NFS needs write permission for a lock
         try:
             descriptor = _open(name, _READ, parent, path)
         except FileNotFoundError:
@@ -306,7 +304,7 @@ _Identity = tuple[int, int]
 
 
 def info_of(path: str) -> pafs.FileInfo:
-    """Return the info of a file or directory, with type NotFound if none. Links are followed."""
+    """Return the info of a path; the type is NotFound if it does not exist. Follows links."""
     try:
         return _info(path, os.stat(os_path(path)))
     except (FileNotFoundError, NotADirectoryError):
@@ -314,10 +312,10 @@ def info_of(path: str) -> pafs.FileInfo:
 
 
 def entries_in(directory: str, *, recursive: bool) -> list[pafs.FileInfo]:
-    """Return the entries of a directory; none if it does not exist. Links are followed, except for
-    links to a directory above them if `recursive` is set.
+    """Return the entries of a directory; none if it does not exist. Links are followed. With
+    `recursive`, a link to a directory above it is not followed.
 
-    Links that are not followed, and entries that are neither files nor directories, have the type
+    Links that are not followed, and entries other than files and directories, have the type
     Unknown. A broken link has the type NotFound. Raises OSError."""
     infos: list[pafs.FileInfo] = []
     directories: list[tuple[str, frozenset[_Identity]]] = []
@@ -403,7 +401,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
         return self._opened(path, lambda file: self._local.open_input_stream(file, None))
 
     def _opened(self, path: str, open_: Any) -> pa.NativeFile:
-        """Open a file, and then check its real path: others may replace the path by a link."""
+        """Open a file, and then check its real path. An earlier check could become wrong."""
         with open_regular(path, root="") as file:
             _check_allowed(path, file, self._allowed)
             descriptor = f"/proc/self/fd/{file.fileno()}"
@@ -417,8 +415,8 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]
 
 
 def contained(allowed: tuple[str, ...]) -> pafs.FileSystem:
-    """Return a local file system that opens only files in `allowed`, and files below directories in
-    it. For other files, even behind a link, it raises OSError without errno."""
+    """Return a local file system that opens only the files `allowed`, and files below directories
+    in `allowed`. Other files raise OSError without errno, also if a link leads to them."""
     return pafs.PyFileSystem(_Handler(allowed))
 
 
@@ -429,7 +427,7 @@ def _check_allowed(path: str, file: BinaryIO, allowed: tuple[str, ...]) -> None:
     except OSError:  # not on Linux
         real = os.path.realpath(os_path(path))
     named = _paths(allowed)
-    # resolving `allowed` is slow, and only needed if one of them is a link
+    # resolving links in `allowed` is slow, and rarely needed
     if not (_is_in(real, named) or _is_in(real, {os.path.realpath(folder) for folder in named})):
         raise OSError(
             f"'{path}' is read through a symbolic link, and the file is outside of "

@@ -1,6 +1,6 @@
 """Files and directories at an address: a local path, or an address in an object store.
 
-Writes are atomic: by a rename on a local disk (see `local_files`), by one put in a store."""
+Writes are atomic: one rename on a local disk (see `local_files`), one put in a store."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 DELETE_THREADS = 16
 _GLOB = re.compile(r"(?<=/)[^/]*[*?[].*")
-"""Matches the end of a glob, from the first part of the path with a wildcard on."""
+"""Matches the parts of a glob from the first part with a wildcard to the end."""
 _REMNANT = re.compile(r"^\.(.+?)(?:-[a-z0-9_]{8}\.tmp|\.lock)$")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """The condition of a change: `check` raises an exception if the change is not allowed. `check`
-    reads `file`, which others only change by `Location.update`."""
+    """The condition of a change. `check` reads `file`, and raises an exception if the change is not
+    allowed. Other processes change `file` only by `Location.update`."""
 
     file: Location
     check: Check
 
     @contextmanager
     def enforced(self) -> Iterator[None]:
-        """Check before the block. On a disk, nobody changes `file` during the block."""
+        """Check before the block. A local `file` is locked, so nobody changes it in the block."""
         with ExitStack() as entered:
             if self.file.local:
                 path, root = self.file.path, self.file.root
@@ -61,10 +61,10 @@ class Guard:
 class Location:
     """An address in a storage system. Picklable and cheap.
 
-    `uri` is the address as the user has written it, `storage` the settings of the object store.
-    Below the local directory `root`, symbolic links are refused with BadOutput (if `root` is empty,
-    links are followed). `allowed` are local directories and files: if there are any, other files
-    are not read, not even through links."""
+    - `uri`: the address as the user has written it
+    - `storage`: the settings of the object store
+    - `root`: a local directory below which symbolic links raise BadOutput; empty to follow links
+    - `allowed`: local directories and files; if there are any, no other files are read"""
 
     uri: str
     storage: Storage = FROM_ENVIRONMENT
@@ -92,7 +92,7 @@ class Location:
 
     @property
     def path(self) -> str:
-        """The path in the file system: a local absolute path as in `file_names`, or bucket/key."""
+        """The path in the file system: an absolute path as in `file_names`, or `BUCKET/KEY`."""
         if self.local:
             return escaped(os.path.abspath(os_path(local_path(self.uri))))
         return self.uri.split("://", 1)[1].rstrip("/")
@@ -108,7 +108,7 @@ class Location:
         return storage_options(self.scheme, self.storage)
 
     def in_store_of(self, other: Location) -> bool:
-        """Return whether both addresses are in one store, so that their paths can be compared."""
+        """Return whether both addresses are in one store. Only then, paths can be compared."""
         same_service = self.local or self.storage.endpoint == other.storage.endpoint
         return self.scheme == other.scheme and same_service
 
@@ -121,13 +121,13 @@ class Location:
         return Location(uri, self.storage, self.root, self.allowed)
 
     def without_links_below(self, root: Location) -> Location:
-        """Return this address with a `root` below which symbolic links are refused. Through such
-        links, others who can write below `root` could redirect reads and writes."""
+        """Return this address with a `root` below which symbolic links are refused. Otherwise,
+        other users who can write below `root` could redirect reads and writes by links."""
         return replace(self, root=root.path) if self.local and root.local else self
 
     def contained_in(self, paths: Iterable[str]) -> Location:
-        """Return this address restricted to these local files, directories or globs. Symbolic links
-        to files outside of them are refused."""
+        """Return this address, from which only these local files, directories or globs can be read.
+        Symbolic links to other files are refused."""
         if not self.local:
             return self
         paths = (Location(path).path for path in paths)
@@ -135,7 +135,7 @@ class Location:
         return replace(self, allowed=tuple(roots))
 
     def info(self) -> pafs.FileInfo:
-        """Return the type, bytes and time of the file or directory; the type NotFound if none."""
+        """Return the type, size and time; the type is NotFound if there is no such path."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.info_of(self.path))
@@ -162,17 +162,17 @@ class Location:
 
     @property
     def compression(self) -> str | None:
-        """The compression that the extension of this file means, if any."""
+        """The compression that this file has according to its extension; None if uncompressed."""
         return COMPRESSIONS.get(self.path.lower().rpartition(".")[2])
 
     def open_stream(self) -> io.BufferedReader | pa.NativeFile:
-        """Open this file as a decompressed stream. Its method `read1` returns as many bytes as
-        requested, except at the end of the file. It raises MissingEnd after all bytes of a gzip
-        file whose end is missing."""
+        """Open this file as a decompressed stream. The method `read1` returns fewer bytes than
+        requested only at the end of the file. If the end of a gzip file is missing, `read1` raises
+        MissingEnd after the last byte."""
         return self.unpacked(self.filesystem.open_input_stream(self.path, compression=None))
 
     def unpacked(self, source: pa.NativeFile) -> io.BufferedReader | pa.NativeFile:
-        """Return the stream of `open_stream` for `source`, which is this file, already opened."""
+        """Return the stream of `open_stream`. `source` is this file, opened by the caller."""
         if self.compression == "gzip":
             return io.BufferedReader(_GzipStream(source))
         packed = self.compression is not None
@@ -196,9 +196,9 @@ class Location:
             stream.write(content)
 
     def update(self, change: Change) -> None:
-        """Replace the content of this small file by `change(content)`. Another caller cannot change
-        the file in between. If the file system has no locks or the store no conditional puts, such
-        a change is unlikely, but possible.
+        """Replace the content of this small file by `change(content)`. Other callers cannot change
+        the file between its read and its write. Without locks of the file system or conditional
+        puts of the store, such a change is unlikely, but possible.
 
         `change` may be called several times. Its exceptions are raised."""
         if self.local:
@@ -208,7 +208,7 @@ class Location:
 
     def write_if(self, guard: Guard, content: bytes | memoryview) -> None:
         """Write the whole file if the guard allows it. Between the check and the write, nobody can
-        change the guard's file (on a disk) or this file (in a store). Without locks or conditional
+        change the guard's file on a disk, or this file in a store. Without locks or conditional
         puts, such a change is unlikely, but possible."""
         if self.local:
             local_files.write(self.path, self.root, content, guard.enforced())
@@ -232,7 +232,7 @@ class Location:
 
     def content(self, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """Return the entries of this directory; none if it does not exist. A broken link has the
-        type NotFound, and an entry that is neither a file nor a directory has the type Unknown."""
+        type NotFound. Other entries than files and directories have the type Unknown."""
         self._refuse_links()
         if self.local:
             return with_retries(lambda: local_files.entries_in(self.path, recursive=recursive))
@@ -258,15 +258,16 @@ class Location:
         return self.local and local_files.linked_part(folder, self.path) is not None
 
     def without_links(self, files: Iterable[pafs.FileInfo]) -> list[pafs.FileInfo]:
-        """Return the files in this directory that are reached without a symbolic link. With a link,
-        others who can write to the directory could add files that only the job can read."""
+        """Return the files in this directory that are reached without a symbolic link. By a link,
+        other users of the directory could add files that only the job can read."""
         return [info for info in files if not self._is_linked(info.path)]
 
     def visible_files(self, but: Location | None = None) -> list[pafs.FileInfo]:
-        """Return the files, at any depth, that readers of data sets do not skip.
+        """Return the files, at any depth, that readers of data sets do not skip. Files in the
+        directory `but` are left out.
 
-        Readers skip paths with a part that begins with an underscore or a dot, except for
-        partitions (`_class=cat`). Files in the directory `but` are left out, too."""
+        Readers skip paths with a part that begins with an underscore or a dot. They do not skip
+        partitions, such as `_class=cat`."""
         files = self.files()
         for directory in self.directories():
             if not is_hidden(base_name(directory.path)):
@@ -299,14 +300,14 @@ class Location:
             with_retries(lambda: self.filesystem.delete_file(self.path))
 
     def delete_if(self, guard: Guard) -> None:
-        """Delete this file if the guard allows it, like `delete`. In a store, deletes have no
-        condition: a driver that pauses after the check may delete a file written since then."""
+        """Delete this file as `delete` does, if the guard allows it. In a store, deletes have no
+        condition. A driver that pauses after the check may delete a file that is newer."""
         with guard.enforced():
             self.delete()
 
     def move(self, target: Location) -> None:
-        """Move this file to `target`, where it appears atomically. In a store, and to another disk,
-        the file is copied and then deleted, so after an interruption both files may exist."""
+        """Move this file to `target`, where it appears atomically. In a store, and between disks,
+        the file is copied and then deleted. After an interruption, both files may exist."""
         if (
             self.local
             and target.local
@@ -327,8 +328,8 @@ class Location:
         delete_all(self.at(info.path) for info in self.files(recursive=True))
 
     def delete_directory_if(self, guard: Guard) -> None:
-        """Delete this directory and its content if the guard allows it. In a store, files with new
-        names that appear after the check are not deleted."""
+        """Delete this directory and its content if the guard allows it. In a store, only the
+        files that were listed before the check are deleted."""
         if self.local:
             with guard.enforced():
                 self.delete_directory()
@@ -344,8 +345,8 @@ class MissingEnd(OSError):
 
 class _GzipStream(io.RawIOBase):
     """The decompressed content of a gzip file. Unlike in pyarrow, zeros may follow the compressed
-    data. If the end of the file is missing, the content before it can be read, and then MissingEnd
-    is raised. Other damage raises OSError at once, because the content before it may be wrong."""
+    data. If the end of the file is missing, MissingEnd is raised after the available content. Other
+    damage raises OSError at once, because the content before the damage may be wrong."""
 
     def __init__(self, source: pa.NativeFile) -> None:
         self._source, self._content = source, gzip.GzipFile(fileobj=source)
@@ -396,7 +397,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_inside(relative: str) -> bool:
-    """Return whether a relative path stays in its folder, and is in normal form."""
+    """Return whether a relative path has no `..`, no backslash, and no `.` or empty parts."""
     parts = relative.split("/")
     return "\\" not in relative and not any(part in ("", ".", "..") for part in parts)
 
@@ -408,6 +409,6 @@ def base_name(path: str) -> str:
 
 def remnant_of(name: str) -> str | None:
     """Return the name of the file to which a temporary file or a lock belongs; None for other
-    names. A process that dies while it writes leaves such files behind."""
+    names. A process that is killed may leave temporary files and locks behind."""
     match = _REMNANT.match(name)
     return match.group(1) if match else None

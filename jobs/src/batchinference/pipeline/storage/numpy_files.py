@@ -1,6 +1,6 @@
 """Checks and loads untrusted NumPy files.
 
-np.load allocates as much memory as the headers of arrays state, so headers are checked first."""
+np.load allocates the memory that the headers of arrays claim, so headers are checked first."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAMAGE = (
 
 @dataclass(frozen=True)
 class ArrayHeader:
-    """The shape and the type of an array, as its header states them."""
+    """The shape and the type of an array, according to its header."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
@@ -44,15 +44,15 @@ class ArrayHeader:
 
 
 def array_headers(source: io.BufferedReader, max_bytes: int) -> dict[str, ArrayHeader]:
-    """Return the headers of the arrays in a file by column name. Warns if members are not arrays.
-
-    Raises one of DAMAGE if arrays are unreadable, or larger than `max_bytes` together."""
+    """Return the headers of the arrays in a file by column name. Warns if an archive has files that
+    are not arrays. Raises one of DAMAGE if an array is unreadable, or if all arrays together have
+    more than `max_bytes`."""
     if not source.peek(len(ZIP)).startswith(ZIP):
         size = source.seek(0, io.SEEK_END)
         source.seek(0)
         _check_size(size, max_bytes)
         return {COLUMN: _header(source, size)}
-    if source.peek(4).startswith(b"PK\5\6"):  # no members: zipfile may seek to before 0
+    if source.peek(4).startswith(b"PK\5\6"):  # empty, and zipfile may seek to before 0
         raise ValueError("the archive has no arrays")
     with zipfile.ZipFile(source) as archive:
         stored = [info for info in archive.infolist() if not info.is_dir()]
@@ -82,18 +82,18 @@ def _check_size(size: int, max_bytes: int) -> None:
 
 
 def _header(source: BinaryIO, size: int) -> ArrayHeader:
-    """Return the header of an array. `size` is the number of bytes of header and array. Raises
-    ValueError if the header is invalid or states another size."""
+    """Return the header of an array. Raises ValueError if the header is invalid, or if header and
+    array do not have `size` bytes."""
     version = npy.read_magic(source)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read(source)
     if not _is_readable(dtype):
         raise ValueError(f"arrays of {dtype} cannot be read")
     header = ArrayHeader(shape, dtype)
-    claimed = dtype.itemsize * math.prod(shape)
+    array_bytes = dtype.itemsize * math.prod(shape)
     if any(length < 0 for length in shape):
         raise ValueError(f"the header has an impossible shape: {shape}")
-    rest = size - source.tell() - claimed
+    rest = size - source.tell() - array_bytes
     if rest < 0:
         raise ValueError(f"the file ends before its array of shape {shape} does")
     if rest:
@@ -117,5 +117,5 @@ def load_arrays(source: io.BufferedReader, names: Iterable[str]) -> dict[str, np
     loaded = np.load(source, allow_pickle=False)
     if isinstance(loaded, np.ndarray):
         return {COLUMN: np.atleast_1d(loaded)}
-    with loaded:  # the name without .npy could be that of another member, which was not checked
+    with loaded:  # without .npy, the name could select another member, which was not checked
         return {name: np.atleast_1d(loaded[f"{name}.npy"]) for name in names}

@@ -1,9 +1,9 @@
-"""Object stores for pyarrow and the table formats, configured by `storage` and the environment.
+"""Object stores for pyarrow and the table formats, configured by `storage` and the environment:
 
-S3 uses AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the rest of the
-AWS credential chain. Google Cloud Storage uses GOOGLE_APPLICATION_CREDENTIALS and the rest of
-Google's credential chain. Azure uses AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY,
-AZURE_STORAGE_SAS_TOKEN or the credential chain of its tools."""
+- S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, and other sources of
+  the AWS credential chain
+- Google Cloud Storage: GOOGLE_APPLICATION_CREDENTIALS, and other sources of Google's chain
+- Azure: AZURE_STORAGE_ACCOUNT with AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or Azure's chain"""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _VARIABLES = (
     *("GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME"),
     *("AZURE_STORAGE_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN"),
 )
-"""The environment variables whose change makes a cached file system invalid."""
+"""The environment variables that configure file systems. Their values are a part of cache keys."""
 _AWS = "https://s3.amazonaws.com"
 _AWS_REGION = re.compile("(us-gov|[a-z]{2})-[a-z]+-[0-9]+")
 _AZURE_DOMAIN = ".core.windows.net"
 _NO_GCS_ACCOUNT = json.dumps(
     {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
 )
-"""An empty account. Without it, writes would request a token: skip_signature is only for reads."""
+"""An empty account. Without it, writes would request a token, even with `google_skip_signature`."""
 
 
 def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
@@ -52,8 +52,8 @@ def object_store(scheme: str, bucket: str, storage: Storage) -> pafs.FileSystem:
 def _object_store(
     scheme: str, bucket: str, storage: Storage, _environment: tuple[str | None, ...]
 ) -> pafs.FileSystem:
-    """Create a file system, or return the cached one for the same environment variables. Variables
-    may change: a notebook may replace expired keys."""
+    """Return the file system of a bucket. The cache depends on the environment variables, because
+    a notebook may replace expired keys."""
     return _STORES[scheme](bucket, storage)
 
 
@@ -108,8 +108,8 @@ def _s3(bucket: str, storage: Storage) -> pafs.FileSystem:
 
 
 def proxy_of(url: str | None) -> str | None:
-    """Return the proxy that the environment names for a URL (None: the URL of AWS), if any. Only
-    the S3 library does not read HTTPS_PROXY and NO_PROXY itself."""
+    """Return the proxy in the environment for a URL, or for AWS if `url` is None. Return None if
+    there is no proxy. Only the S3 library does not read HTTPS_PROXY and NO_PROXY itself."""
     from requests import utils
 
     url = url or _AWS
@@ -118,8 +118,8 @@ def proxy_of(url: str | None) -> str | None:
 
 
 def _s3_keys() -> dict[str, str | None]:
-    """Return the keys in the environment, if any. The credential chain would find the same keys,
-    but its creation searches the AWS instance metadata service for 6 seconds."""
+    """Return the keys in the environment, if any. The credential chain would return the same keys,
+    but first tries to reach the AWS instance metadata service for 6 seconds."""
     key, secret, token = (os.environ.get(name) for name in _S3_KEYS)
     keys = {"access_key": key, "secret_key": secret, "session_token": token}
     return keys if key and secret else {}
@@ -156,7 +156,7 @@ def _key_of_azure() -> str | None:
 def _account_of_azure(storage: Storage) -> tuple[str, dict[str, str]]:
     """Return the storage account, and the options of pyarrow for its services.
 
-    The endpoint is https://ACCOUNT.blob.core.windows.net, or http://HOST:PORT/ACCOUNT of an
+    The endpoint is https://ACCOUNT.blob.core.windows.net, or http://HOST:PORT/ACCOUNT for an
     emulator. Raises OSError if the account name is missing."""
     account = _first_of("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
     services: dict[str, str] = {}
@@ -207,8 +207,8 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
     """Return the options of an object store for Lance and Delta. Raises OSError if settings are
     missing.
 
-    Both libraries read credentials from the usual environment variables, except for the Azure key:
-    they do not know the variable that the Microsoft tools use."""
+    Both libraries read the usual environment variables with credentials. Only the variable of
+    Microsoft's tools for the Azure key is unknown to them."""
     endpoint, skip = storage.endpoint, "true" if storage.anonymous else None
     options: dict[str, str | None] = {}
     match scheme:
@@ -233,7 +233,7 @@ def storage_options(scheme: str, storage: Storage) -> dict[str, str]:
 
 
 CONDITIONAL_RETRIES = 3
-"""Number of retries of obstore, within a second. The caller adds retries with longer waits."""
+"""Number of retries of obstore, within a second. Its callers add retries with longer waits."""
 _FILES_OF_TOOLS = {
     "s3": {"AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials", "AWS_CONFIG_FILE": "~/.aws/config"},
     "az": {"AZURE_CONFIG_DIR": "~/.azure"},
@@ -244,7 +244,7 @@ _ENDPOINTS = {
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURE_STORAGE_USE_EMULATOR"),
 }
-"""Environment variables with an endpoint that only obstore reads, and pyarrow does not."""
+"""Environment variables for endpoints that obstore reads and pyarrow ignores."""
 
 
 def obstore_bucket(
@@ -255,9 +255,9 @@ def obstore_bucket(
     retries: int = CONDITIONAL_RETRIES,
     timeout: int = 30,
 ) -> S3Store | GCSStore | AzureStore | None:
-    """Return a client of obstore for a bucket, or for a prefix in it, with the settings of pyarrow.
-    A request may take `timeout` seconds. Return None if only pyarrow finds the credentials, or if
-    obstore would use another endpoint."""
+    """Return a client of obstore for a bucket, or for a prefix in it, with the settings that
+    pyarrow uses. A request may take `timeout` seconds. Return None if only pyarrow could read the
+    credentials, or if obstore would use another endpoint."""
     from obstore import store
 
     endpoint = _s3_endpoint(storage) if scheme == "s3" else storage.endpoint
@@ -281,7 +281,6 @@ def obstore_bucket(
 
 
 def _has_variables(scheme: str) -> bool:
-    """Return whether environment variables have credentials."""
     if scheme == "s3":
         return bool(_s3_keys())
     of_azure = _key_of_azure() or _first_of("AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_ID")
@@ -295,7 +294,7 @@ def _has_files_of_tools(scheme: str) -> bool:
 
 def iceberg_properties(address: str, storage: Storage) -> dict[str, str]:
     """Return the options of pyiceberg for the object store of an address, or for S3 by default.
-    pyiceberg finds credentials itself, and an address of Azure contains the account."""
+    pyiceberg reads credentials itself. Addresses of Azure name the account."""
     match urlsplit(address).scheme:
         case "gs":
             options = {"gcs.service.host": storage.endpoint}

@@ -20,8 +20,8 @@ _CUT_ESCAPE = re.compile("%.?$")
 
 
 def directory_name(name: str, value: object) -> str:
-    """Return the directory name for a value of a partition column. A value that is too long is cut
-    and gets a hash. Raises JobFailure for a too long column name."""
+    """Return the directory name for a value of a partition column. A long value is cut, and a hash
+    is appended. Raises JobFailure if the name of the column is too long."""
     exact = _exact_name(name, value)
     if len(exact) <= MAX_NAME:
         return exact
@@ -36,8 +36,8 @@ def directory_name(name: str, value: object) -> str:
 
 
 def check_has_name(name: str, value: object) -> None:
-    """Raise UnwritableValue if a value of a partition column is too long for a directory name, from
-    which readers would then get another value. Raises JobFailure for a too long column name."""
+    """Raise UnwritableValue if a value of a partition column is too long for a directory name.
+    Readers would get the cut value. Raises JobFailure if the name of the column is too long."""
     if directory_name(name, value) != (exact := _exact_name(name, value)):
         raise UnwritableValue(
             f"write.partitionBy: a value of column '{name}' is too long: the name of its directory "

@@ -18,8 +18,8 @@ SECONDS = 4.0
 
 
 def unreachable(locations: dict[str, Location], seconds: float = SECONDS) -> dict[str, str]:
-    """Return a message for each store that does not answer within `seconds`, by the store's first
-    name in `locations`. Stores with wrong settings are not tried: their libraries report them."""
+    """Return a message for each store that does not answer within `seconds`, by the first key of
+    its locations. Stores with wrong settings are not tried. Their libraries report the problem."""
     hosts: dict[tuple[str, int], str] = {}
     for name, location in locations.items():
         if not location.local and (host := _host_of(location)) is not None:
@@ -34,7 +34,7 @@ def unreachable(locations: dict[str, Location], seconds: float = SECONDS) -> dic
 
 
 def _host_of(location: Location) -> tuple[str, int] | None:
-    """Return the host and port to which the library of a store connects first; None if unsure."""
+    """Return the host and port to which the library of a store connects; None if uncertain."""
     if any(map(os.environ.get, ("ALL_PROXY", "all_proxy"))):
         return None  # only some libraries use this proxy
     try:
@@ -66,8 +66,8 @@ def _in_thread(connect: Callable[[], None]) -> Future[None]:
 
 
 def _connect(host: tuple[str, int], seconds: float) -> None:
-    """Connect to all IP addresses of a host at once, because IPv6 may not work. Raises OSError if
-    no address accepts the connection."""
+    """Connect to all IP addresses of a host at the same time, because IPv6 may not work. Raises
+    OSError if no address accepts the connection."""
     addresses = [each[4] for each in socket.getaddrinfo(*host, type=socket.SOCK_STREAM)]
     targets = ((str(address[0]), host[1]) for address in addresses)
     tries = [_in_thread(partial(_connect_to, target, seconds)) for target in targets]
@@ -80,7 +80,7 @@ def _connect_to(address: tuple[str, int], seconds: float) -> None:
 
 
 def _problem_of(connection: Future[None], seconds: float) -> str | None:
-    """Wait up to `seconds` for a connection. Return why it has failed; None if it has not."""
+    """Wait up to `seconds` for a connection. Return why it failed; None if it succeeded."""
     try:
         connection.result(seconds)
     except TimeoutError:  # perhaps the lookup of the name takes too long

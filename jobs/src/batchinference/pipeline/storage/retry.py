@@ -1,8 +1,8 @@
 """Retry policies: which errors are retried, how often, and with which backoff.
 
-The backoff doubles with each retry, and half of it is random, so operations that failed at the same
-time are not retried at the same time. The libraries of object stores retry for a few seconds.
-STORAGE adds longer waits, so a job survives the restart of an object store."""
+The backoff doubles with each retry. Half of it is random, so operations that failed together are
+not retried together. The libraries of object stores retry for a few seconds. STORAGE adds longer
+waits, so a job survives the restart of an object store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 ATTEMPTS = 4
 """Maximum number of tries of a storage operation."""
 LONGEST_PAUSE = 900.0
-"""The longest accepted wait in seconds that a server asks for: a waiting job occupies resources."""
+"""The longest wait in seconds that a server may ask for. A waiting job occupies resources."""
 
 
 class TransientError(Exception):
@@ -40,7 +40,7 @@ class RetryPolicy:
     """How often an operation is tried (`attempts`), and how long to wait before a retry.
 
     `first_wait` and `max_wait` are the first and the longest backoff in seconds. No retry begins
-    after `max_seconds`. `transient` tells whether an error is retried."""
+    after `max_seconds`. `transient` returns whether an error is retried."""
 
     attempts: int
     first_wait: float

@@ -1,5 +1,5 @@
-"""Parses JSON, and adds checksums to the JSON of stored state. Without a checksum, a corrupted
-number could cause an unnoticed loss of rows."""
+"""Parses JSON, and adds checksums to the JSON of stored state. A corrupted number in the state
+could otherwise cause an unnoticed loss of rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.storage.location import Location
 
 MAX_VALUES = 1 << 22
-"""Maximum number of values in the JSON of a row. As a Python object, a short value takes more than
-20 times the memory of its JSON."""
+"""Maximum number of values in the JSON of a row. A short value needs more than 20 times the memory
+of its JSON."""
 CHECKSUM_FIELD = "crc32"
 _SEPARATOR = f', "{CHECKSUM_FIELD}": '.encode()
 START_OVER = (
@@ -30,8 +30,8 @@ def load_json(content: bytes | bytearray | str, **options: Any) -> Any:
 
 
 def load_limited_json(content: bytes | bytearray | str) -> Any:
-    """Return the parsed JSON. Raises ValueError if it is invalid or has too many values
-    (MAX_VALUES). To know this before parsing, commas and opening brackets (also in texts) count."""
+    """Return the parsed JSON. Raises ValueError if it is invalid or may have more than MAX_VALUES
+    values. Commas and opening brackets are counted before parsing, also within texts."""
     marks: Any = (",", "[", "{") if isinstance(content, str) else (b",", b"[", b"{")
     if sum(map(content.count, marks)) > MAX_VALUES:
         raise ValueError(f"the JSON has more than {MAX_VALUES} values. Split it into several")
@@ -48,7 +48,7 @@ def verify_checksum(content: bytes) -> None:
     """Raise ValueError if the JSON of a state does not match its checksum."""
     state, _, checksum = content.rpartition(_SEPARATOR)
     if checksum != b"%d}" % zlib.crc32(state + b"}"):
-        raise ValueError("its checksum is another")
+        raise ValueError("its checksum is wrong")
 
 
 def damaged_state(file: Location) -> BadOutput:

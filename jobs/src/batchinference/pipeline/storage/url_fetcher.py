@@ -1,7 +1,7 @@
 """Fetches the content behind a URL or an address in storage, with retries.
 
-If the content does not exist, the error is PermanentFetchError. If the server does not respond, or
-reports a transient error, a few retries follow, and then the error is TransientFetchError."""
+If the content does not exist, PermanentFetchError is raised. If the server does not respond, or
+reports a transient error, a few retries follow, and then TransientFetchError is raised."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Fetcher:
         self._allow_field, self._limit = allow_field, limit
 
     def fetch(self, uri: str, manifest: Location) -> bytes:
-        """Return the bytes at an address. A relative path is relative to the directory of
-        `manifest`.
+        """Return the bytes at an address. A relative path begins at the directory of `manifest`,
+        the file with the address.
 
         Raises PermanentFetchError, TransientFetchError, or Forbidden for a refused address."""
         if scheme_of(uri) in ("http", "https"):
@@ -130,13 +130,13 @@ class Fetcher:
         raise PermanentFetchError(f"{redact_url(url)}: more than {MAX_REDIRECTS} redirects")
 
     def _answer(self, url: str) -> requests.Response:
-        """Send a request and return the response with its body unread. The URL is checked in the
-        form in which it is sent."""
+        """Send a request, and return the response before its body is read. The check of the URL
+        uses exactly the text that is sent."""
         sent = requests.Request("GET", url).prepare().url or ""
         session = _session(HTTPAdapter)
         if "\\" in url or not self._allowed.has_url(sent):
             session = _session(PublicAdapter)
-            if requests.utils.get_environ_proxies(sent):  # with a proxy, the session checks nothing
+            if requests.utils.get_environ_proxies(sent):  # connections to proxies are not checked
                 parts = parse_url(sent)
                 check_public(parts.host or "", parts.port)
         # without an explicit `auth`, requests would send credentials from ~/.netrc
@@ -168,7 +168,7 @@ class Fetcher:
             raise PermanentFetchError(f"{redact_url(uri)} has more bytes than {limit}")
 
     def _from_storage(self, uri: str, manifest: Location) -> bytes:
-        """Return the bytes at an address in storage. Location.read has retries itself."""
+        """Return the bytes at an address in storage. `Location.read` retries transient errors."""
         if scheme_of(uri) not in SCHEMES:
             raise PermanentFetchError(
                 f"{redact_url(uri)}: nothing can be fetched from {scheme_of(uri)}://"
@@ -188,7 +188,7 @@ class Fetcher:
 
 
 def _decoded(url: str, answer: requests.Response, stream: _Stream) -> Any:
-    """Return the decompressed content as a file. urllib3 itself would accept a truncated stream."""
+    """Return the decompressed content as a file. urllib3 would accept a truncated gzip stream."""
     encoding = answer.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding == "identity":
         return stream
@@ -221,8 +221,8 @@ def redact_url(uri: str) -> str:
 
 
 class _Stream:
-    """The raw content of a response, as it arrives. Raises TimeoutError after `deadline` (of
-    time.monotonic()), because the read timeout starts again with each chunk."""
+    """The raw content of a response, as it arrives. Reads after `deadline` (a `time.monotonic()`)
+    raise TimeoutError, because the read timeout starts again with each chunk."""
 
     def __init__(self, answer: requests.Response, deadline: float) -> None:
         self._raw, self._deadline = answer.raw, deadline
@@ -235,8 +235,8 @@ class _Stream:
 
 
 class _PublicHttp(HTTPConnection):
-    """Checks the IP addresses of a host before it connects, and the peer address afterwards,
-    because a name server may answer differently the second time."""
+    """Checks the IP addresses of a host before it connects. Then it checks the address of the peer,
+    because the name server may have answered the second time with another address."""
 
     def _new_conn(self) -> socket.socket:
         check_public(self.host, self.port)
@@ -248,7 +248,7 @@ class _PublicHttp(HTTPConnection):
 
 
 class _PublicHttps(_PublicHttp, HTTPSConnection):
-    """Checks the IP addresses of hosts to which it connects with TLS, as `_PublicHttp` does."""
+    """Checks addresses as `_PublicHttp` does, and connects with TLS."""
 
 
 class _HttpPool(HTTPConnectionPool):

@@ -1,14 +1,14 @@
 """Table outputs, one module per format. The library of a format is imported only if a job needs it.
 
-First, tasks commit Parquet files, just as in a job that writes files. They are not in the table
-yet, so retried tasks, failed passes and further passes add no rows to it. When no row is missing,
-the driver unifies the schemas of the files, and `Table.stage` copies each file to where the table
-has its files. `Table.register` makes all rows visible in one commit (but see `upserts`). A staged
-file is never deleted, because the table may already refer to it.
+1. Tasks commit Parquet files, as in a job that writes files. The files are not in the table yet, so
+   retried tasks and failed passes add no rows to the table.
+2. When no row is missing, the driver unifies the schemas of the files. `Table.stage` copies each
+   file to the files of the table. Staged files are never deleted: the table may refer to them.
+3. `Table.register` makes all rows visible in one commit (but see `upserts`).
 
 The commit stores two marks. The ID of the pass shows that the commit was made, even if the driver
-died right after it. The ID of the series (all passes over these rows) is accepted only once, so
-that a delayed driver cannot commit the rows again."""
+died right after it. The ID of the series (all passes over these rows) is accepted only once. A
+delayed driver therefore cannot commit the rows again."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ Row = dict[str, Any]
 
 
 class Table(Writer, CommittedTable):
-    """A table as the output of a job, and the writer of the Parquet files that tasks commit."""
+    """A table to which a job writes. Also the writer of the Parquet files that tasks commit."""
 
     parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
     partition_by: tuple[str, ...] = ()
     types: pa.Schema | None = None
-    """The columns of the existing table that rows must fit; None if rows may have any types."""
+    """The columns of the existing table, which rows must fit; None if rows may have any types."""
 
     def open(self, planned: pa.Schema) -> None:
         """Read the columns of the table if it exists. Raises BadOutput if rows with the columns
-        `planned` do not fit the table. These columns are certain before any row is computed.
+        `planned`, which are certain before any row is computed, do not fit the table.
 
         Runs on the driver before the first task, and does not change the table."""
         with table_errors_as_bad_output():
@@ -72,14 +72,12 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def convert(self, table: pa.Table) -> pa.Table:
-        """Return rows with types that the format has. Raises BadOutput if a value fits none."""
+        """Return rows with types that the format has. Raises BadOutput if a value does not fit."""
 
     def converted(self, table: pa.Table) -> pa.Table:
-        """Return rows with the columns of the table in their order and types, followed by the
-        columns that are new. Columns that the rows lack are null.
-
-        New columns are nullable, because rows of other tasks may have nulls in them. Raises
-        BadOutput if a value does not fit."""
+        """Return rows with the columns of the table, in their order and types, and then new
+        columns. Columns that the rows lack are null. New columns are nullable, because rows of
+        other tasks may have nulls in them. Raises BadOutput if a value does not fit."""
         converted = self.convert(table)
         optional = pa.schema([field.with_nullable(True) for field in converted.schema])
         try:
@@ -92,13 +90,13 @@ class Table(Writer, CommittedTable):
             ) from None
 
     def table_schema(self, names: Sequence[str]) -> pa.Schema:
-        """Return the columns to which `converted` casts rows with the columns `names`: by default,
-        all columns of the existing table."""
+        """Return the columns to which `converted` casts rows with the columns `names`. By default,
+        these are all columns of the existing table."""
         return self.types or pa.schema([])
 
     @property
     def file_partitions(self) -> tuple[str, ...]:
-        """The columns by which tasks divide rows into files. A file has one value of each."""
+        """The columns by which tasks divide rows into files. Each has one value per file."""
         return self.partition_by
 
     def columns(self, rows: TableFiles) -> pa.Schema:
@@ -116,7 +114,7 @@ class Table(Writer, CommittedTable):
 
     def _check_with_earlier(self, schema: pa.Schema) -> None:
         """Raise BadOutput if no type can hold the values of a column in this file and in earlier
-        files of the task. Files of different tasks are only compared at the end of the job."""
+        files of the task. Files of different tasks are compared at the end of the job."""
         for field in schema:
             earlier = self._seen.get(field.name, field)
             if (both := unify_field([earlier, field])) is None:
@@ -125,7 +123,7 @@ class Table(Writer, CommittedTable):
 
     @cached_property
     def _seen(self) -> dict[str, pa.Field]:
-        """For each column, a field whose type holds the values in all earlier files of the task."""
+        """A field for each column. Its type holds the values in all earlier files of the task."""
         return {}
 
     @staticmethod
@@ -135,21 +133,21 @@ class Table(Writer, CommittedTable):
         return file.schema_arrow.remove_metadata(), file.metadata.num_rows
 
     def without_null_columns(self, content: bytes, without: Sequence[str] = ()) -> bytes:
-        """Return a Parquet file without the columns `without`, and without columns of type null
-        unless they are partition columns."""
+        """Return a Parquet file without the columns `without` and without columns of type null.
+        Partition columns of type null remain."""
         schema, _ = self.schema_and_rows(content)
         typed = typed_columns(schema, self.partition_by)
-        kept = pa.schema([field for field in typed if field.name not in without])
-        if kept.equals(schema):
+        remaining = pa.schema([field for field in typed if field.name not in without])
+        if remaining.equals(schema):
             return content
-        rows = self.parquet.read(content).select(kept.names)
-        return bytes(self.parquet.write([rows.cast(kept)]))
+        rows = self.parquet.read(content).select(remaining.names)
+        return bytes(self.parquet.write([rows.cast(remaining)]))
 
     def find_data_location(self) -> None:
         """Find out where the files of the table are. Runs on the driver, before `stage`."""
 
     def stage(self, data: Location, file: DataFile, schema: pa.Schema) -> Any:
-        """Check a committed file, call `stage_content`, and return its result. The rows are not yet
+        """Check a committed file, and return the result of `stage_content`. The rows are not yet
         visible in the table.
 
         Runs in tasks. Raises BadOutput if the file has changed or has other types than `schema`."""
@@ -162,8 +160,8 @@ class Table(Writer, CommittedTable):
             return self.stage_content(data / file.name, content)
 
     def stage_content(self, file: Location, content: bytes) -> Any:
-        """Copy a Parquet file to the files of the table, under a new name. Return what `register`
-        needs. By default, copy nothing: `register` reads the rows of the committed file."""
+        """Copy a Parquet file to the files of the table, under a new name. Return a description of
+        the copy for `register`. By default, return the committed file, which `register` reads."""
         return file
 
     @abstractmethod
@@ -176,8 +174,8 @@ class Table(Writer, CommittedTable):
 
     @abstractmethod
     def head(self, existing: Any, count: int) -> pa.Table | list[Row]:
-        """Return up to `count` rows of an opened table: as Arrow if its library returns Arrow,
-        because Python values lose nanoseconds."""
+        """Return up to `count` rows of an opened table. Returns Arrow if the library of the format
+        does, because Python values lose nanoseconds."""
 
     def commit_count(self, mark: str) -> int:
         existing = self.existing()
@@ -197,15 +195,15 @@ class Table(Writer, CommittedTable):
         return len(self.rows(1)) > 0
 
     def check_rows(self, existing: Any, write: WriteTable) -> None:
-        """Raise BadOutput if the mode is `error` and an opened table has rows. Each try of a commit
-        checks the version that it changes, because others may have added rows to it."""
+        """Raise BadOutput if the mode is `error` and an opened table has rows. Call this in each
+        try of a commit, because other writers may have added rows since the last try."""
         if write.mode == "error" and len(self.head(existing, 1)) > 0:
             raise has_rows_error(write)
 
 
 def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema:
-    """Return the schema that the data files of all entries have. Raises BadOutput if unification
-    has left a column with different types."""
+    """Return the schema of the data files of all entries. Raises BadOutput if a column still has
+    different types after the files were rewritten."""
     types: dict[str, str] = {}
     for name, kind in (column for entry in entries for column in entry.columns):
         if types.setdefault(name, kind) != kind:
@@ -216,7 +214,7 @@ def schema_of_all(data: Location, entries: Sequence[ManifestEntry]) -> pa.Schema
 
 def schema_without_rows(schemas: Sequence[str]) -> pa.Schema:
     """Return the schema of an output without rows: the first of `schemas`, which are texts from
-    `schema_text`. Return an empty schema if there is none, or if a type in it is unknown."""
+    `schema_text`. Return an empty schema if the list is empty or the schema has an unknown type."""
     complete = [schema for schema in map(schema_in, schemas[:1]) if is_complete(schema)]
     return complete[0] if complete else pa.schema([])
 
@@ -229,7 +227,7 @@ def _mixed_types(problem: str) -> BadOutput:
 
 
 def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str]) -> tuple[str, ...]:
-    """Return the partition columns of a table. Raises BadOutput if the job requests others."""
+    """Return the partition columns of a table. Raises BadOutput if the job names other columns."""
     if requested and list(requested) != list(existing):
         raise BadOutput(
             f"write.partitionBy: the table {table} is partitioned by "
@@ -241,8 +239,8 @@ def partitions_of(table: str, requested: Sequence[str], existing: Sequence[str])
 def check_partitions_kept(
     field: str, table: str, before: Sequence[str], now: Sequence[str]
 ) -> None:
-    """Raise BadOutput if the partition columns of a table are no longer those of the files, because
-    readers would then see or look for other values in the changed columns."""
+    """Raise BadOutput if the partition columns of a table are no longer those of the files. Readers
+    would get wrong values for the changed columns."""
     if list(before) != list(now):
         columns, earlier = ", ".join(now) or "none", ", ".join(before) or "none"
         raise BadOutput(
@@ -253,14 +251,14 @@ def check_partitions_kept(
 
 
 def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Schema:
-    """Return the schema without columns of type null: readers return null for a missing column.
-    Partition columns of type null are kept and become text, as do nulls in lists and structs."""
+    """Return the schema without columns of type null, because readers return null for a missing
+    column. The type null of partition columns, and in lists and structs, becomes text."""
     typed = (each for each in schema if each.type != pa.null() or each.name in partition_by)
     return pa.schema([each.with_type(map_nulls(each.type)) for each in typed])
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
-    """Raise BadOutput if the table lacks a column of the rows: no columns can be added to it."""
+    """Raise BadOutput if the table lacks a column of the rows."""
     if missing := [name for name in columns if name not in existing]:
         raise BadOutput(
             f"{table} has no column '{missing[0]}', only {', '.join(existing)}. Choose other "
@@ -269,14 +267,14 @@ def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -
 
 
 def has_versions(log: Location, *suffixes: str) -> bool:
-    """Return whether a directory has files of versions, whose names end with `suffixes`. A writer
-    that creates the first version, or has died meanwhile, has only a file with another suffix."""
+    """Return whether a table has a version: a file in the directory `log` with one of the suffixes.
+    Files of a version that is not complete yet have other suffixes."""
     return any(info.base_name.endswith(suffixes) for info in log.files())
 
 
 def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
-    """Raise BadOutput if the name of a new column differs only in case from that of another column
-    of the rows or of the table, because readers of the table ignore case."""
+    """Raise BadOutput if the name of a new column differs only in case from another name. Readers
+    of the table ignore case."""
     known = {name.lower(): name for name in existing}
     for name in columns:
         other = known.setdefault(name.lower(), name)
@@ -288,8 +286,8 @@ def check_case(columns: Sequence[str], existing: Sequence[str] = ()) -> None:
 
 
 def common_types(table: pa.Table) -> pa.Table:
-    """Return rows with types that all table formats support: signed integers and floats of 32 and
-    64 bits, timestamps in microseconds, no dictionaries. Raises BadOutput if a value fits none."""
+    """Return rows with types that all table formats support: signed numbers of 32 or 64 bits,
+    timestamps in microseconds, no dictionaries. Raises BadOutput if a value does not fit."""
     fields = [field.with_type(_common(field.type)) for field in table.schema]
     columns = [_converted(*pair) for pair in zip(table.columns, fields, strict=True)]
     return pa.table(columns, schema=pa.schema(fields))
@@ -298,8 +296,8 @@ def common_types(table: pa.Table) -> pa.Table:
 def lake_types(
     table: pa.Table, existing: pa.Schema | None, make: Callable[[pa.Schema], object], name: str
 ) -> pa.Table:
-    """Return rows with types that the format `name` supports. Raises BadOutput if `make`, which
-    converts a schema to this format, fails for a column, or if names differ only in case."""
+    """Return rows with types that the format `name` supports. `make` converts a schema to this
+    format. Raises BadOutput if `make` fails for a column, or if names differ only in case."""
     check_case(table.column_names, existing.names if existing is not None else ())
     table = common_types(storable(tensors_to_lists(table), name))
     check_types(typed_columns(table.schema), make, name)

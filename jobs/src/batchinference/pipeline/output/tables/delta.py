@@ -112,8 +112,8 @@ class DeltaLakeTable(MergingTable):
         # Delta reports a conflict if a concurrent commit has one of the same transaction IDs
         marks = fence.commit_id, fence.series_id
         transactions = [Transaction(_application(mark), 1) for mark in marks]
-        # the modes error and overwrite commit only to the version that is opened here: rows that
-        # others add meanwhile would not be checked, and would get the new schema
+        # `error` and `overwrite` commit only to the version opened here (no retries): other writers
+        # may have added rows, which were not checked and would get the new schema
         retries = None if self._adds else 0
         properties = CommitProperties(max_commit_retries=retries, app_transactions=transactions)
         if rows.keys is not None:
@@ -143,7 +143,7 @@ class DeltaLakeTable(MergingTable):
 
     @contextmanager
     def _conflict_if_created(self) -> Iterator[None]:
-        """Convert an error into CommitFailedError if another writer has created the table."""
+        """Turn a DeltaError into CommitFailedError if the table exists after the error."""
         try:
             yield
         except DeltaError as error:
@@ -224,7 +224,7 @@ def _application(mark: str) -> str:
 
 
 def _values(rows: pa.Table, names: Sequence[str]) -> dict[str, str | None]:
-    """Return, for each partition column in `names`, the text of the value that all rows have. The
-    directory name is not used, because it may contain only the beginning of a long value."""
+    """Return the value of the first row as text for each partition column in `names`; all rows have
+    the same values. The directory name may have only the beginning of a long value."""
     first = {name: rows.column(name)[0].as_py() for name in names}
     return {name: None if value is None else value_text(value) for name, value in first.items()}

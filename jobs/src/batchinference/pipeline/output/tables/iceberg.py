@@ -80,8 +80,8 @@ class IcebergTable(MergingTable):
         return address
 
     def _new_location(self, catalog: Catalog) -> tuple[FileIO, str]:
-        """Return the location that the catalog would give to the new table. Nothing is changed.
-        Raises BadOutput if the catalog has no location for the table."""
+        """Return the location that the catalog would give to the new table. Changes nothing. Raises
+        BadOutput if the catalog has no location for the table."""
         try:  # this transaction is never committed
             staged = catalog.create_table_transaction(self._write.table, pa.schema([]))
         except ValueError as error:
@@ -92,7 +92,7 @@ class IcebergTable(MergingTable):
         return staged._table.io, staged.table_metadata.location
 
     def _check_creation(self, catalog: Catalog) -> None:
-        """Raise an exception if the table cannot be created. Removes the namespace if it is new."""
+        """Raise an exception if the table cannot be created. Leaves no new namespace behind."""
         created = self._create_namespace(catalog)
         try:
             self._new_location(catalog)
@@ -153,7 +153,7 @@ class IcebergTable(MergingTable):
         # no retries by pyiceberg, because it would not check the marks of the new commits
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         self.check_rows(table, self._write)
-        if not self.key:  # a merge divides the rows by itself
+        if not self.key:  # a merge divides its rows by the table's present partition columns
             name, partitions = f"'{self._write.table}'", self._partitions_in(table)
             check_partitions_kept("table", name, self.partition_by, partitions)
         with table.transaction() as transaction:
@@ -177,8 +177,8 @@ class IcebergTable(MergingTable):
         return open_catalog(self._write, self._write.path, self._write.storage, "write")
 
     def _partitions_in(self, table: ExistingTable) -> list[str]:
-        """Return the partition columns of a table. Raises BadOutput if a partition is not by whole
-        values of a column."""
+        """Return the partition columns of a table. Raises BadOutput if the table is partitioned by
+        parts of values, such as the days of timestamps."""
         fields = table.spec().fields
         hidden = [each for each in fields if not isinstance(each.transform, IdentityTransform)]
         if hidden:

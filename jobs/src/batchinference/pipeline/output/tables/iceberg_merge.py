@@ -1,8 +1,8 @@
-"""Updates rows of Iceberg tables: writes the new rows, and replaces each data file that has old
-versions of these rows with a file without the old versions.
+"""Updates rows of Iceberg tables. Writes the new rows. Each data file with old versions of these
+rows is replaced by a file without the old versions.
 
-pyiceberg's `upsert` is not used, because it loses the columns that the job does not write, compares
-rows one by one in Python, and holds all rows of the job in memory."""
+pyiceberg's `upsert` loses the columns that the job does not write. It also compares rows one by one
+in Python, and holds all rows of the job in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batchinference.pipeline.type_widening import cast_to
 
 @dataclass(frozen=True)
 class RewrittenFile:
-    """What replaces a data file of the table in which the job updates rows."""
+    """The replacement of a data file in which the job updates rows."""
 
     others: list[DataFile]
     """The new files with the rows that are not updated."""
@@ -40,8 +40,8 @@ class RewrittenFile:
 @dataclass
 class IcebergMerge:
     """Merges the rows of a job into a table. `files` are Parquet files with these rows, which have
-    the columns `names`. After a conflict with another commit, the next try needs little time: for
-    data files that are still in the table, it reuses the files of the last try."""
+    the columns `names`. After a conflict with another commit, the next try reuses the replacements
+    of data files that the other commit has not changed."""
 
     keys: Keys
     files: Sequence[Location]
@@ -50,7 +50,7 @@ class IcebergMerge:
     _inserted: dict[Any, list[DataFile]] = field(default_factory=dict)
 
     def apply(self, transaction: Transaction, marks: dict[str, str]) -> None:
-        """Add the merge to a transaction as one snapshot. The table already has the columns of the
+        """Add the merge to a transaction as one snapshot. The table must have the columns of the
         rows. Raises BadOutput if several rows of the table have the same key."""
         metadata = transaction.table_metadata
         schema = metadata.schema().as_arrow()
@@ -88,7 +88,7 @@ class IcebergMerge:
         return iter(_scan(transaction, condition).plan_files())
 
     def _rewrite(self, transaction: Transaction, task: FileScanTask) -> RewrittenFile | None:
-        """Write and return what replaces a data file; None if it has no key of the job."""
+        """Write and return the replacement of a data file; None if no row has a key of the job."""
         matches, _ = self.keys.matches(_read(transaction, task, self.keys.table.column_names))
         if not len(matches):
             return None
@@ -97,27 +97,29 @@ class IcebergMerge:
         mask = np.ones(rows.num_rows, bool)
         mask[numbers] = False
         written = [name for name in self.names if name in rows.column_names]
-        kept = rows.take(pa.array(numbers)).drop_columns(written)
+        old_values = rows.take(pa.array(numbers)).drop_columns(written)
         others = _write_data_files(transaction, rows.filter(pa.array(mask)))
-        return RewrittenFile(others, keys, kept)
+        return RewrittenFile(others, keys, old_values)
 
     def _insert(
         self, transaction: Transaction, schema: pa.Schema, updates: Sequence[RewrittenFile]
     ) -> Iterator[DataFile]:
-        """Write the rows of the job, with the old values in columns that the job does not write."""
-        kept = pa.concat_tables([update.kept for update in updates]) if updates else pa.table({})
-        kept_rows = np.full(self.keys.table.num_rows, -1)  # for each key: its row in `kept`, or -1
-        if kept.column_names:
+        """Write the rows of the job. Columns that the job does not write keep their old values."""
+        tables = [update.kept for update in updates] or [pa.table({})]
+        old_values = pa.concat_tables(tables)
+        # for each key: its row in `old_values`, or -1
+        old_rows = np.full(self.keys.table.num_rows, -1)
+        if old_values.column_names:
             numbers = np.concatenate([update.keys for update in updates])
-            kept_rows[numbers] = np.arange(kept.num_rows)
+            old_rows[numbers] = np.arange(old_values.num_rows)
         first = 0
         for file in self.files:
             rows = table_in(file)
-            numbers = kept_rows[first : first + rows.num_rows]
+            numbers = old_rows[first : first + rows.num_rows]
             first += rows.num_rows
             chosen = pa.array(numbers, mask=numbers < 0)
-            for name in kept.column_names:
-                rows = rows.append_column(name, kept.column(name).take(chosen))
+            for name in old_values.column_names:
+                rows = rows.append_column(name, old_values.column(name).take(chosen))
             yield from _write_data_files(transaction, cast_to(rows, schema).select(schema.names))
 
 
@@ -132,7 +134,7 @@ def _scan(transaction: Transaction, condition: Any = AlwaysTrue()) -> DataScan: 
 
 
 def _read(transaction: Transaction, task: FileScanTask, names: Sequence[str] = ()) -> pa.Table:
-    """Return the rows of a data file except deleted ones, with the columns `names` (none: all)."""
+    """Return the rows of a data file without deleted rows. `names` are the columns, () is all."""
     schema = transaction.table_metadata.schema()
     wanted = schema.select(*names) if names else schema
     scan = ArrowScan(transaction.table_metadata, transaction._table.io, wanted, AlwaysTrue())

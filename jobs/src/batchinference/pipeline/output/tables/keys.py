@@ -61,7 +61,7 @@ class MergingTable(Table):
         raise NotImplementedError
 
     def find_keys(self, existing: Any, wanted: pa.Table) -> Iterator[pa.Table]:
-        """Yield keys of an opened table: all of its keys that are in `wanted`, and perhaps more."""
+        """Yield all keys of an opened table that are in `wanted`, and perhaps other keys."""
         return self.keys_in(existing)
 
 
@@ -73,14 +73,14 @@ _OTHER_KEY = (
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys of all rows of a job, in memory. The number of a key is the index of its row in
-    `table`, which has the key columns."""
+    """The keys of all rows of a job, in memory. `table` has the key columns. The number of a key is
+    its index in `table`."""
 
     table: pa.Table
 
     @classmethod
     def of(cls, tables: Iterable[pa.Table], names: Sequence[str]) -> Keys:
-        """Return the keys of all tables: the columns `names`, in types that hold all values."""
+        """Return the columns `names` of all tables as keys, in types that hold all values."""
         parts = [_comparable(table.select(names)) for table in tables]
         return cls(pa.concat_tables(parts, promote_options="permissive"))
 
@@ -104,8 +104,8 @@ class Keys:
             )
 
     def matches(self, rows: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-        """Match keys with the rows of a table. For each match, return the number of the key and the
-        index of the row, as two arrays (int64)."""
+        """Find the rows of a table that have a key of the job. Return two arrays (int64): the
+        numbers of the keys, and the indexes of the rows."""
         names = self.table.column_names
         others = _comparable(rows.select(names))
         types = [
@@ -120,12 +120,12 @@ class Keys:
         return joined[_NUMBER].to_numpy(), joined[_ROW].to_numpy()
 
     def matched_numbers(self, tables: Iterable[pa.Table]) -> np.ndarray:
-        """Return the key number (int64) of each row in `tables` whose key the job also has."""
+        """Return the key number (int64) of each row in `tables` that has a key of the job."""
         return np.concatenate([np.zeros(0, np.int64), *(self.matches(t)[0] for t in tables)])
 
     def check_unique_in_table(self, numbers: np.ndarray) -> None:
-        """Raise BadOutput if several rows of the output have the same key, because it is unknown
-        which of them to update. `numbers` is the result of `matched_numbers` for the output."""
+        """Raise BadOutput if several rows of the table have the same key, because the job cannot
+        know which row to update. `numbers` is the result of `matched_numbers` for the table."""
         repeated = np.bincount(numbers) > 1
         if count := int(repeated.sum()):
             raise BadOutput(
@@ -147,9 +147,9 @@ def check_key_types(fields: Iterable[pa.Field]) -> None:
 
 
 def store_keys(table: Table, job_pass: JobPass, files: Sequence[DataFile]) -> Keys | None:
-    """Check the keys of all rows of a job, store them in the state, and return them; None if the
-    job has no key. Raises BadOutput if two rows have the same key, if a key has a null, or if
-    another run has taken over the output."""
+    """Check the keys of all rows of a job, store them in the state, and return them. Return None if
+    the job has no key. Raises BadOutput if a key is repeated or has a null, or if another run has
+    taken over the output."""
     layout = job_pass.layout
     if not isinstance(table, MergingTable) or not table.key:
         return None
@@ -162,7 +162,7 @@ def store_keys(table: Table, job_pass: JobPass, files: Sequence[DataFile]) -> Ke
 
 
 def _comparable(keys: pa.Table) -> pa.Table:
-    """Return keys in types that all tables support, and UUIDs as texts, which Arrow can compare."""
+    """Return keys in types that all tables support. UUIDs become texts, which Arrow can join."""
     keys = common_types(keys)
     types = [pa.string() if kind == pa.uuid() else kind for kind in keys.schema.types]
     return pa.table([*map(exact_cast, keys.columns, types)], keys.column_names)

@@ -1,4 +1,4 @@
-"""Writes Lance datasets: adds the rows, or the new columns, of a job in one version."""
+"""Writes Lance datasets: adds the rows or the new columns of a job in one version."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from batchinference.text import counted
 
 _RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
 StagedFile = tuple[list[Any], list[str], Location]
-"""The columns of the dataset at staging, the new fragments (JSON), and the file with their rows."""
+"""The columns of the dataset at staging, the new fragments (as JSON), and the committed file."""
 
 
 class LanceTable(Table):
@@ -52,7 +52,7 @@ class LanceTable(Table):
         self._number_column, self._columns = write.number_column, write.columns or ()
         self._added: AddedColumns | None = None
         self._known: list[str] = []
-        """If the job adds columns: the columns of the dataset, whose names it must not use."""
+        """The columns of the dataset if the job adds columns. New columns must have other names."""
 
     def load(self) -> None:
         dataset = self.existing()
@@ -69,14 +69,14 @@ class LanceTable(Table):
             check_columns(table.column_names, self.types.names, where)
         check_stored_types(table.schema, "Lance")
         table = without_empty_structs(_with_vectors(table))
-        # `from_pyarrow` refuses most types of dictionaries, but Lance stores dictionaries of all
-        # types that it has (except UUIDs). So the types of their values are checked
+        # `from_pyarrow` refuses most dictionaries, although Lance can store them (except UUIDs).
+        # So for a dictionary, the type of its values is checked
         stored = [field.with_type(map_types(field.type, _stored)) for field in table.schema]
         check_types(pa.schema(stored), LanceSchema.from_pyarrow, "Lance")
         return table
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
-        """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""
+        """Raise BadOutput if the job adds a column that is in `known` or has a reserved name."""
         reserved = [name for name in names if name in _RESERVED_NAMES or "." in name]
         if self._number_column and reserved:
             raise BadOutput(
@@ -158,8 +158,8 @@ class LanceTable(Table):
 
     def _reject_late_appends(self, dataset: lance.LanceDataset, fence: Fence) -> lance.LanceDataset:
         """Commit a version with the same rows, and return it. From then on, Lance refuses appends
-        that are based on an older version, such as a late append of an earlier pass. Raises
-        CommitConflictError if the dataset has changed."""
+        to older versions, such as a late append of an earlier pass. Raises CommitConflictError if
+        the dataset has changed."""
         fragments = [each.metadata for each in dataset.get_fragments()]
         same = lance.LanceOperation.Merge(fragments, dataset.lance_schema)
         return self._commit(dataset, same, fence, {})
@@ -171,8 +171,8 @@ class LanceTable(Table):
         fence: Fence,
         marks: dict[str, str] | None = None,
     ) -> lance.LanceDataset:
-        """Commit an operation with `marks`, by default those of the fence, and return the new
-        version of the dataset. Raises CommitConflictError if another writer has committed."""
+        """Commit an operation, and return the new version of the dataset. `marks` are by default
+        those of the fence. Raises CommitConflictError if another writer has committed."""
         version = 0 if dataset is None else dataset.version
         marks = fence.marks if marks is None else marks
         fence.check()
@@ -191,8 +191,8 @@ class LanceTable(Table):
     def _with_current_columns(
         self, dataset: lance.LanceDataset | None, files: list[StagedFile]
     ) -> list[StagedFile]:
-        """Return the files, with new fragments if the columns of the dataset have changed, because
-        fragments refer to columns by number. Raises BadOutput if rows do not fit these columns."""
+        """Return the files. Fragments refer to columns by number, so new fragments are written if
+        the columns of the dataset have changed. Raises BadOutput if rows do not fit the columns."""
         if all(columns == _columns(dataset) for columns, *_ in files):
             return files
         self.load()
@@ -205,7 +205,7 @@ def _stored(kind: pa.DataType) -> pa.DataType:
 
 
 def _columns(dataset: lance.LanceDataset | None) -> list[Any]:
-    """Return the names and numbers of columns and nested fields of a dataset; empty for None."""
+    """Return the names and numbers of a dataset's columns and nested fields; empty for None."""
     return [] if dataset is None else list(map(_numbered, dataset.lance_schema.fields()))
 
 
@@ -214,7 +214,7 @@ def _numbered(field: Any) -> Any:
 
 
 def _with_vectors(table: pa.Table) -> pa.Table:
-    """Return the table with lists in place of tensors. Vectors become lists of fixed size."""
+    """Return the table with lists in place of tensors, of fixed size if they have one dimension."""
     lists = tensors_to_lists(table)
     fields = [
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
@@ -233,14 +233,14 @@ _HARMLESS = (
     *("Append", "BaseOperation", "CreateIndex", "Delete", "Merge", "Project", "Update"),
     "UpdateConfig",
 )
-"""The operations of Lance that remove a fragment only after all of its rows were deleted or
-updated, so that row IDs of other rows stay valid."""
+"""The operations of Lance that keep row IDs valid. They remove a fragment only after all of its
+rows were deleted or updated."""
 
 
 @dataclass
 class AddedColumns:
-    """The new columns of the rows that a job has read from a dataset. After a conflict with another
-    commit, the next try merges only fragments that have changed since the last try."""
+    """The columns that a job adds to the rows of a dataset. After a conflict with another commit,
+    the next try merges only fragments that have changed since the last try."""
 
     version: int
     """The dataset version that was read."""
@@ -257,7 +257,7 @@ class AddedColumns:
         """Return the operation that adds the columns to a dataset. Rows that were added or updated
         after `version` get nulls.
 
-        Raises BadOutput if row IDs may have changed, or if there is not one row for each value."""
+        Raises BadOutput if row IDs may have changed, or if a row has several new values."""
         _check_since(dataset, self.version)
         fragments, schema = [], None
         for fragment in dataset.get_fragments():
@@ -287,7 +287,7 @@ class AddedColumns:
 
     @cached_property
     def _read(self) -> Callable[[int], pa.Table]:
-        """Return a function that reads a file (by index), with row IDs in place of row numbers."""
+        """A function that reads the file with an index, and replaces row numbers by row IDs."""
 
         def read(file: int) -> pa.Table:
             table = table_in(self.files[file])
@@ -299,8 +299,8 @@ class AddedColumns:
 
     @cached_property
     def _origins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The row IDs in ascending order (uint64), and for each row ID the index of its file and
-        its position in the file (int64, int64)."""
+        """The row IDs in ascending order (uint64), the index of each row's file, and the position
+        of each row in its file (int64)."""
         name = self.number_column
         numbers = (table_in(file, [name])[name].to_numpy() for file in self.files)
         ids_of_files = list(map(self._ids, numbers))
@@ -318,7 +318,7 @@ class AddedColumns:
         return ids[order], sources[order], rows[order]
 
     def _ids(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the row IDs (uint64) of input rows, from the numbers of the rows (int64)."""
+        """Return the row IDs (uint64) of the input rows with these numbers (int64)."""
         parts, rows = np.divmod(numbers, NUMBERS_PER_FILE)
         ids = np.zeros(len(numbers), np.uint64)
         for part in np.unique(parts):
@@ -349,7 +349,7 @@ def _check_since(dataset: lance.LanceDataset, version: int) -> None:
 
 
 def _files(dataset: lance.LanceDataset) -> dict[int, set[tuple[str, tuple[int, ...]]]]:
-    """Return the data files of each fragment, and the fields that are read from each file."""
+    """Return the data files of each fragment, as pairs of a path and the fields in the file."""
     return {
         fragment.fragment_id: {(each.path, tuple(each.fields)) for each in fragment.metadata.files}
         for fragment in dataset.get_fragments()

@@ -1,5 +1,5 @@
-"""Puts rows into an index of OpenSearch as documents with external versions: OpenSearch replaces a
-document only with a document of the same or a higher version."""
+"""Puts rows into an index of OpenSearch, as documents with external versions. OpenSearch never
+replaces a document by a document with a lower version."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ class OpensearchTable(UpsertTable):
         }
 
     def _replaced_later(self, client: OpenSearch, name: str, ids: Sequence[Any]) -> set[Any]:
-        """Return the ids among `ids` whose documents a later commit has put. All documents of `ids`
-        have a higher version than this commit. Documents whose version is above that of the last
-        commit are of another writer. Documents in MARKS have no other writers."""
+        """Return the ids in `ids` whose documents a later commit of a job has put. All documents in
+        `ids` have a higher version than this commit. If the version is also above that of the last
+        commit, another writer has put the document. No other writer puts documents into MARKS."""
         if not ids or name == MARKS:
             return set(ids)
         answer = self.call_with_retries(

@@ -1,5 +1,5 @@
 """Puts rows into a collection of Qdrant. Points store the version of their commit. Upserts have a
-filter, so they never replace a point that has a higher version than their own."""
+filter, so they never replace a point with a higher version."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from batchinference.spec.reserved import OWN_PREFIX
 from batchinference.spec.write.tables import WriteQdrant
 
 VERSION = f"{OWN_PREFIX}version"
-"""The field of the payload with the version of the commit that has put the point."""
+"""The field of a point's payload with the version of the commit that has put the point."""
 OLDEST = Version("1.16")
 """The first version of Qdrant whose upserts have filters. Earlier versions ignore the filter."""
 TIMEOUT = 60

@@ -47,12 +47,12 @@ from batchinference.spec.write import WriteSql
 
 MARKS = "batchinference_commits"
 """A table in the user's schema with two rows for each commit: the ID of its pass, and the ID of the
-series (all passes over these rows). The transaction of the job's rows inserts both."""
+series (all passes over these rows). The transaction that writes the job's rows inserts both IDs."""
 INSERT_ROWS = 1000
 TRANSACTIONAL = ("postgresql", "sqlite")
-"""Databases in which a transaction that fails also takes back the tables that it has created."""
+"""Databases in which a failed transaction creates no tables."""
 DATABASE = "the database"
-"""How messages name the output that lacks a type."""
+"""The name of the output in messages about missing types."""
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases that distinguish column names by case."""
 _HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
@@ -96,7 +96,7 @@ class SqlTable(MergingTable):
         return self.vectors.cast(table) if self.vectors else table
 
     def _types(self, rows: pa.Schema) -> dict[str, Any]:
-        """Return the SQL types, by column, of the existing table, or of a new one for `rows`."""
+        """Return the SQL type of each column of the table. A new table has columns for `rows`."""
         if self._existing is not None:
             return {name: column.type for name, column in self._existing.columns.items()}
         return {field.name: _type(field.type) for field in rows}
@@ -117,7 +117,7 @@ class SqlTable(MergingTable):
 
     def _rows_with_nul(self, table: pa.Table, field: pa.Field) -> list[int]:
         """Return the indexes of the rows with a NUL character that PostgreSQL cannot store in this
-        column. The type json stores it, because it keeps the JSON as a text."""
+        column. Only columns of the type `json` can store NUL characters, as escapes."""
         column = table.column(field.name)
         if is_text(plain_type(field.type)):
             has_nul = pc.match_substring(column.cast(pa.large_string()), "\0")
@@ -130,8 +130,8 @@ class SqlTable(MergingTable):
         return [row for row, value in enumerate(column.to_pylist()) if _has_nul(value)]
 
     def nulled_rows(self, table: pa.Table) -> dict[int, int]:
-        """Return the number of values that become null, by row index: NaN and infinity in nested
-        values, which are stored as JSON, and in SQLite also NaN in other columns."""
+        """Return the number of values that become null, by row index. NaN and infinity in nested
+        values become null, because JSON lacks them. In SQLite, every NaN becomes null."""
         table = tensors_to_lists(table)
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         nested = [name for name in nested if name != self._write.vector_column]
@@ -176,8 +176,8 @@ class SqlTable(MergingTable):
             ) from None
 
     def _batches(self, rows: TableFiles) -> Iterator[list[Row]]:
-        """Yield the rows of a job. Raises BadOutput if they do not fit the table: rows of an
-        earlier run or try were compared with the table that existed then."""
+        """Yield the rows of a job. Raises BadOutput if the rows do not fit the table. The table may
+        have changed since the rows were committed."""
         for batch in (batch for file in rows.files for batch in batches_in(file, INSERT_ROWS)):
             yield self.convert(pa.Table.from_batches([batch])).to_pylist()
 
@@ -190,9 +190,8 @@ class SqlTable(MergingTable):
         *,
         is_new: bool,
     ) -> None:
-        """Put the rows into a table in one transaction, which also creates the table if it is new.
-        After an error, no table is dropped: it may have rows of another job that are not visible
-        yet."""
+        """Put the rows into a table in one transaction. If possible, the transaction also creates a
+        new table. A table is never dropped after an error, because another job may write to it."""
         marks = self._marks()
         _create(marks, engine)
         creates = is_new and engine.dialect.name in TRANSACTIONAL
@@ -230,7 +229,8 @@ class SqlTable(MergingTable):
                 yield pa.Table.from_pylist([dict(row) for row in rows])
 
     def _was_committed(self, fence: Fence) -> bool:
-        """Return whether this commit is known to be made already, such as after a lost response.
+        """Return whether the database has this commit, for example after a lost response. Return
+        False if the database cannot be read.
 
         Raises BadOutput if another pass has committed the rows."""
         try:
@@ -303,7 +303,8 @@ def _has_nul(value: Any) -> bool:
 
 
 def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
-    """Return the table with times in UTC, and with UUIDs as texts, except for columns of UUIDs."""
+    """Return the table with times in UTC. UUIDs become texts if their database column has no type
+    for UUIDs."""
     for index, (name, kind) in enumerate(zip(table.column_names, table.schema.types, strict=True)):
         is_other = kind == pa.uuid() and not isinstance(types.get(name), sa.Uuid)
         utc = pa.timestamp(kind.unit, "UTC") if getattr(kind, "tz", None) else kind
@@ -314,23 +315,23 @@ def _portable(table: pa.Table, types: dict[str, Any]) -> pa.Table:
 
 
 def _isolated(engine: sa.Engine) -> sa.Engine:
-    """Return the engine; for PostgreSQL, with an isolation level at which updates of others are no
-    conflicts: each statement of a transaction sees what others have committed before."""
+    """Return the engine. For PostgreSQL, each statement of a transaction sees earlier commits of
+    other writers, so updates of other writers are no conflicts."""
     if engine.dialect.name != "postgresql":
         return engine
     return engine.execution_options(isolation_level="READ COMMITTED")
 
 
 def _wait_for_other_jobs(connection: sa.Connection, table: sa.Table) -> None:
-    """Wait until no other job that calls this function for this PostgreSQL table is in its
-    transaction. Otherwise both jobs would find the table empty, or replace only earlier rows."""
+    """Wait until other jobs that called this function for this PostgreSQL table have ended their
+    transactions. Otherwise two jobs could see an empty table, or replace only earlier rows."""
     name = connection.dialect.identifier_preparer.format_table(table)
     number = sa.cast(sa.cast(name, postgresql.REGCLASS), sa.BigInteger)
     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(number)))
 
 
 def _create(table: sa.Table, engine: sa.Engine) -> None:
-    """Create a table unless it exists or another job creates it at the same moment."""
+    """Create a table if it does not exist. Another job may create it at the same time."""
     try:
         table.create(engine, checkfirst=True)
     except SQLAlchemyError:
@@ -339,8 +340,8 @@ def _create(table: sa.Table, engine: sa.Engine) -> None:
 
 
 def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
-    """Create a table. Raises Blocked if another job has created it, so that the next try compares
-    the rows with its columns."""
+    """Create a table. Raises Blocked if another job has created it. The next try then compares the
+    rows with the columns of this table."""
     try:
         table.create(bind)
     except SQLAlchemyError as error:
@@ -350,7 +351,6 @@ def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
 
 
 def _type(kind: pa.DataType) -> Any:
-    """Return the SQL type of a new column."""
     types, kind = pa.types, plain_type(kind)
     if types.is_boolean(kind):
         return sa.Boolean()
@@ -435,8 +435,8 @@ def is_blocked(error: Exception) -> bool:
 
 
 def check_upsert(engine: sa.Engine, existing: sa.Table | None, key: Sequence[str]) -> None:
-    """Raise BadOutput if rows cannot be updated by this key, because the database has no updates by
-    key, or because the unique constraints of the table do not fit the key."""
+    """Raise BadOutput if rows cannot be updated by this key. Either the database has no updates by
+    key, or the unique constraints of the table do not fit the key."""
     name = engine.dialect.name
     if name not in (*_ON_CONFLICT, *_ON_DUPLICATE):
         raise BadOutput(
@@ -459,8 +459,8 @@ def check_upsert(engine: sa.Engine, existing: sa.Table | None, key: Sequence[str
 
 
 def _unique_columns(engine: sa.Engine, table: sa.Table) -> set[frozenset[str]]:
-    """Return the columns of each primary key, unique constraint and unique index of a table, except
-    indexes of expressions or of only some rows."""
+    """Return the columns of each primary key, unique constraint and unique index of a table. Leave
+    out indexes with expressions or with a condition on rows."""
     inspector, where = sa.inspect(engine), (table.name, table.schema)
     indexes = [
         index["column_names"]
@@ -489,8 +489,8 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Insert rows. If the table already has a row with the same key, update this row instead, in
-    the columns of `rows`. Raises BadOutput if the database treats different keys as equal."""
+    """Insert rows. If the table has a row with the same key, update the columns of that row that
+    are in `rows`. Raises BadOutput if the database treats different keys as equal."""
     if rows:
         connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)
         _check_keys(connection, table, key, rows)
@@ -512,8 +512,8 @@ def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[
 def _check_keys(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> None:
-    """Raise BadOutput if the table lacks the key of one of these rows, because its collation or
-    types treat different keys as equal. A row of the job may then have replaced another row."""
+    """Raise BadOutput if the table now lacks the key of one of these rows. Then its collation or
+    types treat different keys as equal, and the row may have replaced a row with another key."""
     columns = sa.tuple_(*(table.columns[name] for name in key))
     wanted = [tuple(row[name] for name in key) for row in rows]
     chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))

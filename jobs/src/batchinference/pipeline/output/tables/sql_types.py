@@ -26,8 +26,8 @@ _FIX = "Change the column of the table, or convert the values in a step"
 
 
 def check_values(table: pa.Table, types: SqlTypes, dialect: str, *, new: bool) -> None:
-    """Raise BadOutput if a column of the database would change a value. Columns that `types` lacks
-    and columns of unknown types are not checked. `new` is whether the job will create the table."""
+    """Raise BadOutput if a column of the database would change a value. A column is not checked if
+    its SQL type is missing or unknown. `new` is whether the job will create the table."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         stored = types.get(name)
         if stored is None or kinds.is_null(column.type):
@@ -59,11 +59,12 @@ def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: st
 
 
 def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> None:
-    """Raise BadOutput if new rows need a value in a column that the job does not write."""
+    """Raise BadOutput if the table requires a value in a column that the job does not write."""
     generated = None if dialect == "postgresql" else existing.autoincrement_column
     for column in existing.columns:
-        given = (column.server_default, column.identity, column.computed) != (None, None, None)
-        required = not column.nullable and not given and column is not generated
+        defaults = (column.server_default, column.identity, column.computed)
+        has_default = defaults != (None, None, None) or column is generated
+        required = not column.nullable and not has_default
         if required and column.name not in names:
             raise BadOutput(
                 f"write.columns: column '{column.name}' of the table '{existing.fullname}' is NOT "
@@ -73,8 +74,8 @@ def check_required(names: Sequence[str], existing: sa.Table, dialect: str) -> No
 
 
 def check_generated(rows: pa.Table, existing: sa.Table, dialect: str) -> None:
-    """Raise BadOutput if the database would store a number of its own in place of a null, or in
-    MySQL of a zero."""
+    """Raise BadOutput if the database would replace a null by a generated number. MySQL also
+    replaces zeros."""
     column = None if dialect == "postgresql" else existing.autoincrement_column
     if column is None or column.name not in rows.column_names:
         return
@@ -123,8 +124,8 @@ def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> No
 
 
 def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
-    """Return the Arrow type of the values that a column of type `stored` can hold; None if this
-    type is unknown. `kind` is the Arrow type of the values to store."""
+    """Return the Arrow type of the values that a column of the SQL type `stored` can hold; None if
+    it is unknown. `kind` is the Arrow type of the values to store."""
     if isinstance(stored, sa.Integer):
         small = isinstance(stored, sa.SmallInteger) and pa.int16()
         large = (dialect == "sqlite" or isinstance(stored, sa.BigInteger)) and pa.int64()

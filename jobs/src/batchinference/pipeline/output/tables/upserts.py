@@ -3,10 +3,10 @@
 At the commit, the rows of a job are put into the store in batches. If the driver is killed during
 the commit, the next run repeats the commit and puts the same rows again.
 
-Each commit has a higher version than earlier commits. A row is never replaced by a row with a lower
-version, so a delayed driver changes no row of a later commit. A driver chooses its version before
-it checks its lease. So if another driver takes over the output after this check, that driver has a
-higher version."""
+Each commit has a higher version than earlier commits, and its rows have this version. A row never
+replaces a row with a higher version, so a delayed driver changes no row of a later commit. A driver
+chooses its version before it checks its lease. If another driver takes over the output after this
+check, the other driver chooses a higher version."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ from batchinference.spec.write.tables import WriteStore
 from batchinference.text import counted
 
 MARKS = "batchinference_commits"
-"""The collection or index that stores the marks of commits and the version of the last commit."""
+"""The collection or index with the marks of commits and the version of the last commit."""
 BATCH_ROWS, BATCH_BYTES, THREADS = 256, 4 << 20, 4
-"""Maximum rows and bytes (before encoding) of a request, and maximum of concurrent requests."""
+"""Maximum rows and (unencoded) bytes of a request, and maximum number of concurrent requests."""
 LOOKED_UP = 1000
 """Maximum number of keys in a request that looks up rows."""
 FIELDS = ["version", "key"]
@@ -83,8 +83,8 @@ class UpsertTable(MergingTable):
 
     @abstractmethod
     def find_vectors(self, client: Any) -> Vectors | None:
-        """Return the vectors of the collection (of length 0 if the job writes none), or None if the
-        collection does not exist. Raises BadOutput if the job cannot write to it."""
+        """Return the vectors of the collection; None if the collection does not exist. The vectors
+        have length 0 if the job writes none. Raises BadOutput if the job cannot write to it."""
 
     @abstractmethod
     def create(self, client: Any, name: str, vectors: Vectors | None) -> None:
@@ -98,20 +98,20 @@ class UpsertTable(MergingTable):
     def put_rows(
         self, client: Any, name: str, rows: dict[Any, Row], version: int
     ) -> dict[Any, Refusal]:
-        """Put the rows (by id) into a collection, but do not replace rows that have a higher
-        version. Return a Refusal for each refused row, by id."""
+        """Put the rows (by id) into a collection. Rows with a higher version are not replaced.
+        Return a Refusal for each refused row, by id."""
 
     @abstractmethod
     def rows_of(self, client: Any, name: str, ids: Sequence[Any]) -> dict[Any, Row]:
-        """Return the rows of a collection with these ids, by id. Only their FIELDS are read. Return
-        no rows if the collection does not exist."""
+        """Return the rows of a collection with these ids, by id, with only the columns FIELDS.
+        Return no rows if the collection does not exist."""
 
     @abstractmethod
     def sample(self, client: Any, count: int) -> list[Row]:
         """Return up to `count` rows of the collection."""
 
     def make_searchable(self, client: Any) -> None:
-        """Let searches find the rows that were put so far."""
+        """Let searches find the rows that were put so far. By default, they are found already."""
 
     def request(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Return the answer to a request. Raises TransientError if a retry may succeed."""
@@ -140,14 +140,14 @@ class UpsertTable(MergingTable):
 
     def environment_variable(self, field: str, name: str | None) -> str:
         """Return the value of the environment variable `name`. Raises BadOutput if it is not set.
-        `field` is the field of `write` that states this name, for the message."""
+        `field` is the field of `write` with this name, for the message."""
         if value := os.environ.get(name or ""):
             return value
         raise BadOutput(f"write.{field}: the variable {name} is not set")
 
     def server_url(self) -> str:
-        """Return the URL of the store. Raises BadOutput if the URL is not valid, before the client
-        fails with an error that might show a part of the password."""
+        """Return the URL of the store. Raises BadOutput if the URL is not valid. The error of the
+        client might show a part of the password."""
         url = self._write.url or self.environment_variable("urlEnv", self._write.url_env)
         if not is_valid_url(url):
             field = "url" if self._write.url else "urlEnv"
@@ -208,17 +208,16 @@ class UpsertTable(MergingTable):
             self._check_same_key(client, fence, version)
             if self.find_vectors(client) is None:
                 self.create(client, self.name, self.vectors)
-            # another job may have created it, with vectors that this job must not write
+            # another job may have created it with vectors of another length or distance
             vectors_of(self._write, self.name, self.find_vectors(client))
             self._put_all(client, rows.files, version, fence)
             self.make_searchable(client)
             fence.check()
-            # in this order: with only the mark of the series, the commit could never be completed
+            # the mark of the series is last: if it were alone, the next run could not commit
             for mark in (fence.commit_id, fence.series_id):
                 self._put_mark(client, mark, {"version": version}, version)
 
     def _count_mark(self, client: Any, mark: str) -> int:
-        """Return 1 if there is a commit with this mark, else 0."""
         return int(bool(self._mark(client, mark)))
 
     def _mark(self, client: Any, name: str) -> Row:
@@ -234,9 +233,9 @@ class UpsertTable(MergingTable):
         HTTP.call(put)
 
     def _next_version(self, client: Any) -> int:
-        """Store and return a version that is higher than those of earlier commits. The version is
-        at least the time in milliseconds. So it is also higher than the versions of rows that other
-        writers have changed, because a store adds 1 to the version for each of their changes."""
+        """Store and return a version that is higher than the versions of earlier commits. A store
+        adds 1 to the version of a row if another writer changes the row. The new version is higher
+        than such versions too, because it is at least the time in milliseconds."""
         version = max(int(time.time() * 1000), self.last_version(client) + 1)
         self._put_mark(client, f"version of {self.name}", {"version": version}, version)
         return version
@@ -246,7 +245,7 @@ class UpsertTable(MergingTable):
         return int(self._mark(client, f"version of {self.name}").get("version", 0))
 
     def _check_same_key(self, client: Any, fence: Fence, version: int) -> None:
-        """Raise BadOutput if an earlier pass has made the ids of rows from other key columns."""
+        """Raise BadOutput if an earlier pass has put rows with other key columns."""
         begun = f"{fence.series_id}-begun"
         key = self._mark(client, begun).get("key", list(self.key))
         if key != list(self.key):
@@ -273,12 +272,12 @@ class UpsertTable(MergingTable):
             )
 
     def _put_batch(self, client: Any, batch: pa.Table, version: int) -> list[str]:
-        """Put a batch of rows, and retry rows that the store may accept later. Return the reasons
-        of the final refusals. Raises TransientError if the last retry fails."""
+        """Put a batch of rows, and retry rows that the store may accept later. Return a reason for
+        each row that is refused for good. Raises TransientError if the last retry fails."""
         rows, causes = with_exact_times(batch).to_pylist(), list[str]()
         remaining = dict(zip(map(self.id_of, self._keys(batch)), rows, strict=True))
 
-        def put_the_rest() -> None:
+        def put_remaining() -> None:
             nonlocal remaining
             failed = self.put_rows(client, self.name, remaining, version)
             causes.extend(cause for cause, transient in failed.values() if not transient)
@@ -286,12 +285,11 @@ class UpsertTable(MergingTable):
             for first in remaining:
                 raise TransientError(f"{len(remaining)} rows of a batch: {failed[first][0]}")
 
-        WRITES.call(put_the_rest)
+        WRITES.call(put_remaining)
         return causes
 
 
 def _batches(files: list[Location]) -> Iterator[pa.Table]:
-    """Yield the rows of files in tables of limited size."""
     for batch in (batch for file in files for batch in batches_in(file, BATCH_ROWS)):
         yield from _pieces(pa.Table.from_batches([batch]))
 

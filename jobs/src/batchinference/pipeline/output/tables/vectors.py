@@ -17,15 +17,15 @@ FLOATS = pa.list_(pa.float32())
 
 @dataclass(frozen=True)
 class Vectors:
-    """The column with the vectors, their length, and how searches compare them."""
+    """The column with the vectors, their length, and the distance by which searches compare."""
 
     column: str
     dimensions: int
     distance: str = ""
 
     def cast(self, table: pa.Table) -> pa.Table:
-        """Return the table with the vectors as lists of float32, rounded if necessary. A table
-        without the column stays as it is. Raises BadOutput for values that are not such lists."""
+        """Return the table with the vectors as lists of float32, rounded if necessary. If there is
+        no vector column, change nothing. Raises BadOutput if the column has no lists of numbers."""
         if self.column not in table.column_names:
             return table
         column = table.column(self.column)
@@ -67,9 +67,9 @@ class Vectors:
 
 
 def vectors_of(write: WriteVectors, name: str, existing: Vectors | None) -> Vectors | None:
-    """Return the description of the vectors that a job writes to the table `name`; None if it
-    writes no vectors. `existing` describes the vectors of an existing table. Raises BadOutput if
-    the job requests another length or distance than `existing`, or no length for a new table."""
+    """Return the vectors that a job writes to the table `name`; None if it writes no vectors.
+    `existing` are the vectors of an existing table. Raises BadOutput if the job requests another
+    length or distance, or no length for a new table."""
     if (column := write.vector_column) is None:
         return None
     dimensions, distance = write.dimensions, getattr(write, "distance", "")

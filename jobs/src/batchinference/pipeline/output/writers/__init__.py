@@ -20,7 +20,7 @@ class Writer(ABC):
 
     @abstractmethod
     def files(self, table: pa.Table) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Yield the files that hold a table: the extension of each file, and its content. Raises
+        """Yield the extension and the content of each file that holds rows of a table. Raises
         UnwritableValue for a value that cannot be encoded."""
 
     def converted(self, table: pa.Table) -> pa.Table:
@@ -51,7 +51,7 @@ def unwritable_items(
 
 
 class FileWriter(Writer):
-    """A writer whose files are the output itself, not data files of a table."""
+    """A writer whose files are the output itself. The files of a `Table` are only its input."""
 
     @abstractmethod
     def rows(self, part: Location) -> Iterator[Row]:
@@ -66,18 +66,17 @@ class RewritingWriter(FileWriter):
 
     @abstractmethod
     def read(self, content: bytes) -> pa.Table:
-        """Return the rows of a file, which this job has written. A row may have any size."""
+        """Return the rows of a file that this job has written. A row may have any size."""
 
     @abstractmethod
     def write(self, tables: Iterable[pa.Table]) -> Content:
-        """Return the content of a file with the rows of tables from `read` that have one schema.
-
-        Takes one table at a time, so that `tables` can be read while the file is written."""
+        """Return the content of a file with the rows of all tables. The tables are from `read`,
+        have one schema, and are taken one by one."""
 
 
 def rows_of_file(part: Location, writer: FileWriter) -> Iterator[Row]:
-    """Yield the rows of a data file. Raises BadOutput if the file is damaged. A file is read into
-    memory at once, unless its format is Parquet."""
+    """Yield the rows of a data file. Raises BadOutput if the file is damaged. Only Parquet files
+    are read in parts."""
     try:
         yield from writer.rows(part)
     except DAMAGE as error:

@@ -114,8 +114,8 @@ class CsvWriter(RewritingWriter):
 
 
 def with_types(fields: pa.Table) -> pa.Table:
-    """Return the table of `read` with values instead of fields. A column with quotes in any field
-    gets texts, such as `007`. Any other column gets the type that keeps its texts as written."""
+    """Convert the fields from `read` to values. A column with quotes in any field gets texts, such
+    as `007`. Any other column gets a type from which the same texts can be written again."""
     null = pa.array(["", '""'] if fields.num_columns == 1 else [""], TEXT)
     return pa.table([_values(column, null) for column in fields.columns], fields.column_names)
 
@@ -153,8 +153,8 @@ def _quoted(marks: np.ndarray) -> np.ndarray:
 
 
 def _without_blank_lines(content: bytes) -> bytes:
-    """Return CSV content with `""` instead of blank lines. A blank line is a row with one null, and
-    readers would skip it."""
+    """Return CSV content with `""` instead of blank lines. Readers would skip these lines, which
+    are rows whose only column is null."""
     marks = np.frombuffer(content, np.uint8)
     ends = np.flatnonzero((marks == ord("\n")) & ~_quoted(marks))
     blank = ends[1:][np.diff(ends) == 1].tolist()
@@ -162,8 +162,8 @@ def _without_blank_lines(content: bytes) -> bytes:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Return the table with JSON text in place of lists, structs and bytes, and text in place of
-    durations and extension types."""
+    """Return the table with texts in place of values that pyarrow cannot write to CSV. Lists,
+    structs and bytes become JSON texts."""
     for index, field in enumerate(table.schema):
         if not _is_flat(field.type):
             values = with_exact_times(table.select([index])).column(0).to_pylist()

@@ -26,13 +26,13 @@ from batchinference.pipeline.type_widening import map_types
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""
 ROWS, TEXT_BYTES = 10_000, 8 << 20
-"""Maximum rows, and bytes of text, to convert at a time: Python objects need much more memory."""
+"""Maximum rows, and bytes of text, to convert at a time. Python objects need much more memory."""
 _JSON = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class JsonWriter(RewritingWriter):
-    """`read` returns each value as JSON text. `write` accepts a null instead of the text `null`."""
+    """`read` returns each value as JSON text. `write` also accepts a null for the text `null`."""
 
     compression: str
     text_bytes: int = TEXT_BYTES
@@ -65,7 +65,7 @@ class JsonWriter(RewritingWriter):
 
 
 def with_exact_times(table: pa.Table) -> pa.Table:
-    """Return the table with times of day in nanoseconds as text: Python would round them."""
+    """Return the table with times in nanoseconds as text, because Python would round them."""
     exact, text = pa.time64("ns"), pa.string()
     kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
     return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))

@@ -26,7 +26,7 @@ _ESCAPES = {end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 @dataclass(frozen=True)
 class OpenaiBatchWriter(RewritingWriter):
-    """The first column of a table to write is the input row's number. `read` returns lines."""
+    """`files` expects the number of the input row in the first column. `read` returns lines."""
 
     custom_id: str
     response: str
@@ -49,7 +49,7 @@ class OpenaiBatchWriter(RewritingWriter):
         )
 
     def _body(self, response: Any) -> str:
-        """Return a response in one line. Raises UnwritableValue if it is not an object as text."""
+        """Return a response as one line. Raises UnwritableValue if it is not a JSON object."""
         problem = f"column '{self.response}': expected a JSON object as text"
         if not isinstance(response, str):
             raise UnwritableValue(f"{problem}, got {type(response).__name__}")

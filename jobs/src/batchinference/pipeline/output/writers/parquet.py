@@ -33,7 +33,7 @@ class ParquetWriter(RewritingWriter):
     names_of_lists: bool = False
     """Whether files keep Arrow's names of list elements. If not, the name is `element`."""
     row_group_bytes: int = 64 << 20
-    """A row group ends when its rows take this number of bytes in memory."""
+    """A row group ends after this number of bytes in memory."""
     typed = True
 
     def converted(self, table: pa.Table) -> pa.Table:
@@ -80,8 +80,8 @@ def _row_groups(tables: Iterable[pa.Table], max_bytes: int) -> Iterator[pa.Table
 
 
 def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
-    """Return the table with types that Parquet and Spark support: float32 in place of float16, and
-    the text {} in place of structs without fields. Raises BadOutput as `check_stored_types`."""
+    """Return the table with types that Parquet and Spark support. float16 becomes float32, and
+    structs without fields become the text `{}`. Raises BadOutput as `check_stored_types` does."""
     check_stored_types(table.schema, name)
     table = without_empty_structs(table)
     for index, field in enumerate(table.schema):
@@ -92,15 +92,15 @@ def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
 
 
 def check_stored_types(schema: pa.Schema, name: str) -> None:
-    """Raise BadOutput for a column with a type that Parquet lacks, in which tasks write the rows of
-    all tables. The message says that the output `name` lacks this type."""
+    """Raise BadOutput for a column whose type Parquet lacks. Tasks write Parquet files for all
+    tables. The message says that the format `name` lacks the type."""
     for field in schema:
         if any(is_one(kind) for kind in nested_types(field.type) for is_one in _NOT_IN_PARQUET):
             raise missing_type(field, name)
 
 
 def without_empty_structs(table: pa.Table) -> pa.Table:
-    """Return the table with the text {} in place of structs without fields."""
+    """Return the table with the text `{}` in place of structs without fields."""
     for index, field in enumerate(table.schema):
         if _has_empty_struct(field.type):
             chunks = [_as_texts(chunk) for chunk in table.column(index).chunks]
@@ -123,7 +123,8 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
 
 
 def _as_texts(array: pa.Array) -> pa.Array:
-    """Return an array with the text {} in place of structs without fields; maps of them as JSON."""
+    """Return an array with the text `{}` in place of structs without fields. Maps that contain such
+    structs become JSON texts."""
     kind, nulls = array.type, array.is_null()
     if not _has_empty_struct(kind):
         return array

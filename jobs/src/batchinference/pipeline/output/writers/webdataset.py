@@ -1,4 +1,5 @@
-"""Writes WebDataset tar files: members with the same key are the columns of a row."""
+"""Writes WebDataset tar files. Each file in an archive (a member) is a value of a row. The names of
+the members of a row begin with the key of the row."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from batchinference.pipeline.output.writers import FileWriter, unwritable_items
 from batchinference.pipeline.storage.location import Location
 
 _EMPTY_MEMBER = ("json", b"null")
-"""The member that stands for a row without values. Readers skip a row without any member."""
+"""The only member of a row whose values are all null. Readers skip a row without any member."""
 _UNSAFE_IN_MEMBERS = re.compile(r"[/\x00-\x1f\x7f-\x9f]")
 _UNSAFE_IN_KEYS = re.compile(
     r"(?:[^\w\u0080-\U0010ffff-]"  # in ASCII, all except letters, digits, '_' and '-'
@@ -81,7 +82,7 @@ class WebdatasetWriter(FileWriter):
         yield ".tar", buffer.getvalue()
 
     def rows(self, part: Location) -> Iterator[Row]:
-        """Yield the key of each row, and the sizes of its members by name, without decoding."""
+        """Yield the key of each row, and the sizes of its members by suffix. Decodes no values."""
         with tarfile.open(fileobj=io.BytesIO(part.read()), mode="r:") as tar:
             for key, members in itertools.groupby(tar, lambda member: member.name.split(".")[0]):
                 sizes = {info.name.split(".", 1)[1]: f"{info.size} bytes" for info in members}
@@ -102,7 +103,8 @@ class WebdatasetWriter(FileWriter):
         return non_finite_values(table.select(json))
 
     def _keys(self, table: pa.Table) -> list[tuple[str, bytes | None]]:
-        """Return a key for each row like `_keys_of`. Raises BadOutput for values that are none."""
+        """Return the result of `_keys_of`, or row indexes as keys if the job names no key column.
+        Raises BadOutput if the type of the key column cannot be a key."""
         if self.key_column is None:
             return [(f"{row:08d}", None) for row in range(table.num_rows)]
         for problem in OF_WEBDATASET.problems([table.schema.field(self.key_column)]):
@@ -128,8 +130,8 @@ def _content(column: str, encode_value: Encode, value: Any) -> bytes:
 
 
 def _key_member(columns: Iterable[str]) -> str:
-    """Return the suffix of the members with values that differ from their keys. It is the same in
-    all files of these columns, and no column has it."""
+    """Return the suffix of the members with values of the key column. The suffix is the same in all
+    files with these columns, and no column has it."""
     name, others = "__key__", {column.lower().partition(".")[0] for column in columns}
     while name in others:
         name = f"_{name}"
@@ -137,8 +139,8 @@ def _key_member(columns: Iterable[str]) -> str:
 
 
 def _members(values: dict[str, list[Any]]) -> dict[str, tuple[str, Encode]]:
-    """Return, for each column that has values, the suffix of its member names and its encoder.
-    Raises BadOutput if two columns have the same suffix."""
+    """Return the suffix of the member names and the encoder of each column that has values. Raises
+    BadOutput if two columns have the same suffix."""
     members: dict[str, tuple[str, Encode]] = {}
     column_of_member: dict[str, str] = {}
     for name, column in values.items():
@@ -176,10 +178,11 @@ def _extension(value: Any) -> str:
 
 
 def _keys_of(column: pa.ChunkedArray) -> list[tuple[str, bytes | None]]:
-    """Return a unique key for each row, and the bytes of its value (None for null, and for a value
-    that is the key). Keys are unique, because readers take consecutive members with the same key as
-    one row. Unsafe characters become `_`: a `.`, for example, would end a key, and `../` leave
-    the directory. A number is appended to a key that is already used: `cat`, `cat--2`."""
+    """Return a unique key for each row, and the value of the key column as bytes. The bytes are
+    None if the value is null or equal to the key.
+
+    Unsafe characters become `_`: a `.` would end a key, and `../` would leave the directory. A
+    repeated key gets a number (`cat--2`), because readers take members with one key as one row."""
     uses: dict[str, int] = {}
     keys: list[tuple[str, bytes | None]] = []
     for row, value in enumerate(column.to_pylist()):

@@ -607,6 +607,7 @@ class TwoJobsModel(JobModel):
 
 
 @pytest.mark.scaled("model-check")
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("machine", "runs"),
     [(JobModel, examples(2000, 70)), (TwoJobsModel, examples(1333, 25))],

@@ -58,6 +58,7 @@ from batchinference.pipeline.ray_compat import retries_of_this_task
 from batchinference.pipeline.ray_data_compat import (
     errors_of_blocks,
     outputs_within,
+    pass_on_when_stopping,
     prepare_joined_blocks,
     prompt_waits,
     whole_call,
@@ -380,7 +381,8 @@ def _actor(stage: Stage, segment: Segment) -> type:
     class SegmentActor:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
-            stopping = StopRequest(segment.run_id).watched_for_ever()
+            self._stopping = stopping = StopRequest(segment.run_id).watched_for_ever()
+            pass_on_when_stopping(stopping)
             try:
                 load_in_pool(segment)
             except JobFailure as failure:
@@ -405,6 +407,10 @@ def _actor(stage: Stage, segment: Segment) -> type:
                 yield from self._run(block)
             except EngineDied as error:
                 exit_process(error)
+            except Exception:
+                self._stopping.set()  # the error ends the pass
+                yield block.slice(0, 0)  # lets Ray pass on the results before the error
+                raise
 
     SegmentActor.__name__ = SegmentActor.__qualname__ = stage.name
     return SegmentActor

@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from threading import Event
@@ -54,7 +54,7 @@ from batchinference.pipeline.execution.task_resources import (
 from batchinference.pipeline.execution.worker_stop import StopRequest, until_stopped
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.model_turns import OCCUPANCY
-from batchinference.pipeline.ray_compat import retries_of_this_task
+from batchinference.pipeline.ray_compat import replaced, retries_of_this_task
 from batchinference.pipeline.ray_data_compat import (
     errors_of_blocks,
     outputs_within,
@@ -104,9 +104,6 @@ class DatasetExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except the rows of lost tasks."""
-        context = configure_ray_data()
-        # otherwise Ray's own tasks, such as those that split blocks, would have no selector
-        context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
         ControlCallback.execution = ObservedExecution(
             self.control,
@@ -116,8 +113,9 @@ class DatasetExecution:
             rows=self.rules.rows,
             seconds=self.rules.small_commit_seconds,
         )
-        errors = errors_of_blocks(context, self.control.record_later)
-        with errors, prompt_waits(), ExitStack() as groups:
+        with prompt_waits(), ExitStack() as groups:
+            context = groups.enter_context(ray_data_settings(selector(self.plan, CPU_GROUP)))
+            groups.enter_context(errors_of_blocks(context, self.control.record_later))
             dataset = self._read(first)
             for stage in between:
                 dataset = self._add_stage(dataset, stage, groups)
@@ -235,16 +233,23 @@ class DatasetExecution:
         return min(ROWS_PER_ACTOR // rows, self.blocks // replicas)
 
 
-def configure_ray_data() -> DataContext:
-    """Set the Ray Data settings of this process, and return them."""
+@contextmanager
+def ray_data_settings(nodes: dict[str, str] | None) -> Iterator[DataContext]:
+    """While the block runs, change the Ray Data settings of this process, and yield them. Later, in
+    a notebook, code of the user has its own settings. `nodes` is the label selector of the tasks of
+    Ray itself, such as those that split blocks."""
     # both are harmless: a small job has few write tasks, and users do not pass these arguments
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.raise_original_map_exception = True
-    context.custom_execution_callback_classes = [ControlCallback]
-    return context
+    settings = {
+        "enable_progress_bars": False,
+        "raise_original_map_exception": True,
+        "custom_execution_callback_classes": [ControlCallback],
+    }
+    of_tasks = replaced(context.execution_options, label_selector=nodes)
+    with replaced(context, **settings), of_tasks:
+        yield context
 
 
 class RowsDatasource(Datasource):

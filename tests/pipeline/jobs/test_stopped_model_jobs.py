@@ -210,3 +210,14 @@ def test_row_that_fails_the_job_loses_no_answer_of_other_rows(ray: None, tmp_pat
     assert first.report.message == second.report.message
     asked_again = {text for text, times in answers.texts().items() if times > 2}
     assert asked_again == set(), "only the row in flight is asked again"
+
+
+def test_row_that_fails_the_job_loses_no_earlier_result_of_its_pool(
+    ray: None, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": [*"abcd", "fail", "e"]})
+    python = {"callable": "own_code:Scripted", "constructorArgs": {"directory": str(tmp_path)}}
+    step = {"name": "own", "python": python, "batchSize": 2, "replicas": {"max": 1}}
+    run = run_job(job_document("pool", source, tmp_path / "out", steps=[step]))
+    assert "failed on row 4" in (run.report.message or "")
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == [*"abcd"]

@@ -146,6 +146,44 @@ def test_stop_passes_on_the_answered_rows_of_a_batch() -> None:
     assert numbers(batches(block(1, 2, 3, 4))) == [1]
 
 
+def test_failure_passes_on_the_answered_rows_of_all_batches() -> None:
+    in_flight, begun = RowsInFlight(), threading.Barrier(2)
+
+    def run(batch: pa.Table) -> Iterator[pa.Table]:
+        given_up, rows = in_flight.given_up, batch["n"].to_pylist()
+        yield batch.slice(0, 1)
+        begun.wait(SECONDS)
+        if rows == [1, 2]:
+            raise JobFailure("no")
+        given_up.result(SECONDS)
+        yield batch.slice(1)
+
+    stopping = threading.Event()
+    batches = concurrent(run, rows=2, wanted=3, stopping=stopping, in_flight=in_flight)
+    done = list[int]()
+    parts = batches(block(1, 2, 3, 4, 5, 6))
+    with pytest.raises(JobFailure, match="no"):
+        done.extend(number for part in parts for number in part["n"].to_pylist())
+    assert done == [1, 3, 4]
+    assert numbers(batches(block(7, 8))) == [], "no further batch begins"
+
+
+def test_dead_engine_ends_a_call_at_once() -> None:
+    stopping, ends = threading.Event(), threading.Event()
+
+    def compute(batch: pa.Table) -> None:
+        if batch["n"][0].as_py() == 2:
+            ends.wait(SECONDS)
+        else:
+            raise EngineDied("lost")
+
+    run = concurrent(each(compute), rows=1, wanted=2, stopping=stopping)
+    with pytest.raises(EngineDied, match="lost"):
+        numbers(run(block(1, 2)))
+    ends.set()
+    assert not stopping.is_set(), "Ray starts a new process, which computes the rows"
+
+
 def test_question_without_an_answer_is_unanswered_when_its_batch_is_given_up() -> None:
     in_flight, asked = RowsInFlight(), list[int]()
 
@@ -166,6 +204,26 @@ def test_question_without_an_answer_is_unanswered_when_its_batch_is_given_up() -
     assert asked == [1, 2, 3], "nothing is asked afterwards"
 
 
+def test_error_that_ends_the_job_keeps_the_answers_of_its_batch() -> None:
+    in_flight, failure = RowsInFlight(), JobFailure("no")
+
+    async def ask(number: int) -> int:
+        if number == 2:
+            raise Unanswered(failure)
+        if number == 3:
+            await asyncio.sleep(SECONDS)
+        return -number
+
+    with in_flight.batch(3):
+        given_up = in_flight.given_up
+        first, *others = asyncio.run(answers_of(ask, [1, 2, 3], given_up))
+        (later,) = asyncio.run(answers_of(ask, [1], given_up))
+    assert first == -1
+    assert [one.cause for one in (*others, later)] == [failure] * 3
+    with in_flight.batch(1):
+        assert asyncio.run(answers_of(ask, [1], in_flight.given_up)) == [-1]
+
+
 def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     codes: list[int] = []
     monkeypatch.setattr(dataset.os, "_exit", codes.append)
@@ -182,6 +240,29 @@ def test_process_ends_with_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     actor = dataset._actor(stage, Segment.of([stage], errors))()
     assert list(actor(encode(good(0, 0, [1])))) == []
     assert codes == [1]
+
+
+def test_error_of_a_call_stops_the_other_calls_of_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopping = list[threading.Event]()
+
+    def fail(_: Segment, batch: Any, given: threading.Event) -> Iterator[Any]:
+        stopping.append(given)
+        raise JobFailure("no")
+        yield
+
+    monkeypatch.setattr(dataset, "pass_on_when_stopping", stopping.append)
+    monkeypatch.setattr(Segment, "load", lambda _: SimpleNamespace(note_occupancy=lambda: None))
+    monkeypatch.setattr(Segment, "of_block", fail)
+    (stage,) = stages_of(steps_of(python_step()))
+    errors = ErrorHandling(tolerant=True, input=Location("/none"))
+    call = dataset._actor(stage, Segment.of([stage], errors))()(encode(good(0, 0, [1])))
+    assert next(call).num_rows == 0, "Ray Data passes on the earlier results of the call"
+    with pytest.raises(JobFailure, match="no"):
+        next(call)
+    assert stopping[0] is stopping[1]
+    assert stopping[0].is_set()
 
 
 @pytest.mark.parametrize(("blocks", "calls"), [(1, MIN_CALLS), (40, 40), (1000, MAX_CALLS)])

@@ -21,11 +21,12 @@ import pytest
 from aiohttp import web
 
 from batchinference.pipeline.error_classification import is_transient_status
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution.block_codec import decode, encode
 from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatches
 from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.segment import Segment
-from batchinference.pipeline.row_batch import merged
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import adapter_for
 from batchinference.pipeline.runtimes.http_client import Credentials, Endpoint
@@ -50,7 +51,7 @@ from support.documents.http_models import chat
 from support.documents.minimal import model_step
 from support.documents.parsed import steps_of
 from support.operator.virtual_time import clock, in_virtual_time
-from support.outputs.batches import good
+from support.outputs.batches import good, outcomes
 from support.outputs.stages import TOLERANT
 from support.servers.scripted_http import served
 
@@ -540,6 +541,33 @@ async def test_stop_keeps_the_answered_rows_of_a_batch() -> None:
     assert made == ["0", "1", "4", "5"]
 
 
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "answered 401: no"), (503, "cannot continue: .*503: no")]
+)
+async def test_rows_that_are_answered_before_an_endpoint_fails_are_kept(
+    status: int, message: str
+) -> None:
+    """The endpoint refuses the last row of a batch, whose first row has an invalid answer."""
+    asked = list[str]()
+
+    async def answer(request: web.Request) -> web.Response:
+        (*_, last) = json.loads(await request.text())["messages"]
+        asked.append(last["content"])
+        if last["content"] == "4":
+            return web.Response(text="no", status=status)
+        text = "null" if last["content"] == "0" else "1"
+        return web.json_response({"choices": [{"message": {"content": text}}]})
+
+    parts = list[RowBatch]()
+    fields = {"concurrency": 1, "retries": 0, "repair": 2, "schema": {"jsonSchema": {"const": 1}}}
+    async with served(answer) as server:
+        run, block = concurrent_batches(server.url, 5, model=fields, batchSize=5)
+        with pytest.raises(JobFailure, match=message):
+            await asyncio.to_thread(lambda: parts.extend(map(decode, run(block))))
+    assert outcomes(merged(parts)) == {1: "good", 2: "good", 3: "good"}
+    assert asked == ["0", "1", "2", "3", "4"], "no row is asked again"
+
+
 def test_runtimes_of_a_process_share_the_endpoint_of_a_model() -> None:
     runtimes = [
         load_runtime(HttpModel.model_validate(chat(concurrency=limit)), Device())
@@ -552,12 +580,19 @@ def test_runtimes_of_a_process_share_the_endpoint_of_a_model() -> None:
 
 def answers(url: str, rows: int, stopping: Event | None = None, **fields: Any) -> list[str]:
     """Return the answers to the rows of a block, as in an actor with 4 requests at once."""
-    (step,) = steps_of(model_step(model=chat(url=url, concurrency=4), **fields))
-    (stage,) = stages_of([step])
-    stopping = stopping or Event()
-    calls = BlockCalls(stage.name, Segment.of([stage], TOLERANT), stopping)
-    run = ConcurrentBatches(stage, calls, stopping, part_seconds=0.5)
-    texts = pa.table({"text": [str(row) for row in range(rows)]})
-    done = merged(map(decode, run(encode(good(0, 0, texts)))))
+    run, block = concurrent_batches(url, rows, stopping, model={"concurrency": 4}, **fields)
+    done = merged(map(decode, run(block)))
     assert done.errors.num_rows == 0
     return list(done.table["answer"].to_pylist())
+
+
+def concurrent_batches(
+    url: str, rows: int, stopping: Event | None = None, *, model: dict[str, Any], **fields: Any
+) -> tuple[ConcurrentBatches, pa.Table]:
+    """Return what runs a model over blocks in an actor, and a block of rows with their numbers."""
+    (stage,) = stages_of(steps_of(model_step(model=chat(url=url, **model), **fields)))
+    stopping = stopping or Event()
+    calls = BlockCalls(stage.name, Segment.of([stage], TOLERANT), stopping)
+    texts = pa.table({"text": [str(row) for row in range(rows)]})
+    run = ConcurrentBatches(stage, calls, stopping, part_seconds=0.5)
+    return run, encode(good(0, 0, texts))

@@ -343,6 +343,56 @@ def test_batch_does_not_account_for_the_input_rows_of_unanswered_rows() -> None:
     assert outcomes(merged(run(divided))) == {0: "good"}
 
 
+@pytest.mark.parametrize("cause", [ConnectionError("down"), JobFailure("down")], ids=type)
+def test_rows_that_were_answered_before_the_job_ended_come_before_its_error(
+    cause: Exception,
+) -> None:
+    asked = list[int]()
+
+    def answer(rows: pa.Table) -> TransformResult:
+        numbers = rows["n"].to_pylist()
+        asked.extend(numbers)
+        good = np.array([row for row, number in enumerate(numbers) if number < 7])
+        failed: dict[int, Exception] = {row: Unanswered(cause) for row in range(len(numbers))}
+        failed |= {row: ValueError("odd") for row in good[1::2]}
+        good = good[::2]
+        return TransformResult(rows.take(good), good, {r: failed[r] for r in {*failed} - {*good}})
+
+    step = Step.model_validate({**PICKY, "batchSize": 4})
+    results = StepRunner(step, answer, WITHOUT_WAITS)(good(0, 0, range(12)))
+    expected = dict.fromkeys([0, 2, 4, 6], "good") | dict.fromkeys([1, 3, 5], "failed")
+    assert outcomes(next(results)) == expected
+    with pytest.raises(JobFailure, match="down") as caught:
+        next(results)
+    assert (caught.value is cause) == isinstance(cause, JobFailure)
+    assert asked == [*range(8)], "nothing is asked afterwards"
+
+
+def test_failure_without_answers_has_no_results() -> None:
+    def answer(rows: pa.Table) -> TransformResult:
+        failed: dict[int, Exception] = {0: Unanswered(JobFailure("down"))}
+        return TransformResult(rows.slice(0, 0), np.empty(0, np.int64), failed)
+
+    step = Step.model_validate(PICKY)
+    with pytest.raises(JobFailure, match="down"):
+        next(StepRunner(step, answer, TOLERANT)(good(0, 0, [1])))
+
+
+def test_row_that_fails_the_job_keeps_the_other_rows_of_its_batch(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    snapshot = Location(str(tmp_path / "input.parquet"))
+    snapshot.write(snapshot_input([str(tmp_path / "a.txt")], []).serialized())
+
+    def answer(rows: pa.Table) -> TransformResult:
+        return TransformResult(rows.take([0, 2]), np.array([0, 2]), {1: ValueError("odd")})
+
+    errors = replace(TOLERANT, tolerant=False, input=snapshot)
+    results = StepRunner(Step.model_validate(PICKY), answer, errors)(good(0, 0, range(3)))
+    assert outcomes(next(results)) == {0: "good", 2: "good"}
+    with pytest.raises(JobFailure, match=r"failed on row 1 of .*a\.txt: ValueError: odd"):
+        next(results)
+
+
 def test_provenance_passes_through() -> None:
     before = merged([failed(0, 7), filtered(0, 8), end(0, 9), RowBatch(notes=(("own", "{}"),))])
     result = runner(PICKY)(merged([batch("a", "bad"), before]))

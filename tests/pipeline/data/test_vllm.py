@@ -32,7 +32,7 @@ from batchinference.pipeline.execution.concurrent_batches import ConcurrentBatch
 from batchinference.pipeline.execution.dataset import BlockCalls
 from batchinference.pipeline.execution.segment import Segment, unload_stages
 from batchinference.pipeline.execution.step_runner import SegmentRunner
-from batchinference.pipeline.row_batch import merged
+from batchinference.pipeline.row_batch import RowBatch, merged
 from batchinference.pipeline.row_warnings import collect_warnings
 from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.runtimes.device import Device
@@ -489,6 +489,47 @@ def test_stop_keeps_the_answered_rows_of_a_batch(
     (tmp_path / "release").touch()
     unload_stages()
     assert outcomes(merged(batches.result())) == {0: "good", 2: "good"}
+
+
+@pytest.mark.parametrize("requests", [False, True])
+@pytest.mark.parametrize(("log", "kind"), [(ECC, DeviceFailed), ("", EngineDied)], ids=short)
+def test_rows_that_are_answered_before_a_device_fails_are_kept(
+    folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    log: str,
+    kind: type[JobFailure],
+    requests: bool,
+) -> None:
+    import vllm as fake
+
+    fake.LAST_WORDS.append(log.encode())
+
+    async def respond(_: str, body: bytes) -> tuple[int, bytes]:
+        if b"is lost" not in body:
+            return 200, body
+        monkeypatch.setattr("vllm.AsyncLLMEngine.errored", True)
+        return 500, b"{}"
+
+    monkeypatch.setattr(FakeServer(monkeypatch), "respond", respond)
+    request = {"inputs": {"body": "text"}, "request": "body", "sampling": {}}
+    fields = request if requests else {"chat": False}
+    step = Step.model_validate(
+        {"name": "ask", "model": model(source=folder, **fields), "resources": {"gpu": 1}}
+    )
+    texts = ["a", "is lost", "b"]
+    if requests:
+        texts = [json.dumps({"messages": [{"role": "user", "content": text}]}) for text in texts]
+    rows, parts = good(0, 0, pa.table({"text": texts})), list[RowBatch]()
+    with (
+        patch.object(step_runner, "device_of", lambda **_: Device()),
+        standard_error_in(tmp_path / "log"),
+        pytest.raises(kind),
+    ):
+        parts.extend(SegmentRunner([Stage("ask", (step,))], TOLERANT)(rows))
+    kept = {0: "good", 2: "good"} if kind is DeviceFailed else {}
+    assert outcomes(merged(parts)) == kept, "after EngineDied, Ray repeats the call"
 
 
 def test_invalid_parameters_end_the_job_before_the_engine_loads(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -23,7 +24,7 @@ from ray.data._internal.execution.operators.map_transformer import (
     BlockMapTransformFn,
     MapTransformer,
 )
-from ray.data._internal.output_buffer import OutputBlockSizeOption
+from ray.data._internal.output_buffer import BlockOutputBuffer, OutputBlockSizeOption
 from ray.data.block import BlockMetadata
 from ray.exceptions import RayTaskError, WorkerCrashedError
 
@@ -37,6 +38,7 @@ from batchinference.pipeline.ray_data_compat import (
     bundle_whole_calls,
     errors_of_blocks,
     keep_blocks,
+    pass_on_when_stopping,
     prompt_waits,
     start_late_bundle,
     whole_call,
@@ -264,3 +266,24 @@ def test_blocks_are_passed_on_at_once(
     blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]
     done = list(read(blocks, TaskContext(0, name)))
     assert [len(block) for block in done] == ([1, 2] if kept else [3])
+
+
+def test_results_before_an_error_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    size, stopping = OutputBlockSizeOption.of(target_max_block_size=1 << 30), Event()
+    monkeypatch.setattr(compat._map_transformer, "BlockOutputBuffer", BlockOutputBuffer)
+    pass_on_when_stopping(stopping)
+
+    def fail(blocks: Iterator[pa.Table], _: TaskContext) -> Iterator[pa.Table]:
+        first, second = blocks
+        yield first
+        yield second
+        stopping.set()
+        yield second.slice(0, 0)
+        raise JobFailure("no")
+
+    run = BlockMapTransformFn(fail, output_block_size_option=size)
+    blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]
+    done = iter(run(iter(blocks), TaskContext(0, "MapBatches(a)")))
+    assert [row["n"] for row in next(done).to_pylist()] == [1, 2, 3]
+    with pytest.raises(JobFailure):
+        next(done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,11 +17,13 @@ from ray.util import placement_group, placement_group_table, remove_placement_gr
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from batchinference.pipeline.errors import JobFailure
 from batchinference.pipeline.execution import executor
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.chunk_commits import CommitRules
 from batchinference.pipeline.execution.crash_isolation import NO_DEATHS
 from batchinference.pipeline.execution.dataset import DatasetExecution, _actor
+from batchinference.pipeline.execution.dataset_control import ControlCallback
 from batchinference.pipeline.execution.execution_control import ExecutionControl
 from batchinference.pipeline.execution.segment import Segment
 from batchinference.pipeline.execution.step_runner import ErrorHandling
@@ -203,6 +206,7 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
 
     def write(self: Dataset, sink: object, ray_remote_args: Document, **_: object) -> None:
         documents["Write"] = ray_remote_args["label_selector"]
+        documents["split"] = self.context.execution_options.label_selector
         for operator in logical_operators(self):
             documents[operator.name] = operator.ray_remote_args["label_selector"]
 
@@ -215,8 +219,39 @@ def test_only_a_model_occupies_the_nodes_of_its_device(monkeypatch: pytest.Monke
     commits = MagicMock(), CommitRules(1)
     DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl()).run()
     on_cpus, on_device = {GROUP_LABEL: CPU_GROUP}, {GROUP_LABEL: "see"}
-    assert documents == {"ReadRows": on_cpus, "MapBatches(see)": on_device, "Write": on_cpus}
-    assert DataContext.get_current().execution_options.label_selector == on_cpus
+    tasks = dict.fromkeys(["ReadRows", "Write", "split"], on_cpus)
+    assert documents == {**tasks, "MapBatches(see)": on_device}
+
+
+@pytest.mark.parametrize("error", [None, JobFailure("no")])
+def test_settings_of_ray_data_are_those_of_the_user_after_a_pass(
+    monkeypatch: pytest.MonkeyPatch, error: JobFailure | None
+) -> None:
+    """A notebook may run other datasets after a job."""
+    settings = DataContext.get_current()
+    own = {"zone": "a"}
+    monkeypatch.setattr(settings.execution_options, "label_selector", own)
+    monkeypatch.setattr(settings, "custom_execution_callback_classes", [])
+    monkeypatch.setattr(settings, "enable_progress_bars", True)
+    during = list[DataContext]()
+
+    def write(self: Dataset, *_: object, **__: object) -> None:
+        during.append(self.context)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(Dataset, "write_datasink", write)
+    plan = plan_for_cluster(spec_of(steps=[AFTER]))
+    errors = ErrorHandling(tolerant=False, input=Location("/in"))
+    commits = MagicMock(), CommitRules(1)
+    run = DatasetExecution(plan, [lambda: iter(())], 1, True, errors, *commits, ExecutionControl())
+    with nullcontext() if error is None else pytest.raises(JobFailure):
+        run.run()
+    assert during[0].execution_options.label_selector == {GROUP_LABEL: CPU_GROUP}
+    assert during[0].custom_execution_callback_classes == [ControlCallback]
+    assert settings.execution_options.label_selector == own
+    assert settings.custom_execution_callback_classes == []
+    assert settings.enable_progress_bars
 
 
 def test_gpus_of_a_replica_on_several_pods_are_free_after_its_pass(

@@ -1,4 +1,4 @@
-"""Jobs that ask an endpoint or an engine are stopped and resume."""
+"""Jobs that ask an endpoint or an engine are stopped, or fail, and resume."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -107,7 +108,7 @@ class Answers:
         text = json.loads(await request.text())["messages"][0]["content"]
         while text == "hold" and not (self._directory / "release").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        (self._directory / f"computed-{id(request)}").write_text(text)
+        (self._directory / f"computed-{uuid4().hex}").write_text(text)
         return web.json_response({"choices": [{"message": {"content": text[::-1]}}]})
 
     def release(self) -> None:
@@ -157,3 +158,66 @@ def test_stop_commits_the_answered_rows_of_incomplete_batches(
     )
     asked_again = {text for text, times in answers.texts().items() if times > 2}
     assert asked_again <= {"hold"}
+
+
+class RevokedKey(Answers):
+    """Refuses the key of the first text of one batch, after all other texts are answered."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._held = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        text = json.loads(await request.text())["messages"][0]["content"]
+        self._held += text == "hold"
+        if text != "hold" or self._held != 1:
+            return await super().answer(request)
+        while self.texts().total() < 2 * len(BATCH[1:]):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        return web.Response(text="the key is invalid", status=401)
+
+
+def test_failure_of_an_endpoint_commits_the_answered_rows(ray: None, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", {f"{number}.txt": BATCH for number in range(2)})
+    answers = RevokedKey(tmp_path)
+    with model_of("http", answers, tmp_path) as model:
+        step = {"name": "ask", "model": model, "batchSize": len(BATCH)}
+        given = job_document("asking", source, tmp_path / "out", steps=[step])
+        first = run_job(given)
+        assert (first.report.state, first.report.reason) == (JobState.FAILED, "Application")
+        assert "the endpoint answered 401: the key is invalid" in (first.report.message or "")
+        kept = [row["text"] for row in rows_of(tmp_path / "out")]
+        assert sorted(kept) == sorted(2 * BATCH[1:])
+        answers.release()
+        second = run_job(given)
+    assert (second.report.state, second.counts) == (JobState.SUCCEEDED, (12, 12, 0, 0))
+    assert answers.texts() == Counter(2 * BATCH), "no row is asked again"
+
+
+@pytest.mark.long("vllm")
+def test_row_that_fails_the_job_loses_no_answer_of_other_rows(ray: None, tmp_path: Path) -> None:
+    files = {"0.txt": ["refuse me", *BATCH[1:]], "1.txt": BATCH}
+    source, answers = write_lines(tmp_path / "in", files), Answers(tmp_path)
+    with model_of("vllm", answers, tmp_path) as model:
+        step = {"name": "ask", "model": model, "batchSize": len(BATCH), "resources": {"gpu": 1}}
+        given = job_document("asking", source, tmp_path / "out", steps=[step])
+        first = run_job(given)
+        assert (first.report.state, first.report.reason) == (JobState.FAILED, "Application")
+        kept = [row["text"] for row in rows_of(tmp_path / "out")]
+        assert sorted(kept) == sorted(2 * BATCH[1:])
+        answers.release()
+        second = run_job(given)
+    assert first.report.message == second.report.message
+    asked_again = {text for text, times in answers.texts().items() if times > 2}
+    assert asked_again == set(), "only the row in flight is asked again"
+
+
+def test_row_that_fails_the_job_loses_no_earlier_result_of_its_pool(
+    ray: None, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "in", {"a.txt": [*"abcd", "fail", "e"]})
+    python = {"callable": "own_code:Scripted", "constructorArgs": {"directory": str(tmp_path)}}
+    step = {"name": "own", "python": python, "batchSize": 2, "replicas": {"max": 1}}
+    run = run_job(job_document("pool", source, tmp_path / "out", steps=[step]))
+    assert "failed on row 4" in (run.report.message or "")
+    assert sorted(row["text"] for row in rows_of(tmp_path / "out")) == [*"abcd"]

@@ -53,11 +53,17 @@ async def ask(model: Document, **columns: list[Any]) -> list[Any]:
 
 
 def ask_and_wait(model: Document, **columns: list[Any]) -> list[Any]:
+    """Run the model on a batch. Raises the error of a row that ends the job."""
+    from batchinference.pipeline.rows_in_flight import Unanswered
     from batchinference.pipeline.runtimes.device import Device
     from batchinference.pipeline.runtimes.kinds import load_runtime
 
     runtime = load_runtime(HttpModel.model_validate(model), Device())
-    return list(runtime({name: objects(values) for name, values in columns.items()}))
+    results = list(runtime({name: objects(values) for name, values in columns.items()}))
+    for result in results:
+        if isinstance(result, Unanswered) and result.cause is not None:
+            raise result.cause
+    return results
 
 
 def objects(values: list[Any]) -> np.ndarray:

@@ -86,6 +86,13 @@ def may_be_transient(error: BaseException) -> bool:
     return is_network_error(error) or isinstance(error, OSError)
 
 
+def ends_the_job(error: BaseException) -> bool:
+    """Return whether an error is neither about a row nor gone if the batch is computed again, such
+    as one of an endpoint that is down or of wrong credentials."""
+    is_of_batch = is_out_of_memory(error) or may_be_transient(error)
+    return not (is_of_batch or is_about_the_row(error))
+
+
 def is_network_error(error: BaseException) -> bool:
     """Return whether a server did not respond, or the connection to it broke."""
     # compare names, so that torch, requests and other libraries need not be imported

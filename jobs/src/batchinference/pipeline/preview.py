@@ -24,6 +24,7 @@ from batchinference.pipeline.job_checks import check_input
 from batchinference.pipeline.output.error_records import error_records
 from batchinference.pipeline.output.file_split import FileSplit
 from batchinference.pipeline.row_batch import READ_STEP, RowBatch, merged
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT
 from batchinference.pipeline.steps import check_step
 from batchinference.pipeline.storage.arrow_files import read_table
 from batchinference.plan import Plan, Stage
@@ -115,7 +116,8 @@ class Preview:
         errors = ErrorHandling(True, self._layout.input, failing=self.spec.errors.failing_warnings)
         runner = SegmentRunner([stage], errors)
         loaded = time.perf_counter()
-        batch = merged(runner(self.batch))
+        with IN_FLIGHT.batch(0):  # after a failure, no row is asked again
+            batch = merged(runner(self.batch))
         outcome = self._outcome(step.name, batch, time.perf_counter() - loaded)
         return replace(outcome, load_seconds=loaded - began)
 

@@ -19,7 +19,7 @@ from ray.data._internal.execution.bundle_queue.bundler import (
     RebundlingStrategy,
 )
 from ray.data._internal.execution.execution_callback import ExecutionCallback
-from ray.data._internal.execution.operators import map_operator
+from ray.data._internal.execution.operators import map_operator, map_transformer
 from ray.data._internal.execution.operators.actor_pool_map_operator import (
     _ACTOR_STATE_DEAD as _DEAD,
 )
@@ -27,7 +27,7 @@ from ray.data._internal.execution.operators.actor_pool_map_operator import Actor
 from ray.data._internal.execution.operators.base_physical_operator import InternalQueueOperatorMixin
 from ray.data._internal.execution.operators.map_operator import MapOperator
 from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
-from ray.data._internal.output_buffer import OutputBlockSizeOption
+from ray.data._internal.output_buffer import BlockOutputBuffer, OutputBlockSizeOption
 from ray.data._internal.utils.cached_ray_internals import get_draining_nodes
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
@@ -35,12 +35,15 @@ from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 from batchinference.pipeline.ray_compat import replaced
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from ray.data import DataContext, Datasource
     from ray.data._internal.execution.interfaces import PhysicalOperator, RefBundle
     from ray.data._internal.execution.streaming_executor import StreamingExecutor
     from ray.data._internal.execution.streaming_executor_state import OpState
 
 _map_operator: Any = map_operator
+_map_transformer: Any = map_transformer
 _pass_on = _map_operator.yield_block_with_stats
 _WHOLE = 1 << 40
 """A batch size above this number means that a call is one batch; see `whole_call`."""
@@ -129,6 +132,19 @@ def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
             yield from _pass_on(*arguments)
 
     _map_operator.yield_block_with_stats = passed_on
+
+
+def pass_on_when_stopping(stopping: Event) -> None:
+    """Make this process pass on the blocks of its Ray Data calls as soon as `stopping` is set. Ray
+    collects blocks up to 128 MiB or to the end of the call, and drops them if the call fails."""
+
+    class Buffer(BlockOutputBuffer):
+        def has_next(self) -> bool:
+            """Return whether a block is passed on."""
+            waits = stopping.is_set() and self._buffer.num_rows() > 0
+            return waits or super().has_next()
+
+    _map_transformer.BlockOutputBuffer = Buffer
 
 
 def has_dead_actors(operator: PhysicalOperator) -> bool:

@@ -1,15 +1,16 @@
 """Counts the rows of a process that an engine or endpoint has not answered yet.
 
 A batch may begin as soon as fewer than `wanted` rows wait for an answer. A single slow row thus
-does not delay later batches. When the process stops, all batches are given up: models return the
-answers that they have, and `Unanswered` for other rows."""
+does not delay later batches. When the process stops, all batches are given up. If a row raises an
+error that ends the job, the batch of the row is given up. For a batch that is given up, models
+return the answers that they have, and `Unanswered` for other rows."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Condition
 from typing import Any, TypeVar
@@ -19,7 +20,16 @@ Question = TypeVar("Question")
 
 class Unanswered(Exception):
     """Stands for the answer to a row of a batch that was given up. The row neither fails nor is
-    filtered. Its batch does not account for it, so another run computes it."""
+    filtered. Its batch does not account for it, so another run computes it. `cause` is the error
+    that ends the job, or None if the process stops."""
+
+    def __init__(self, cause: Exception | None = None) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+GivenUp = Future[Exception | None]
+"""A future that is done when a batch is given up. Its result is the `cause` of `Unanswered`."""
 
 
 class RowsInFlight:
@@ -57,11 +67,10 @@ class RowsInFlight:
         """Give up the batches in progress: they end without waiting for further answers."""
         with self._changed:
             for batch in self._batches:
-                if not batch.given_up.done():
-                    batch.given_up.set_result(None)
+                _give_up(batch.given_up)
 
     @property
-    def given_up(self) -> Future[None]:
+    def given_up(self) -> GivenUp:
         """A future that is done when the current batch is given up."""
         return (self._batch.get() or _Batch(0)).given_up
 
@@ -84,30 +93,46 @@ class _Batch:
     """The number of rows of a batch without an answer, and whether the batch is given up."""
 
     def __init__(self, rows: int) -> None:
-        self.rows, self.given_up = rows, Future[None]()
+        self.rows, self.given_up = rows, GivenUp()
 
 
 async def answers_of(
     ask: Callable[[Question], Coroutine[Any, Any, Any]],
     questions: Sequence[Question],
-    given_up: Future[None],
+    given_up: GivenUp,
 ) -> list[Any]:
     """Ask all questions at the same time, and return the answers. An answer that is missing when
-    `given_up` is done is `Unanswered`. Raises the first error."""
+    `given_up` is done is `Unanswered`. If `ask` raises Unanswered, the batch is given up with the
+    same cause. Raises the first other error."""
+
+    async def answer(question: Question) -> Any:
+        try:
+            return await ask(question)
+        except Unanswered as unanswered:
+            _give_up(given_up, unanswered.cause)
+            return unanswered
+
     if given_up.done():
-        return [Unanswered() for _ in questions]
+        return [Unanswered(given_up.result()) for _ in questions]
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(ask(question)) for question in questions]
-            when_done(given_up, lambda: [task.cancel() for task in tasks])
+            tasks = [group.create_task(answer(question)) for question in questions]
+            when_done(given_up, lambda _: [task.cancel() for task in tasks])
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [Unanswered() if task.cancelled() else task.result() for task in tasks]
+    cause = given_up.result() if given_up.done() else None
+    return [Unanswered(cause) if task.cancelled() else task.result() for task in tasks]
 
 
-def when_done(given_up: Future[None], function: Callable[[], object]) -> None:
-    """Call a function in the current event loop when a future of another thread is done."""
-    asyncio.wrap_future(given_up).add_done_callback(lambda _: function())
+def _give_up(given_up: GivenUp, cause: Exception | None = None) -> None:
+    with suppress(InvalidStateError):  # another thread has given up the batch
+        given_up.set_result(cause)
+
+
+def when_done(given_up: GivenUp, function: Callable[[Exception | None], object]) -> None:
+    """When a future of another thread is done, call a function with its result in the current event
+    loop."""
+    asyncio.wrap_future(given_up).add_done_callback(lambda done: function(done.result()))
 
 
 IN_FLIGHT = RowsInFlight()

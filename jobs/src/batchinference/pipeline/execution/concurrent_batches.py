@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from batchinference.pipeline.arrow import concat
+from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.execution.block_codec import encode
 from batchinference.pipeline.execution.prefix_order import in_order_of, prefix_order
 from batchinference.pipeline.execution.report_notes import retry_notes
@@ -62,7 +63,8 @@ def concurrency_of_actors(stage: Stage, blocks: int = MIN_CALLS) -> dict[str, An
 
 class ConcurrentBatches:
     """Runs the steps of a stage over blocks, in batches. Batches of one or several calls run at the
-    same time. No batch begins after `stopping` is set."""
+    same time. No batch begins after `stopping` is set. A batch that fails sets `stopping`, because
+    its error ends the pass."""
 
     def __init__(
         self,
@@ -82,19 +84,25 @@ class ConcurrentBatches:
         self._threads = ThreadPoolExecutor(batches)
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
-        """Yield the results of a block in parts. The rows of each part are in block order."""
+        """Yield the results of a block in parts. The rows of each part are in block order. Raises
+        the first error, after all results: batches that are computed end as at a stop. Only
+        EngineDied is raised at once, because the process must end."""
         if notes := retry_notes(self._name):  # here, because threads do not know the task of Ray
             yield encode(RowBatch(notes=notes))
         order = prefix_order(block, self._prompt)
         running = [self._submitted(*batch) for batch in self._cuts(block, order)]
+        first = None
         try:
             for part in self._parts(running):
                 tables, error = _results(part)
                 if tables:
                     made = concat(tables)
                     yield made if order is None else in_order_of(block, made)
-                if error is not None:
+                if isinstance(error, EngineDied):
                     raise error
+                first = first or error
+            if first is not None:
+                raise first
         finally:
             for batch in running:
                 batch.cancel()
@@ -152,6 +160,8 @@ class ConcurrentBatches:
         try:
             done.extend(self._run_block(batch))
         except Exception as error:
+            if not isinstance(error, EngineDied):  # after it, Ray repeats the calls of the process
+                self._stopping.set()
             raise _Failed(done, error) from error
         return done
 

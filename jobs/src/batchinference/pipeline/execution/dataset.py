@@ -10,7 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from threading import Event
@@ -54,10 +54,11 @@ from batchinference.pipeline.execution.task_resources import (
 from batchinference.pipeline.execution.worker_stop import StopRequest, until_stopped
 from batchinference.pipeline.input import ReadRows
 from batchinference.pipeline.model_turns import OCCUPANCY
-from batchinference.pipeline.ray_compat import retries_of_this_task
+from batchinference.pipeline.ray_compat import replaced, retries_of_this_task
 from batchinference.pipeline.ray_data_compat import (
     errors_of_blocks,
     outputs_within,
+    pass_on_when_stopping,
     prepare_joined_blocks,
     prompt_waits,
     whole_call,
@@ -102,9 +103,6 @@ class DatasetExecution:
 
     def run(self) -> None:
         """Run the operators until all rows are committed, except rows of lost tasks."""
-        context = configure_ray_data()
-        # for Ray's own tasks, such as those that split blocks
-        context.execution_options.label_selector = selector(self.plan, CPU_GROUP)
         first, between, last = self._divided_stages()
         ControlCallback.execution = ObservedExecution(
             self.control,
@@ -114,8 +112,9 @@ class DatasetExecution:
             rows=self.rules.rows,
             seconds=self.rules.small_commit_seconds,
         )
-        errors = errors_of_blocks(context, self.control.record_later)
-        with errors, prompt_waits(), ExitStack() as groups:
+        with prompt_waits(), ExitStack() as groups:
+            context = groups.enter_context(ray_data_settings(selector(self.plan, CPU_GROUP)))
+            groups.enter_context(errors_of_blocks(context, self.control.record_later))
             dataset = self._read(first)
             for stage in between:
                 dataset = self._add_stage(dataset, stage, groups)
@@ -233,16 +232,23 @@ class DatasetExecution:
         return min(ROWS_PER_ACTOR // rows, self.blocks // replicas)
 
 
-def configure_ray_data() -> DataContext:
-    """Set the Ray Data settings of this process, and return them."""
+@contextmanager
+def ray_data_settings(nodes: dict[str, str] | None) -> Iterator[DataContext]:
+    """While the block runs, change the Ray Data settings of this process, and yield them. After the
+    block, code of the user, as in a notebook, has its own settings again. `nodes` is the label
+    selector of Ray's own tasks, such as those that split blocks."""
     # both warnings are harmless: a small job has few write tasks, and no user passes the arguments
     warnings.filterwarnings("ignore", "The maximum number of concurrent tasks for 'Write'")
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.raise_original_map_exception = True
-    context.custom_execution_callback_classes = [ControlCallback]
-    return context
+    settings = {
+        "enable_progress_bars": False,
+        "raise_original_map_exception": True,
+        "custom_execution_callback_classes": [ControlCallback],
+    }
+    of_tasks = replaced(context.execution_options, label_selector=nodes)
+    with replaced(context, **settings), of_tasks:
+        yield context
 
 
 class RowsDatasource(Datasource):
@@ -379,7 +385,8 @@ def _actor(stage: Stage, segment: Segment) -> type:
     class SegmentActor:
         def __init__(self) -> None:
             self._failure: JobFailure | None = None
-            stopping = StopRequest(segment.run_id).watched_for_ever()
+            self._stopping = stopping = StopRequest(segment.run_id).watched_for_ever()
+            pass_on_when_stopping(stopping)
             try:
                 load_in_pool(segment)
             except JobFailure as failure:
@@ -404,6 +411,10 @@ def _actor(stage: Stage, segment: Segment) -> type:
                 yield from self._run(block)
             except EngineDied as error:
                 exit_process(error)
+            except Exception:
+                self._stopping.set()  # the error ends the pass
+                yield block.slice(0, 0)  # lets Ray pass on the results before the error
+                raise
 
     SegmentActor.__name__ = SegmentActor.__qualname__ = stage.name
     return SegmentActor

@@ -16,9 +16,11 @@ from batchinference.pipeline.errors import (
     OutOfMemory,
     WorkerCrashed,
 )
+from batchinference.spec.lifecycle import DRAIN_SECONDS
 
-ABORT_SECONDS = 5.0
-"""After a task has failed, the other tasks have this many seconds to commit their rows."""
+ABORT_SECONDS = float(DRAIN_SECONDS)
+"""After a task has failed, the other tasks have this many seconds to commit their rows, like at a
+stop."""
 MAX_LOST = 3
 """The pass ends if this many tasks are lost before any row is committed."""
 _LOST = (WorkerCrashed, OutOfMemory, NodeLost, DeviceFailed)

@@ -323,7 +323,7 @@ class StepRunner:
                     raise  # this process ends, and the note of the rows must remain
                 except JobFailure as failure:
                     results = results.before(_complete_rows(batch.ids, results.rows))
-                    if not results.rows:
+                    if results.rows == len(results.unanswered):
                         raise
                     results.failure = failure
                     break
@@ -359,6 +359,8 @@ class StepRunner:
                 return False
             raise _failure(self.name, error) from error
         results.add(isolated)
+        if isolated.failure is not None:
+            raise isolated.failure
         seconds = time.perf_counter() - TURNS.waited_seconds - began
         self._row_seconds = seconds / max(1, isolated.rows)
         if computed := chosen.number(start, results.rows):
@@ -369,7 +371,8 @@ class StepRunner:
 
     def _isolated(self, rows: pa.Table, offset: int, ids: np.ndarray) -> StepResults:
         """Return the results of rows. `offset` is the index of the first row in the batch. Later
-        rows have no results if the results are large, too many rows fail, or an error follows."""
+        rows have no results if the results are large, too many rows fail, or an error follows. A
+        row that ends the job is unanswered, and the `failure` of the results is set."""
         results = StepResults()
         for part in _before_error(bisect_failures(self._transform, rows, self._errors.failing)):
             start = offset + part.start
@@ -378,16 +381,31 @@ class StepRunner:
             results.add_table(part.result.table, start + part.result.parents)
             for index, error in sorted(part.result.failed.items()):
                 number, row = start + index, rows.slice(part.start + index, 1)
-                if isinstance(error, Unanswered):
+                try:
+                    failed = self._failed_row(int(ids[number]), error, row)
+                except JobFailure as failure:
+                    results.failure = results.failure or failure
+                    failed = None
+                if failed is None:
                     results.unanswered.append(number)
                     continue
-                failed = self._errors.failed_row(self.name, int(ids[number]), error, row)
                 results.failed.append((number, failed))
                 if self._errors.has_too_many(len(results.failed)):
                     return results.before(number + 1, offset)
-            if results.nbytes >= self._result_bytes:
+            if results.nbytes >= self._result_bytes or results.failure is not None:
                 break
         return results
+
+    def _failed_row(self, row_id: int, error: Exception, row: pa.Table) -> pa.Table | None:
+        """Return a table with the failed row, or None if the row has no outcome. Raises JobFailure
+        if the error ends the job."""
+        if not isinstance(error, Unanswered):
+            return self._errors.failed_row(self.name, row_id, error, row)
+        if error.cause is None:
+            return None
+        if isinstance(error.cause, JobFailure):
+            raise error.cause
+        raise _failure(self.name, error.cause) from error.cause
 
 
 class ChosenRows:
@@ -422,7 +440,7 @@ class StepResults:
     failed: list[tuple[int, pa.Table]] = field(default_factory=list)
     """The index of each failed row, and the failed row."""
     unanswered: list[int] = field(default_factory=list)
-    """The indexes of the rows that have no outcome, because the process stops."""
+    """The indexes of the rows that have no outcome, because the process stops or the job ends."""
     warnings: list[RowWarning] = field(default_factory=list)
     rows: int = 0
     """The number of batch rows that have results."""

@@ -18,10 +18,10 @@ import aiohttp
 import numpy as np
 
 from batchinference.credentials import MASK, add_secrets, without_credentials
-from batchinference.pipeline.error_classification import is_transient_status
+from batchinference.pipeline.error_classification import ends_the_job, is_transient_status
 from batchinference.pipeline.errors import JobFailure, ModelLoad
 from batchinference.pipeline.exact_json import as_text, load_exact, load_unique
-from batchinference.pipeline.rows_in_flight import IN_FLIGHT, answers_of
+from batchinference.pipeline.rows_in_flight import IN_FLIGHT, Unanswered, answers_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.http_api import ApiAdapter, adapter_for, url_of
 from batchinference.pipeline.runtimes.http_concurrency import ConcurrencyLimit, Slots
@@ -233,8 +233,8 @@ class HttpRuntime:
         IN_FLIGHT.wanted = model.concurrency
 
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[Any]:
-        """Return the result of each row, or the exception of a failed or unanswered row. Raises
-        ConnectionError if the endpoint is down, and JobFailure if it would reject every row."""
+        """Return the result of each row, or the exception of a failed or unanswered row. If the
+        endpoint is down, or would reject every row, that error is the cause of unanswered rows."""
         rows = list(rows_of(inputs))
         ask = partial(self._ask, IN_FLIGHT.expect(len(rows)))
         answers: list[Any] = self._shared.run(answers_of(ask, rows, IN_FLIGHT.given_up))
@@ -246,10 +246,20 @@ class HttpRuntime:
 
     async def _ask(self, answered: Callable[[], None], row: Mapping[str, Any]) -> Any:
         try:
+            return await self._answer(row)
+        except Exception as error:
+            if not ends_the_job(error):
+                raise
+            raise Unanswered(error) from error
+        finally:
+            answered()
+
+    async def _answer(self, row: Mapping[str, Any]) -> Any:
+        """Return the answer to a row, or the error of the row. Raises other errors."""
+        try:
             request = self._shared.adapter.request(row)
             body, url = json_bytes(request), url_of(self._model, row)
         except Exception as error:  # noqa: BLE001 - any error caused by the row's values
-            answered()
             return error
         try:
             return await self._shared.endpoint.ask(body, url)
@@ -257,8 +267,6 @@ class HttpRuntime:
             if isinstance(error, RequestInvalid) and self._model.answer_schema is not None:
                 await self._check_schema(request, error)
             return error
-        finally:
-            answered()
 
     async def _check_schema(self, request: Mapping[str, Any], refusal: RequestInvalid) -> None:
         """Raise JobFailure if the endpoint does not support the model's schema. That is so if it

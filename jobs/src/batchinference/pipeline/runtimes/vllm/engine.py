@@ -20,7 +20,13 @@ from weakref import WeakValueDictionary
 from filelock import FileLock
 
 from batchinference.pipeline.errors import JobFailure, ModelLoad, describe
-from batchinference.pipeline.rows_in_flight import IN_FLIGHT, Unanswered, answers_of, when_done
+from batchinference.pipeline.rows_in_flight import (
+    IN_FLIGHT,
+    GivenUp,
+    Unanswered,
+    answers_of,
+    when_done,
+)
 from batchinference.pipeline.runtimes.answers import NO_ANSWER
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.model_files import files_without_weights
@@ -152,13 +158,13 @@ class Engine:
         return asyncio.run_coroutine_threadsafe(answers, self._loop)
 
     async def _answers(
-        self, asked: list[Any], answered: Callable[[], None], given_up: Future[None]
+        self, asked: list[Any], answered: Callable[[], None], given_up: GivenUp
     ) -> list[Any]:
         if given_up.done():
-            return [Unanswered() for _ in asked]
+            return [Unanswered(given_up.result()) for _ in asked]
         added = [await _result_or_error(self._add(answered, *one)) for one in asked]
         queues = [one for one in added if not isinstance(one, Exception)]
-        when_done(given_up, lambda: [queue.put(Unanswered()) for queue in queues])
+        when_done(given_up, lambda cause: [queue.put(Unanswered(cause)) for queue in queues])
         return [
             one if isinstance(one, Exception) else await _result_or_error(self._output(one))
             for one in added
@@ -218,7 +224,7 @@ class Engine:
         self,
         asked: list[tuple[str, bytes]],
         answered: Callable[[], None],
-        given_up: Future[None],
+        given_up: GivenUp,
     ) -> list[tuple[int, bytes] | Unanswered]:
         limit = None if self._timeout is None else seconds_of(self._timeout)
 

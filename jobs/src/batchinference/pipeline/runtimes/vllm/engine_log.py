@@ -18,10 +18,16 @@ class EngineLog:
 
     def __init__(self) -> None:
         self._begin = _size() or 0
+        self._fault: RuntimeError | None = None
 
     def device_fault(self) -> RuntimeError | None:
         """Return the fault of a device that ended the engine; None if none is known. The standard
         error cannot be read if it is not a file."""
+        if self._fault is None:  # each row without an answer asks
+            self._fault = self._read_fault()
+        return self._fault and RuntimeError(*self._fault.args)
+
+    def _read_fault(self) -> RuntimeError | None:
         size = _size()
         if size is None:
             return None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -17,7 +18,7 @@ from batchinference.pipeline.runtimes.openai_requests import (
 from batchinference.pipeline.runtimes.prompts import rows_of
 from batchinference.pipeline.runtimes.vllm.engine import engine_of
 from batchinference.pipeline.runtimes.vllm.images import ImageInliner
-from batchinference.pipeline.runtimes.vllm.runtime import row_error
+from batchinference.pipeline.runtimes.vllm.runtime import row_error, unanswered_if_ending
 from batchinference.pipeline.storage.state_json import load_json
 from batchinference.spec.models import VllmModel
 
@@ -57,13 +58,16 @@ class RequestRuntime:
         self._path = generated if model.task == "generate" else "/embeddings"
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
-        """Return the response to each row (the JSON text of its body), or the error of the row.
-        Raises errors that are not about a row, such as EngineDied."""
+        """Return the response to each row (the JSON text of its body), or the error of the row: if
+        a device has failed, `Unanswered` because of that error. Raises other errors that are not
+        about a row, such as EngineDied."""
         requests = list(self._engine.threads.map(self._request_or_error, rows_of(inputs)))
         asked = [request for request in requests if isinstance(request, tuple)]
         answers = iter(self._engine.answer_requests(asked))
         return [
-            self._result(row, next(answers)) if isinstance(request, tuple) else request
+            unanswered_if_ending(partial(self._result, row), next(answers))
+            if isinstance(request, tuple)
+            else request
             for row, request in enumerate(requests)
         ]
 

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from batchinference.pipeline.error_classification import is_about_the_row
+from batchinference.pipeline.error_classification import ends_the_job, is_about_the_row
 from batchinference.pipeline.errors import EngineDied
 from batchinference.pipeline.row_warnings import count_tokens, warn
+from batchinference.pipeline.rows_in_flight import Unanswered
 from batchinference.pipeline.runtimes.answers import result_of
 from batchinference.pipeline.runtimes.device import Device
 from batchinference.pipeline.runtimes.prompts import (
@@ -58,8 +59,9 @@ class VllmRuntime:
         self._has_row_parameters = bool(model.row_parameters)
 
     def __call__(self, inputs: dict[str, Any]) -> list[Any]:
-        """Return the result of each row, or the exception of a failed row. Raises EngineDied if the
-        engine has died, and errors that are not about a row."""
+        """Return the result of each row, or the exception of a failed or unanswered row. If a
+        device has failed, that error is the cause of unanswered rows. Raises EngineDied if the
+        engine has died, and other errors that are not about a row."""
         requests = self._requests(inputs)
         for row, request in enumerate(requests):
             if isinstance(request, Request) and request.cut:
@@ -67,7 +69,7 @@ class VllmRuntime:
         asked = [request[:3] for request in requests if isinstance(request, Request)]
         answers = iter(self._engine.submit(asked).result())
         return [
-            self._or_error(partial(self._result, row), next(answers))
+            unanswered_if_ending(partial(self._result_or_error, row), next(answers))
             if isinstance(request, Request)
             else request
             for row, request in enumerate(requests)
@@ -100,6 +102,9 @@ class VllmRuntime:
             return function(value)
         except Exception as error:  # noqa: BLE001 - vLLM raises many types
             return self._explained(row_error(error, self._engine.log))
+
+    def _result_or_error(self, row: int, answer: Any) -> Any:
+        return self._or_error(partial(self._result, row), answer)
 
     def _prompt(self, row: Row) -> Prompt:
         model = self._model
@@ -157,6 +162,19 @@ def _not_empty(prompt: str) -> str:
     if not prompt:
         raise ValueError("the prompt is empty. Set the model's field emptyInput to null")
     return prompt
+
+
+def unanswered_if_ending(function: Callable[[Any], _Result], given: Any) -> _Result | Unanswered:
+    """Call a function with the answer to a row, and return its result, or `Unanswered` if it raises
+    an error that ends the job. Raises EngineDied, after which the process must end."""
+    try:
+        return function(given)
+    except EngineDied:
+        raise
+    except Exception as error:
+        if not ends_the_job(error):
+            raise
+        return Unanswered(error)
 
 
 def row_error(error: Exception, log: EngineLog) -> Exception:

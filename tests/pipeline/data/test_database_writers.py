@@ -18,6 +18,7 @@ from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import sql
 from batchinference.pipeline.storage.location import Location
+from plugins.messages import Messages
 from support.jobs.table_writes import TableTarget
 
 MISSING = Location("/missing.parquet")
@@ -174,3 +175,69 @@ def test_table_that_others_keep_updating_is_overwritten(
     fence = Fence("in", "of in", lambda: None, tries=2)
     target.table(mode="overwrite").register(files, fence)
     assert target.rows() == [{"id": 1}]
+
+
+KEEPS_OTHERS = "CREATE TABLE rows (id INTEGER, text TEXT UNIQUE ON CONFLICT IGNORE)"
+REPLACES_OTHERS = "CREATE TABLE rows (id INTEGER, text TEXT UNIQUE ON CONFLICT REPLACE)"
+PLAIN = "CREATE TABLE rows (id BIGINT PRIMARY KEY, text TEXT)"
+LEAVES_OUT = (
+    "CREATE TRIGGER leaves_out BEFORE INSERT ON rows WHEN NEW.id = 2 "
+    "BEGIN SELECT RAISE(IGNORE); END"
+)
+KEEPS_OLD = (
+    "CREATE TRIGGER keeps_old BEFORE UPDATE ON rows BEGIN SELECT RAISE(IGNORE); END",
+    "INSERT INTO rows VALUES (2, 'old')",
+)
+REPLACES_BY_TEXT = (
+    "CREATE TABLE rows (id BIGINT PRIMARY KEY, text TEXT UNIQUE ON CONFLICT REPLACE)",
+    "INSERT INTO rows VALUES (7, 'same')",
+)
+NULL_OF_POSTGRES = (
+    "CREATE FUNCTION leave_out() RETURNS trigger AS $$ BEGIN IF NEW.id = 2 THEN RETURN NULL; "
+    "END IF; RETURN NEW; END $$ LANGUAGE plpgsql",
+    "CREATE TRIGGER leaves_out BEFORE INSERT OR UPDATE ON rows FOR EACH ROW "
+    "EXECUTE FUNCTION leave_out()",
+)
+DROPPING = {
+    "ignore": ("sqlite", (KEEPS_OTHERS,), {}),
+    "replace": ("sqlite", (REPLACES_OTHERS,), {}),
+    "overwrite": ("sqlite", (REPLACES_OTHERS,), {"mode": "overwrite"}),
+    "trigger": ("sqlite", (PLAIN, LEAVES_OUT), {}),
+    "merge with a trigger": ("sqlite", (PLAIN, *KEEPS_OLD), {"mode": "merge", "key": ["id"]}),
+    "merge": ("sqlite", REPLACES_BY_TEXT, {"mode": "merge", "key": ["id"]}),
+    "trigger of PostgreSQL": ("postgresql", (PLAIN, *NULL_OF_POSTGRES), {}),
+    "merge in PostgreSQL": (
+        "postgresql",
+        (PLAIN, *NULL_OF_POSTGRES),
+        {"mode": "merge", "key": ["id"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DROPPING)
+def test_job_fails_if_the_database_drops_rows(
+    case: str, request: pytest.FixtureRequest, tmp_path: Path, messages: Messages
+) -> None:
+    """Rules and triggers of the table leave out or replace rows without an error."""
+    kind, statements, fields = DROPPING[case]
+    url = {"url": request.getfixturevalue("postgres")} if kind == "postgresql" else {}
+    target = TableTarget(kind, tmp_path, {"mode": "append", **url, **fields})
+    target.execute(*statements)
+    before = target.rows()
+    second = "other" if "key" in fields else "same"
+    job = target.open(pa.table({"id": [1, 2], "text": ["same", second]}))
+    with pytest.raises(BadOutput) as caught:
+        job.commit()
+    messages.check(caught.value)
+    assert target.rows() == before
+
+
+def test_merged_rows_with_and_without_other_columns_are_complete(target: TableTarget) -> None:
+    """Each row of the job is in the table, whether it was inserted, updated or left unchanged."""
+    target.execute(PLAIN, "INSERT INTO rows VALUES (2, 'old'), (3, 'stays')")
+    merge: dict[str, Any] = {"mode": "merge", "key": ["id"]}
+    assert target.run(pa.table({"id": [1, 2], "text": ["one", "two"]}), name="first", **merge)
+    merge["path"] = str(target.folder / "second out")
+    assert target.run(pa.table({"id": [2, 4]}), name="second", **merge)
+    texts = {1: "one", 2: "two", 3: "stays", 4: None}
+    assert target.rows() == [{"id": id_, "text": text} for id_, text in texts.items()]

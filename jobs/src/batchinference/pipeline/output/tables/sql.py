@@ -44,6 +44,7 @@ from batchinference.pipeline.type_widening import (
 )
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
+from batchinference.text import counted
 
 MARKS = "batchinference_commits"
 """A table in the user's schema with two rows for each commit: the ID of its pass, and the ID of the
@@ -55,6 +56,8 @@ DATABASE = "the database"
 """How messages name the output that lacks a type."""
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases that distinguish column names by case."""
+_COUNTS_ROWS = {"preserve_rowcount": True}
+"""The option with which SQLAlchemy returns the number of rows that a statement has stored."""
 _HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
 
 
@@ -217,11 +220,22 @@ class SqlTable(MergingTable):
             raise has_rows_error(self._write)
         if self._write.mode == "overwrite":
             connection.execute(sa.delete(table))
+        is_counted = connection.dialect.name == "sqlite"  # others change no table meanwhile
+        overwrites = self._write.mode == "overwrite"
+        count = _row_count(connection, table) if is_counted and not overwrites else 0
         for batch in batches:
-            if self.key:
-                upsert(connection, table, self.key, batch)
-            else:
-                connection.execute(sa.insert(table), batch)
+            count += self._put_batch(connection, table, batch)
+        if is_counted:
+            _check_count(table, count, _row_count(connection, table))
+
+    def _put_batch(self, connection: sa.Connection, table: sa.Table, batch: list[Row]) -> int:
+        """Insert or merge rows. Return the number of rows by which the table should grow."""
+        if self.key:
+            return upsert(connection, table, self.key, batch)
+        result = connection.execute(sa.insert(table), batch, execution_options=_COUNTS_ROWS)
+        if connection.dialect.name == "postgresql" and result.supports_sane_multi_rowcount():
+            _check_count(table, len(batch), result.rowcount)
+        return len(batch)
 
     def keys_in(self, existing: sa.Table) -> Iterator[pa.Table]:
         columns = [existing.columns[name] for name in self.key]
@@ -347,6 +361,21 @@ def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
         if not sa.inspect(bind.engine).has_table(table.name, schema=table.schema):
             raise
         raise Blocked(_short_message(error)) from None
+
+
+def _row_count(connection: sa.Connection, table: sa.Table) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def _check_count(table: sa.Table, wanted: int, stored: int) -> None:
+    """Raise BadOutput if the database has stored another number of rows, because rules or triggers
+    of the table leave out or replace rows without an error."""
+    if stored != wanted:
+        raise BadOutput(
+            f"write.table: the conflict rules (such as ON CONFLICT REPLACE) or triggers of "
+            f"'{table.fullname}' leave out, replace or add rows ({counted(stored, 'row')} instead "
+            f"of {wanted}). Remove them, or choose another table. No row is computed again"
+        )
 
 
 def _type(kind: pa.DataType) -> Any:
@@ -488,12 +517,21 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
-) -> None:
+) -> int:
     """Insert rows. If the table already has a row with the same key, update this row instead, in
-    the columns of `rows`. Raises BadOutput if the database treats different keys as equal."""
-    if rows:
-        connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)
-        _check_keys(connection, table, key, rows)
+    the columns of `rows`. Return the number of rows whose key is new. Raises BadOutput if the
+    database treats different keys as equal, or does not store each row."""
+    if not rows:
+        return 0
+    new = len(rows) - len(_stored_keys(connection, table, key, rows))
+    dialect, columns = connection.dialect.name, [*rows[0]]
+    statement = _statement(dialect, table, key, columns)
+    result = connection.execute(statement, rows, execution_options=_COUNTS_ROWS)
+    # MySQL counts an updated row twice
+    if dialect in _ON_CONFLICT and result.supports_sane_multi_rowcount():
+        _check_count(table, len(rows) if len(columns) > len(key) else new, result.rowcount)
+    _check_keys(connection, table, key, rows)
+    return new
 
 
 def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[str]) -> Any:
@@ -514,14 +552,21 @@ def _check_keys(
 ) -> None:
     """Raise BadOutput if the table lacks the key of one of these rows, because its collation or
     types treat different keys as equal. A row of the job may then have replaced another row."""
-    columns = sa.tuple_(*(table.columns[name] for name in key))
-    wanted = [tuple(row[name] for name in key) for row in rows]
-    chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))
-    stored = set(map(tuple, connection.execute(chosen)))
-    for values in wanted:
+    stored = _stored_keys(connection, table, key, rows)
+    for values in (tuple(row[name] for name in key) for row in rows):
         if values not in stored:
             raise BadOutput(
                 f"write.key: the table '{table.fullname}' treats a key as equal to another one "
                 f"({', '.join(map(str, values))}). Give its columns types and a collation that "
                 "compare keys exactly"
             )
+
+
+def _stored_keys(
+    connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
+) -> set[tuple[Any, ...]]:
+    """Return the keys in the table that rows have."""
+    columns = sa.tuple_(*(table.columns[name] for name in key))
+    wanted = [tuple(row[name] for name in key) for row in rows]
+    chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))
+    return set(map(tuple, connection.execute(chosen)))

@@ -92,14 +92,22 @@ class OutputFiles:
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
         """Return the batch with a warning about each row with values that the output writes as
-        null. If the job does not accept this warning, these rows become failed rows."""
+        other values, such as null. If the job does not accept this warning, these rows become
+        failed rows."""
         written = batch.table.select(self.layout.names_in_files(batch.table.column_names))
         nulled = Counter(self.writer.nulled_rows(written))
         nulled.update(self.layout.null_names(batch.table))
-        if not nulled:
+        changed = {
+            WarningName.WRITTEN_AS_NULL: nulled,
+            WarningName.ZERO_SIGN_LOST: self.writer.unsigned_zeros(written),
+        }
+        warnings = [
+            RowWarning(row, name, count)
+            for name, rows in changed.items()
+            for row, count in rows.items()
+        ]
+        if not warnings:
             return batch
-        name = WarningName.WRITTEN_AS_NULL
-        warnings = [RowWarning(row, name, count) for row, count in nulled.items()]
         if errors := errors_of(warnings, self.handling.failing):
             return self._without(batch, errors)
         return batch.with_warnings(warning_table(WRITE_STEP, batch.ids, warnings))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
@@ -139,10 +140,24 @@ class SqlTable(MergingTable):
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         nested = [name for name in nested if name != self._write.vector_column]
         rows = Counter(non_finite_values(table.select(nested)))
-        for column in table.columns if sqlite_file(self._url()) else ():
-            if pa.types.is_floating(column.type):
-                rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
+        for column in self._floats_in_sqlite(table):
+            rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
         return dict(rows)
+
+    def unsigned_zeros(self, table: pa.Table) -> dict[int, int]:
+        """SQLite stores floats without a fraction as integers."""
+        rows = Counter[int]()
+        for column in self._floats_in_sqlite(table):
+            values = column.fill_null(1).to_numpy()
+            rows.update(np.flatnonzero((values == 0) & np.signbit(values)).tolist())
+        return dict(rows)
+
+    def _floats_in_sqlite(self, table: pa.Table) -> list[pa.ChunkedArray]:
+        """Return the columns of floats as float64 if the database is SQLite, else no columns."""
+        if not sqlite_file(self._url()):
+            return []
+        floats = (each for each in table.columns if pa.types.is_floating(plain_type(each.type)))
+        return [column.cast(pa.float64()) for column in floats]
 
     def commit_count(self, mark: str) -> int:
         """Return 1 if a commit has this mark, even if the table was dropped since, else 0."""

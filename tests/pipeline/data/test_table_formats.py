@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import deltalake
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
@@ -26,8 +28,10 @@ from batchinference.pipeline.output.tables import kinds
 from batchinference.pipeline.output.tables.sql import MARKS
 from batchinference.pipeline.storage.location import Location
 from plugins.messages import Messages
+from support.documents.minimal import document
 from support.documents.parsed import spec_of
 from support.jobs.table_writes import TableTarget, in_order
+from support.jobs.without_ray import run_without_ray
 from support.outputs.builders import succeeded_report
 from support.outputs.other_writers import create_empty
 from support.outputs.tables import catalog_of
@@ -109,6 +113,34 @@ def test_partition_column_with_only_nulls_is_text(target: TableTarget) -> None:
     added = rows_of(id=[2], kind=["dog"])
     target.run(added, name="more", mode="append", **by)
     assert target.rows() == [*rows.to_pylist(), *added.to_pylist()]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("types", [None, {"n": "float64"}], ids=["unknown", "declared"])
+def test_column_with_only_nulls_has_its_declared_type_or_is_named_in_the_report(
+    target: TableTarget, types: dict[str, str] | None, messages: Messages
+) -> None:
+    source = target.folder / "in.parquet"
+    pq.write_table(rows_of(id=[1], n=pa.nulls(1), tags=[[None]]), source)
+    read = {"format": "parquet", "paths": [str(source)], "options": {"types": types}}
+    report = run_without_ray(document("nulls", read=read, steps=[], write=target.write()))
+    messages.check(*report.notes)
+    assert (not report.notes) == bool(types)
+    assert target.rows() == [{"id": 1, "tags": [None]} | ({"n": None} if types else {})]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
+def test_rows_without_a_column_of_known_type_are_refused(
+    target: TableTarget, messages: Messages
+) -> None:
+    """They succeeded, and the table was not created."""
+    with messages.raises(BadOutput):
+        target.run(rows_of(n=pa.nulls(2)))
+    target.run(rows_of(id=[1]))
+    overwrite = target.open(rows_of(id=pa.nulls(2)), name="more", mode="overwrite")
+    with messages.raises(BadOutput) if target.kind == "delta" else nullcontext():
+        overwrite.commit()  # Iceberg keeps the columns of the table
+    assert len(all_rows(overwrite.spec.write)) == (1 if target.kind == "delta" else 2)
 
 
 def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callable[[], object]:

@@ -145,6 +145,10 @@ class Table(Writer, CommittedTable):
         rows = self.parquet.read(content).select(kept.names)
         return bytes(self.parquet.write([rows.cast(kept)]))
 
+    def remark(self, schema: pa.Schema) -> str:
+        """Return a note for the report about rows with this schema; empty if there is none."""
+        return ""
+
     def find_data_location(self) -> None:
         """Find out where the files of the table are. Runs on the driver, before `stage`."""
 
@@ -257,6 +261,29 @@ def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Sch
     Partition columns of type null are kept and become text, as do nulls in lists and structs."""
     typed = (each for each in schema if each.type != pa.null() or each.name in partition_by)
     return pa.schema([each.with_type(map_nulls(each.type)) for each in typed])
+
+
+def columns_to_store(rows: TableFiles, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+    """Return the columns of `schema` as `typed_columns` does. Raises BadOutput if there are rows,
+    but no column in which they could be stored."""
+    typed = typed_columns(schema, partition_by)
+    if rows.files and not typed.names:
+        raise BadOutput(
+            "write: the table cannot have columns without a type, and all values of all columns "
+            f"are null ({', '.join(schema.names)}). Declare their types in read.options.types"
+        )
+    return typed
+
+
+def remark_on_left_out(schema: pa.Schema, partition_by: Sequence[str]) -> str:
+    """Return a note about the columns that `typed_columns` leaves out; empty if there are none."""
+    typed = typed_columns(schema, partition_by).names
+    if left_out := [f"'{name}'" for name in schema.names if name not in typed]:
+        return (
+            f"write: the table does not have {', '.join(left_out)}: all values are null, and "
+            "their type is unknown. To add such a column, declare its type in read.options.types"
+        )
+    return ""
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:

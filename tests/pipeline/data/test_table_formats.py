@@ -21,7 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.transforms import BucketTransform
 
-from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.arrow import empty_table, to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.output_rows import all_rows
 from batchinference.pipeline.output.tables import kinds
@@ -141,6 +141,40 @@ def test_rows_without_a_column_of_known_type_are_refused(
     with messages.raises(BadOutput) if target.kind == "delta" else nullcontext():
         overwrite.commit()  # Iceberg keeps the columns of the table
     assert len(all_rows(overwrite.spec.write)) == (1 if target.kind == "delta" else 2)
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "existing"])
+def test_partition_that_cannot_be_written_is_refused_before_the_run(
+    target: TableTarget, is_new: bool, messages: Messages
+) -> None:
+    rows = rows_of(id=[1], at=[dt.datetime(2026, 1, 2)])
+    pq.write_table(rows, target.folder / "in.parquet")
+    by = {"partitionBy": ["at"]} if is_new else {}
+    job = document(
+        "partitions",
+        read={"format": "parquet", "paths": [str(target.folder / "in.parquet")]},
+        steps=[],
+        write=target.write(mode="append", **by),
+    )
+    if not is_new:
+        create_partitioned(target, rows.schema, "at")
+    report = run_without_ray(job)
+    messages.check(report.message)
+    assert report.counts is None, "no row was read"
+
+
+def create_partitioned(target: TableTarget, schema: pa.Schema, by: str) -> None:
+    if target.kind == "delta":
+        deltalake.write_deltalake(
+            target.folder / "out", empty_table(schema), partition_by=[by], mode="append"
+        )
+        return
+    catalog = catalog_of(target.folder)
+    catalog.create_namespace("ns")
+    with catalog.create_table_transaction("ns.rows", schema) as creation:
+        with creation.update_spec() as update:
+            update.add_identity(by)
 
 
 def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callable[[], object]:

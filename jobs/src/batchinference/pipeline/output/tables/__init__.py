@@ -29,7 +29,7 @@ from batchinference.pipeline.commit.table_commit import (
 )
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_rewrites import unchanged_content
-from batchinference.pipeline.output.file_split import FileSplit, partitions
+from batchinference.pipeline.output.file_split import FileSplit, partition_column, partitions
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, missing_type, storable
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
@@ -65,6 +65,9 @@ class Table(Writer, CommittedTable):
         with table_errors_as_bad_output():
             self.load()
             self.converted(empty_table(planned))
+            for name in self.file_partitions:
+                if self.types is not None and name in self.types.names:
+                    partition_column(empty_table(self.types), name)
 
     @abstractmethod
     def load(self) -> None:

@@ -34,7 +34,7 @@ from support.jobs.table_writes import TableTarget, in_order
 from support.jobs.without_ray import run_without_ray
 from support.outputs.builders import succeeded_report
 from support.outputs.other_writers import create_empty
-from support.outputs.tables import catalog_of
+from support.outputs.tables import catalog_of, write_fields
 
 
 def rows_of(**columns: Any) -> pa.Table:
@@ -148,7 +148,7 @@ def test_rows_without_a_column_of_known_type_are_refused(
 def test_partition_that_cannot_be_written_is_refused_before_the_run(
     target: TableTarget, is_new: bool, messages: Messages
 ) -> None:
-    rows = rows_of(id=[1], at=[dt.datetime(2026, 1, 2)])
+    rows = rows_of(id=[1], at=pa.array([0], pa.timestamp("us")))
     pq.write_table(rows, target.folder / "in.parquet")
     by = {"partitionBy": ["at"]} if is_new else {}
     job = document(
@@ -172,9 +172,37 @@ def create_partitioned(target: TableTarget, schema: pa.Schema, by: str) -> None:
         return
     catalog = catalog_of(target.folder)
     catalog.create_namespace("ns")
-    with catalog.create_table_transaction("ns.rows", schema) as creation:
-        with creation.update_spec() as update:
-            update.add_identity(by)
+    creation = catalog.create_table_transaction("ns.rows", schema)
+    with creation, creation.update_spec() as update:
+        update.add_identity(by)
+
+
+NAMES = [
+    *(("lance", name) for name in ("", "a.b", "a`b", "_rowid", "_rowoffset")),
+    *(("sqlite", ""), ("postgresql", ""), ("postgresql", "ü" * 32)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES, ids=map(str, range(len(NAMES))))
+def test_column_name_that_the_format_lacks_is_refused_before_the_run(
+    kind: str, name: str, request: pytest.FixtureRequest, tmp_path: Path, messages: Messages
+) -> None:
+    """Lance could not read such a dataset, and PostgreSQL would cut the name."""
+    url = {"url": request.getfixturevalue("postgres")} if kind == "postgresql" else {}
+    job = TableTarget(kind, tmp_path, url).open()
+    with messages.raises(BadOutput):
+        job.begin(pa.table([[1], ["x"]], names=["id", name]))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "parquet", "json", "csv"])
+def test_column_without_a_name_is_read_back(format_: str, tmp_path: Path) -> None:
+    rows = pa.table([[1], ["x"]], names=["id", ""])
+    pq.write_table(rows, tmp_path / "in.parquet")
+    read = {"format": "parquet", "paths": [str(tmp_path / "in.parquet")]}
+    write = write_fields(format_, tmp_path)
+    report = run_without_ray(document("nameless", read=read, steps=[], write=write))
+    assert report.message is None
+    assert all_rows(spec_of(write=write).write).to_pylist() == rows.to_pylist()
 
 
 def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callable[[], object]:

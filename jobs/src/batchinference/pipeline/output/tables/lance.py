@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -36,7 +37,12 @@ from batchinference.pipeline.type_widening import is_tensor, map_types
 from batchinference.spec.write import WriteLance
 from batchinference.text import counted
 
-_RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
+_RESERVED_NAMES = (
+    *("", "_rowid", "_rowaddr", "_rowoffset", "_row_last_updated_at_version"),
+    "_row_created_at_version",
+)
+_RESERVED_SIGNS = re.compile("[.`]")
+"""Lance writes columns with these signs in their names, or an empty name, but cannot read them."""
 StagedFile = tuple[list[Any], list[str], Location]
 """The columns of the dataset at staging, the new fragments (JSON), and the file with their rows."""
 
@@ -77,12 +83,13 @@ class LanceTable(Table):
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
         """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""
-        reserved = [name for name in names if name in _RESERVED_NAMES or "." in name]
-        if self._number_column and reserved:
-            raise BadOutput(
-                f"write.columns: Lance has no column with the name '{reserved[0]}', which it uses "
-                "itself. Give the new column another name in a step"
-            )
+        for name in names:
+            if name in _RESERVED_NAMES or _RESERVED_SIGNS.search(name):
+                problem = "it uses the name or a sign of it itself" if name else "it is empty"
+                raise BadOutput(
+                    f"write.columns: Lance cannot have a column with the name '{name}' ({problem})."
+                    " Leave it out, or rename it in a step or in the input"
+                )
         if self._number_column and (both := [name for name in names if name in known]):
             raise BadOutput(
                 f"write.columns: the dataset '{self._address.uri}' has the column '{both[0]}' "

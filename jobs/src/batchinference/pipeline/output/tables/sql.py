@@ -30,6 +30,7 @@ from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.sql_types import (
     check_generated,
     check_keys,
+    check_new_names,
     check_required,
     check_values,
 )
@@ -88,8 +89,10 @@ class SqlTable(MergingTable):
         if existing is not None:
             names = existing.columns.keys()
             check_columns(table.column_names, names, f"write.table: '{self._write.table}'")
-        elif self._dialect not in CASE_SENSITIVE:
-            check_case(table.column_names)
+        else:
+            check_new_names(table.column_names, self._dialect)
+            if self._dialect not in CASE_SENSITIVE:
+                check_case(table.column_names)
         table = storable(tensors_to_lists(table), DATABASE)
         types = self._types(table.schema)
         table = _portable(table, types)

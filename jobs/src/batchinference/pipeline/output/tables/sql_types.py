@@ -22,6 +22,8 @@ from batchinference.pipeline.type_widening import (
 
 SqlTypes = Mapping[str, Any]
 """The SQLAlchemy types of the columns of a table, by column."""
+POSTGRES_NAME = 63
+"""The maximum number of bytes of a name in PostgreSQL."""
 _FIX = "Change the column of the table, or convert the values in a step"
 
 
@@ -39,6 +41,19 @@ def check_values(table: pa.Table, types: SqlTypes, dialect: str, *, new: bool) -
             if new:
                 where, fix = f"{column.type}, which the database lacks", "Convert it in a step"
             raise BadOutput(f"write: column '{name}' is {where} ({error}). {fix}") from None
+
+
+def check_new_names(names: Sequence[str], dialect: str) -> None:
+    """Raise BadOutput for the name of a column that a new table cannot have: PostgreSQL would cut a
+    name that is too long."""
+    for name in names:
+        size = len(name.encode()) if dialect == "postgresql" else 0
+        if not name or size > POSTGRES_NAME:
+            problem = f"it has {size} bytes, at most {POSTGRES_NAME}" if name else "it is empty"
+            raise BadOutput(
+                f"write.columns: the table cannot have a column with the name '{name}' ({problem})."
+                " Leave it out, or rename it in a step or in the input"
+            )
 
 
 def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:

@@ -36,6 +36,7 @@ from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_fo
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import (
     TypeMismatch,
+    cast_column,
     cast_to,
     is_complete,
     is_list,
@@ -347,7 +348,7 @@ def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: st
 
 def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     try:
-        return column.cast(field.type)
+        return cast_column(column, field.type)
     except pa.ArrowInvalid as error:
         raise BadOutput(
             f"write: a value of column '{field.name}' ({column.type}) does not fit its type in "

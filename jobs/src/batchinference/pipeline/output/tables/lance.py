@@ -33,7 +33,7 @@ from batchinference.pipeline.output.writers.parquet import (
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import is_tensor, map_types
+from batchinference.pipeline.type_widening import cast_column, is_tensor, map_types
 from batchinference.spec.write import WriteLance
 from batchinference.text import counted
 
@@ -227,7 +227,8 @@ def _with_vectors(table: pa.Table) -> pa.Table:
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
         for field, size in zip(lists.schema, map(_vector_size, table.schema), strict=True)
     ]
-    return lists.cast(pa.schema(fields))
+    columns = [*map(cast_column, lists.columns, [field.type for field in fields])]
+    return pa.table(columns, pa.schema(fields))
 
 
 def _vector_size(field: pa.Field) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -241,3 +243,42 @@ def test_merged_rows_with_and_without_other_columns_are_complete(target: TableTa
     assert target.run(pa.table({"id": [2, 4]}), name="second", **merge)
     texts = {1: "one", 2: "two", 3: "stays", 4: None}
     assert target.rows() == [{"id": id_, "text": text} for id_, text in texts.items()]
+
+
+CHANGED = [
+    ("sqlite", "TEXT", pa.array([0.1 + 0.2])),
+    ("sqlite", "TEXT", pa.array([Decimal("1.10")])),
+    ("sqlite", "VARCHAR(9)", pa.array([dt.time(1, 2)])),
+    ("sqlite", "", pa.array([Decimal("1.10")])),
+    ("sqlite", "", pa.array([[1]])),
+    ("postgresql", "part", pa.array([Decimal("1.5")])),
+    ("postgresql", "BIT(3)", pa.array([2**53 + 1])),
+]
+"""Values that a column of an existing table would change or refuse at the commit."""
+
+
+@pytest.mark.parametrize(("kind", "column", "values"), CHANGED, ids=map(str, range(len(CHANGED))))
+def test_value_that_a_column_would_change_is_refused(
+    kind: str,
+    column: str,
+    values: pa.Array,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    messages: Messages,
+) -> None:
+    url = {"url": request.getfixturevalue("postgres")} if kind == "postgresql" else {}
+    target = TableTarget(kind, tmp_path, {"mode": "append", **url})
+    if column == "part":
+        target.execute("CREATE DOMAIN part AS INTEGER")
+    target.execute(f"CREATE TABLE rows (id BIGINT, v {column})")
+    with messages.raises(BadOutput):
+        target.open(pa.table({"id": [1], "v": values}))
+
+
+def test_null_in_a_column_of_json_is_null(target: TableTarget) -> None:
+    """It was the JSON text null, which is another value in SQL."""
+    target.execute("CREATE TABLE rows (id BIGINT, v JSON)")
+    assert target.run(pa.table({"id": [1, 2], "v": [[1], None]}))
+    with target.engine().connect() as connection:
+        nulls = connection.execute(sa.text("SELECT id FROM rows WHERE v IS NULL")).scalars()
+        assert list(nulls) == [2]

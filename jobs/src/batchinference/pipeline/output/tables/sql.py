@@ -306,7 +306,11 @@ class SqlTable(MergingTable):
                 raise Blocked(_short_message(error)) from None
             problem = f"the database cannot be used ({_short_message(error)})"
             raise BadOutput(f"write.url: {problem}") from None
-        return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
+        table = sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
+        for column in table.columns:
+            if isinstance(column.type, sa.JSON):  # a null, and not the JSON text null
+                column.type.none_as_null = True
+        return table
 
     def _new(self, schema: pa.Schema) -> sa.Table:
         kinds = {field.name: _type(field.type) for field in schema}

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 from pyarrow import types as kinds
+from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import postgresql
 
 from batchinference.pipeline.errors import BadOutput
@@ -107,8 +108,13 @@ def check_generated(rows: pa.Table, existing: sa.Table, dialect: str) -> None:
 def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
     """Raise ArrowException if a column of type `stored` would change a value."""
     kind = column.type
+    stored = stored.data_type if isinstance(stored, postgresql.DOMAIN) else stored
+    if dialect == "sqlite":
+        _check_driver(kind, stored)
     if isinstance(stored, sa.String):
         _check_texts(column, stored, dialect)
+    elif isinstance(stored, postgresql.BIT):
+        _require(is_text(kind), "it has bits only")
     elif isinstance(stored, sa.JSON):
         _require(kinds.is_nested(kind), "it stores lists and structs")
     elif (wanted := _arrow_type(kind, stored, dialect)) is not None:
@@ -124,11 +130,22 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
         exact_cast(column, pa.float64())  # SQLAlchemy stores numbers as floats in such a column
 
 
+def _check_driver(kind: pa.DataType, stored: Any) -> None:
+    """Raise ArrowException for values that the driver of SQLite refuses at the commit."""
+    is_untyped = isinstance(stored, sqltypes.NullType)
+    if is_untyped or isinstance(stored, sa.String):
+        is_other = kinds.is_decimal(kind) or kinds.is_time(kind)
+        is_other = is_other or (is_untyped and kinds.is_nested(kind))
+        _require(not is_other, "SQLite stores such values only in columns of their type")
+
+
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
     is_other = kinds.is_nested(column.type) or kinds.is_duration(column.type)
     if dialect != "sqlite":  # SQLite stores bytes as bytes, also in a column of texts
         is_other = is_other or is_bytes(column.type)
     _require(not is_other, "it has texts only")
+    if dialect == "sqlite":
+        _require(not kinds.is_floating(column.type), "it keeps 15 digits of such a number")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
     if length is not None and is_text(column.type):
         lengths = pc.min_max(pc.utf8_length(column)).as_py()

@@ -253,6 +253,14 @@ CHANGED = [
     ("sqlite", "", pa.array([[1]])),
     ("postgresql", "part", pa.array([Decimal("1.5")])),
     ("postgresql", "BIT(3)", pa.array([2**53 + 1])),
+    ("postgresql", "NUMERIC", pa.array(["007"])),
+    ("postgresql", "BOOLEAN", pa.array([1])),
+    ("postgresql", "CHAR(3)", pa.array([1])),
+    ("postgresql", "VARCHAR(2)", pa.array([123])),
+    ("postgresql", "mood", pa.array(["glad"])),
+    ("postgresql", "TEXT[]", pa.array(["007"])),
+    ("postgresql", "INTEGER[]", pa.array([[[1.5]]])),
+    ("postgresql", "MONEY", pa.array([Decimal("1.105")])),
 ]
 """Values that a column of an existing table would change or refuse at the commit."""
 
@@ -270,9 +278,24 @@ def test_value_that_a_column_would_change_is_refused(
     target = TableTarget(kind, tmp_path, {"mode": "append", **url})
     if column == "part":
         target.execute("CREATE DOMAIN part AS INTEGER")
+    if column == "mood":
+        target.execute("CREATE TYPE mood AS ENUM ('sad')")
     target.execute(f"CREATE TABLE rows (id BIGINT, v {column})")
     with messages.raises(BadOutput):
         target.open(pa.table({"id": [1], "v": values}))
+
+
+def test_values_that_fit_unusual_columns_are_kept(postgres: str, tmp_path: Path) -> None:
+    target = TableTarget("postgresql", tmp_path, {"mode": "append", "url": postgres})
+    target.execute(
+        "CREATE DOMAIN part AS INTEGER",
+        "CREATE TYPE mood AS ENUM ('sad')",
+        "CREATE TABLE rows (id BIGINT, l TEXT[], m BIGINT[], p part, e mood, s CHAR(2))",
+    )
+    row = {"id": 1, "l": ["a", None], "m": [[1], [2]], "p": 3, "e": "sad", "s": "ab"}
+    rows = [row, {**dict.fromkeys(row), "id": 2}]
+    assert target.run(pa.Table.from_pylist(rows))
+    assert target.rows() == rows
 
 
 def test_null_in_a_column_of_json_is_null(target: TableTarget) -> None:

@@ -16,6 +16,7 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.type_widening import (
     exact_cast,
     is_bytes,
+    is_list,
     is_number,
     is_text,
     plain_type,
@@ -111,7 +112,13 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
     stored = stored.data_type if isinstance(stored, postgresql.DOMAIN) else stored
     if dialect == "sqlite":
         _check_driver(kind, stored)
-    if isinstance(stored, sa.String):
+    if isinstance(stored, sa.ARRAY):
+        _require(is_list(kind), "it has lists only")
+        elements = [chunk.flatten() for chunk in column.chunks]
+        while is_list(kind := kind.value_type):  # PostgreSQL has one type for all dimensions
+            elements = [chunk.flatten() for chunk in elements]
+        _check_column(pa.chunked_array(elements, kind), stored.item_type, dialect)
+    elif isinstance(stored, sa.String):
         _check_texts(column, stored, dialect)
     elif isinstance(stored, postgresql.BIT):
         _require(is_text(kind), "it has bits only")
@@ -119,15 +126,22 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
         _require(kinds.is_nested(kind), "it stores lists and structs")
     elif (wanted := _arrow_type(kind, stored, dialect)) is not None:
         _require(not is_text(kind), "it has no texts")
-        if kinds.is_floating(wanted) and kinds.is_integer(kind):
-            _require(2 * kind.bit_width <= wanted.bit_width, "it rounds large integers")
-        if kinds.is_integer(wanted):
-            _require(kinds.is_integer(kind) or kinds.is_boolean(kind), "it has integers only")
-        if kinds.is_date(wanted):
-            _require(kinds.is_date(kind), "it has dates only")
+        _check_kind(kind, wanted, dialect)
         exact_cast(column, wanted)
     if dialect == "sqlite" and isinstance(stored, sa.Numeric) and is_number(kind):
         exact_cast(column, pa.float64())  # SQLAlchemy stores numbers as floats in such a column
+
+
+def _check_kind(kind: pa.DataType, wanted: pa.DataType, dialect: str) -> None:
+    """Raise ArrowException if values of type `kind` would become another kind of values."""
+    if kinds.is_floating(wanted) and kinds.is_integer(kind):
+        _require(2 * kind.bit_width <= wanted.bit_width, "it rounds large integers")
+    if kinds.is_integer(wanted):
+        _require(kinds.is_integer(kind) or kinds.is_boolean(kind), "it has integers only")
+    if kinds.is_date(wanted):
+        _require(kinds.is_date(kind), "it has dates only")
+    if kinds.is_boolean(wanted) and dialect != "sqlite":  # SQLite has no booleans
+        _require(kinds.is_boolean(kind), "it has booleans only")
 
 
 def _check_driver(kind: pa.DataType, stored: Any) -> None:
@@ -147,8 +161,12 @@ def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> No
     if dialect == "sqlite":
         _require(not kinds.is_floating(column.type), "it keeps 15 digits of such a number")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
-    if length is not None and is_text(column.type):
-        lengths = pc.min_max(pc.utf8_length(column)).as_py()
+    if isinstance(stored, sa.Enum):
+        values = set(column.cast(pa.string()).unique().drop_null().to_pylist())
+        unknown = sorted(values - {*stored.enums})
+        _require(not unknown, f"it does not have the value {unknown[:1]}")
+    elif length is not None:
+        lengths = pc.min_max(pc.utf8_length(column.cast(pa.large_string()))).as_py()
         _require((lengths["max"] or 0) <= length, f"a text has {lengths['max']} characters")
         if isinstance(stored, sa.CHAR):
             _require((lengths["min"] or length) == length, "it appends spaces to shorter texts")
@@ -163,8 +181,9 @@ def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | N
         return large or small or pa.int32()
     if isinstance(stored, sa.Float):
         return pa.float32() if isinstance(stored, sa.REAL) and dialect != "sqlite" else pa.float64()
-    if isinstance(stored, sa.Numeric):
-        return _decimal_type(kind, stored, dialect)
+    if isinstance(stored, sa.Numeric | postgresql.MONEY):
+        number = stored if isinstance(stored, sa.Numeric) else sa.Numeric(19, 2)
+        return _decimal_type(kind, number, dialect)
     if isinstance(stored, sa.DateTime):
         fraction = getattr(stored, "precision", getattr(stored, "fsp", 6))
         exact = fraction in (None, 6) or dialect == "sqlite"
@@ -177,6 +196,7 @@ def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | N
 
 
 def _decimal_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
+    _require(not is_text(kind), "it has no texts")
     if stored.precision is not None and stored.precision <= pa.decimal128(38).precision:
         return pa.decimal128(stored.precision, stored.scale or 0)
     if dialect == "sqlite":

@@ -140,7 +140,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
         ([CLASSIFIER], "o.lable", ["Its fields: label, score", "did you mean 'label'?"]),
         ([TOP_LABELS], "o.label", ["not part of 'o'"]),
         ([TOP_LABELS], "o[0]", ["a struct", "{value: o[0].label}"]),
-        ([DECIMAL], "o.n", ["o.n' is decimal<10,2>", "Make it text in a step"]),
+        ([DECIMAL], "o.n", ["o.n' is decimal<10,2>", "Make it text"]),
     ],
 )
 def test_result_that_cannot_name_directories_is_refused(

@@ -26,8 +26,10 @@ from batchinference.spec.write.files import WriteDirectories
 
 _UNKNOWN = "but the columns here are"  # marks messages of `_unknown_column`
 _ADD_COLUMN = "Add a column with a step addColumns, such as {{value: {}}}, and use its name here"
-_NO_DIRECTORIES = ("decimal", "time", "duration", "binary", "large_binary", "fixed_size_binary")
-_NO_DIRECTORIES += ("map", "extension", "month_")
+_NO_DIRECTORIES = (
+    *("decimal", "time", "duration", "binary", "large_binary", "fixed_size_binary"),
+    *("map", "extension", "month_"),
+)
 """The beginnings of the names of types whose values do not name directories."""
 _CONSTANTS = ("true", "false", "null", "none", "nan")
 

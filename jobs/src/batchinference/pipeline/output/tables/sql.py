@@ -549,9 +549,10 @@ def upsert(
     dialect, columns = connection.dialect.name, [*rows[0]]
     statement = _statement(dialect, table, key, columns)
     result = connection.execute(statement, rows, execution_options=_COUNTS_ROWS)
-    # MySQL counts an updated row twice
-    if dialect in _ON_CONFLICT and result.supports_sane_multi_rowcount():
-        _check_count(table, len(rows) if len(columns) > len(key) else new, result.rowcount)
+    # MySQL counts an updated row twice, and rows that are only a key may exist already
+    is_counted = dialect in _ON_CONFLICT and len(columns) > len(key)
+    if is_counted and result.supports_sane_multi_rowcount():
+        _check_count(table, len(rows), result.rowcount)
     _check_keys(connection, table, key, rows)
     return new
 

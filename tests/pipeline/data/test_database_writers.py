@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,6 +20,7 @@ from batchinference.pipeline.commit.table_commit import Fence, TableFiles
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import sql
 from batchinference.pipeline.storage.location import Location
+from plugins.messages import Messages
 from support.jobs.table_writes import TableTarget
 
 MISSING = Location("/missing.parquet")
@@ -174,3 +177,131 @@ def test_table_that_others_keep_updating_is_overwritten(
     fence = Fence("in", "of in", lambda: None, tries=2)
     target.table(mode="overwrite").register(files, fence)
     assert target.rows() == [{"id": 1}]
+
+
+KEEPS_OTHERS = "CREATE TABLE rows (id INTEGER, text TEXT UNIQUE ON CONFLICT IGNORE)"
+REPLACES_OTHERS = "CREATE TABLE rows (id INTEGER, text TEXT UNIQUE ON CONFLICT REPLACE)"
+PLAIN = "CREATE TABLE rows (id BIGINT PRIMARY KEY, text TEXT)"
+LEAVES_OUT = (
+    "CREATE TRIGGER leaves_out BEFORE INSERT ON rows WHEN NEW.id = 2 "
+    "BEGIN SELECT RAISE(IGNORE); END"
+)
+KEEPS_OLD = (
+    "CREATE TRIGGER keeps_old BEFORE UPDATE ON rows BEGIN SELECT RAISE(IGNORE); END",
+    "INSERT INTO rows VALUES (2, 'old')",
+)
+REPLACES_BY_TEXT = (
+    "CREATE TABLE rows (id BIGINT PRIMARY KEY, text TEXT UNIQUE ON CONFLICT REPLACE)",
+    "INSERT INTO rows VALUES (7, 'same')",
+)
+NULL_OF_POSTGRES = (
+    "CREATE FUNCTION leave_out() RETURNS trigger AS $$ BEGIN IF NEW.id = 2 THEN RETURN NULL; "
+    "END IF; RETURN NEW; END $$ LANGUAGE plpgsql",
+    "CREATE TRIGGER leaves_out BEFORE INSERT OR UPDATE ON rows FOR EACH ROW "
+    "EXECUTE FUNCTION leave_out()",
+)
+DROPPING = {
+    "ignore": ("sqlite", (KEEPS_OTHERS,), {}),
+    "replace": ("sqlite", (REPLACES_OTHERS,), {}),
+    "overwrite": ("sqlite", (REPLACES_OTHERS,), {"mode": "overwrite"}),
+    "trigger": ("sqlite", (PLAIN, LEAVES_OUT), {}),
+    "merge with a trigger": ("sqlite", (PLAIN, *KEEPS_OLD), {"mode": "merge", "key": ["id"]}),
+    "merge": ("sqlite", REPLACES_BY_TEXT, {"mode": "merge", "key": ["id"]}),
+    "trigger of PostgreSQL": ("postgresql", (PLAIN, *NULL_OF_POSTGRES), {}),
+    "merge in PostgreSQL": (
+        "postgresql",
+        (PLAIN, *NULL_OF_POSTGRES),
+        {"mode": "merge", "key": ["id"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DROPPING)
+def test_job_fails_if_the_database_drops_rows(
+    case: str, request: pytest.FixtureRequest, tmp_path: Path, messages: Messages
+) -> None:
+    """Rules and triggers of the table leave out or replace rows without an error."""
+    kind, statements, fields = DROPPING[case]
+    url = {"url": request.getfixturevalue("postgres")} if kind == "postgresql" else {}
+    target = TableTarget(kind, tmp_path, {"mode": "append", **url, **fields})
+    target.execute(*statements)
+    before = target.rows()
+    second = "other" if "key" in fields else "same"
+    job = target.open(pa.table({"id": [1, 2], "text": ["same", second]}))
+    with pytest.raises(BadOutput) as caught:
+        job.commit()
+    messages.check(caught.value)
+    assert target.rows() == before
+
+
+def test_merged_rows_with_and_without_other_columns_are_complete(target: TableTarget) -> None:
+    """Each row of the job is in the table, whether it was inserted, updated or left unchanged."""
+    target.execute(PLAIN, "INSERT INTO rows VALUES (2, 'old'), (3, 'stays')")
+    merge: dict[str, Any] = {"mode": "merge", "key": ["id"]}
+    assert target.run(pa.table({"id": [1, 2], "text": ["one", "two"]}), name="first", **merge)
+    merge["path"] = str(target.folder / "second out")
+    assert target.run(pa.table({"id": [2, 4]}), name="second", **merge)
+    texts = {1: "one", 2: "two", 3: "stays", 4: None}
+    assert target.rows() == [{"id": id_, "text": text} for id_, text in texts.items()]
+
+
+CHANGED = [
+    ("sqlite", "TEXT", pa.array([0.1 + 0.2])),
+    ("sqlite", "TEXT", pa.array([Decimal("1.10")])),
+    ("sqlite", "VARCHAR(9)", pa.array([dt.time(1, 2)])),
+    ("sqlite", "", pa.array([Decimal("1.10")])),
+    ("sqlite", "", pa.array([[1]])),
+    ("postgresql", "part", pa.array([Decimal("1.5")])),
+    ("postgresql", "BIT(3)", pa.array([2**53 + 1])),
+    ("postgresql", "NUMERIC", pa.array(["007"])),
+    ("postgresql", "BOOLEAN", pa.array([1])),
+    ("postgresql", "CHAR(3)", pa.array([1])),
+    ("postgresql", "VARCHAR(2)", pa.array([123])),
+    ("postgresql", "mood", pa.array(["glad"])),
+    ("postgresql", "TEXT[]", pa.array(["007"])),
+    ("postgresql", "INTEGER[]", pa.array([[[1.5]]])),
+    ("postgresql", "MONEY", pa.array([Decimal("1.105")])),
+]
+"""Values that a column of an existing table would change or refuse at the commit."""
+
+
+@pytest.mark.parametrize(("kind", "column", "values"), CHANGED, ids=map(str, range(len(CHANGED))))
+def test_value_that_a_column_would_change_is_refused(
+    kind: str,
+    column: str,
+    values: pa.Array,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    messages: Messages,
+) -> None:
+    url = {"url": request.getfixturevalue("postgres")} if kind == "postgresql" else {}
+    target = TableTarget(kind, tmp_path, {"mode": "append", **url})
+    if column == "part":
+        target.execute("CREATE DOMAIN part AS INTEGER")
+    if column == "mood":
+        target.execute("CREATE TYPE mood AS ENUM ('sad')")
+    target.execute(f"CREATE TABLE rows (id BIGINT, v {column})")
+    with messages.raises(BadOutput):
+        target.open(pa.table({"id": [1], "v": values}))
+
+
+def test_values_that_fit_unusual_columns_are_kept(postgres: str, tmp_path: Path) -> None:
+    target = TableTarget("postgresql", tmp_path, {"mode": "append", "url": postgres})
+    target.execute(
+        "CREATE DOMAIN part AS INTEGER",
+        "CREATE TYPE mood AS ENUM ('sad')",
+        "CREATE TABLE rows (id BIGINT, l TEXT[], m BIGINT[], p part, e mood, s CHAR(2))",
+    )
+    row = {"id": 1, "l": ["a", None], "m": [[1], [2]], "p": 3, "e": "sad", "s": "ab"}
+    rows = [row, {**dict.fromkeys(row), "id": 2}]
+    assert target.run(pa.Table.from_pylist(rows))
+    assert target.rows() == rows
+
+
+def test_null_in_a_column_of_json_is_null(target: TableTarget) -> None:
+    """It was the JSON text null, which is another value in SQL."""
+    target.execute("CREATE TABLE rows (id BIGINT, v JSON)")
+    assert target.run(pa.table({"id": [1, 2], "v": [[1], None]}))
+    with target.engine().connect() as connection:
+        nulls = connection.execute(sa.text("SELECT id FROM rows WHERE v IS NULL")).scalars()
+        assert list(nulls) == [2]

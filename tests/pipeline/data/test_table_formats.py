@@ -6,6 +6,7 @@ import datetime as dt
 import math
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,27 @@ import deltalake
 import lance
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ForbiddenError
 from pyiceberg.transforms import BucketTransform
 
-from batchinference.pipeline.arrow import to_column
+from batchinference.pipeline.arrow import empty_table, to_column
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.output_rows import all_rows
 from batchinference.pipeline.output.tables import kinds
 from batchinference.pipeline.output.tables.sql import MARKS
 from batchinference.pipeline.storage.location import Location
 from plugins.messages import Messages
+from support.documents.minimal import document
 from support.documents.parsed import spec_of
 from support.jobs.table_writes import TableTarget, in_order
+from support.jobs.without_ray import run_without_ray
 from support.outputs.builders import succeeded_report
 from support.outputs.other_writers import create_empty
-from support.outputs.tables import catalog_of
+from support.outputs.tables import catalog_of, write_fields
 
 
 def rows_of(**columns: Any) -> pa.Table:
@@ -109,6 +113,96 @@ def test_partition_column_with_only_nulls_is_text(target: TableTarget) -> None:
     added = rows_of(id=[2], kind=["dog"])
     target.run(added, name="more", mode="append", **by)
     assert target.rows() == [*rows.to_pylist(), *added.to_pylist()]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("types", [None, {"n": "float64"}], ids=["unknown", "declared"])
+def test_column_with_only_nulls_has_its_declared_type_or_is_named_in_the_report(
+    target: TableTarget, types: dict[str, str] | None, messages: Messages
+) -> None:
+    source = target.folder / "in.parquet"
+    pq.write_table(rows_of(id=[1], n=pa.nulls(1), tags=[[None]]), source)
+    read = {"format": "parquet", "paths": [str(source)], "options": {"types": types}}
+    report = run_without_ray(document("nulls", read=read, steps=[], write=target.write()))
+    messages.check(*report.notes)
+    assert (not report.notes) == bool(types)
+    assert target.rows() == [{"id": 1, "tags": [None]} | ({"n": None} if types else {})]
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
+def test_rows_without_a_column_of_known_type_are_refused(
+    target: TableTarget, messages: Messages
+) -> None:
+    """They succeeded, and the table was not created."""
+    with messages.raises(BadOutput):
+        target.run(rows_of(n=pa.nulls(2)))
+    target.run(rows_of(id=[1]))
+    overwrite = target.open(rows_of(id=pa.nulls(2)), name="more", mode="overwrite")
+    with messages.raises(BadOutput) if target.kind == "delta" else nullcontext():
+        overwrite.commit()  # Iceberg keeps the columns of the table
+    assert len(all_rows(overwrite.spec.write)) == (1 if target.kind == "delta" else 2)
+
+
+@pytest.mark.parametrize("target", ["delta", "iceberg"], indirect=True)
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "existing"])
+def test_partition_that_cannot_be_written_is_refused_before_the_run(
+    target: TableTarget, is_new: bool, messages: Messages
+) -> None:
+    rows = rows_of(id=[1], at=pa.array([0], pa.timestamp("us")))
+    pq.write_table(rows, target.folder / "in.parquet")
+    by = {"partitionBy": ["at"]} if is_new else {}
+    job = document(
+        "partitions",
+        read={"format": "parquet", "paths": [str(target.folder / "in.parquet")]},
+        steps=[],
+        write=target.write(mode="append", **by),
+    )
+    if not is_new:
+        create_partitioned(target, rows.schema, "at")
+    report = run_without_ray(job)
+    messages.check(report.message)
+    assert report.counts is None, "no row was read"
+
+
+def create_partitioned(target: TableTarget, schema: pa.Schema, by: str) -> None:
+    if target.kind == "delta":
+        deltalake.write_deltalake(
+            target.folder / "out", empty_table(schema), partition_by=[by], mode="append"
+        )
+        return
+    catalog = catalog_of(target.folder)
+    catalog.create_namespace("ns")
+    creation = catalog.create_table_transaction("ns.rows", schema)
+    with creation, creation.update_spec() as update:
+        update.add_identity(by)
+
+
+NAMES = [
+    *(("lance", name) for name in ("", "a.b", "a`b", "_rowid", "_rowoffset")),
+    *(("sqlite", ""), ("postgresql", ""), ("postgresql", "ü" * 32)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES, ids=map(str, range(len(NAMES))))
+def test_column_name_that_the_format_lacks_is_refused_before_the_run(
+    kind: str, name: str, request: pytest.FixtureRequest, tmp_path: Path, messages: Messages
+) -> None:
+    """Lance could not read such a dataset, and PostgreSQL would cut the name."""
+    url = {"url": request.getfixturevalue("postgres")} if kind == "postgresql" else {}
+    job = TableTarget(kind, tmp_path, url).open()
+    with messages.raises(BadOutput):
+        job.begin(pa.table([[1], ["x"]], names=["id", name]))
+
+
+@pytest.mark.parametrize("format_", ["delta", "iceberg", "parquet", "json", "csv"])
+def test_column_without_a_name_is_read_back(format_: str, tmp_path: Path) -> None:
+    rows = pa.table([[1], ["x"]], names=["id", ""])
+    pq.write_table(rows, tmp_path / "in.parquet")
+    read = {"format": "parquet", "paths": [str(tmp_path / "in.parquet")]}
+    write = write_fields(format_, tmp_path)
+    report = run_without_ray(document("nameless", read=read, steps=[], write=write))
+    assert report.message is None
+    assert all_rows(spec_of(write=write).write).to_pylist() == rows.to_pylist()
 
 
 def before_commit(target: TableTarget, rows: pa.Table, **fields: Any) -> Callable[[], object]:

@@ -96,6 +96,16 @@ def test_every_type_is_read_back(target: TableTarget) -> None:
     assert second == dict.fromkeys(first) | known
 
 
+def test_parts_of_columns_with_nested_nulls_are_written(target: TableTarget) -> None:
+    """Slices of such columns are special in Arrow."""
+    rows: list[Row] = [{"id": 0, "s": {"a": None, "h": 1.5}}, {"id": 1, "s": None}]
+    of_file = pa.schema([("a", pa.null()), ("h", pa.float16())])
+    schema = pa.schema([("id", pa.int32()), ("s", pa.struct(of_file))])
+    table = pa.Table.from_pylist(rows, schema)
+    assert target.run(table.slice(0, 1), table.slice(1, 1))
+    assert target.rows() == rows
+
+
 def test_complete_job_is_committed_once(target: TableTarget) -> None:
     write = target.open().spec.write
     assert first_rows(write, 2) == []

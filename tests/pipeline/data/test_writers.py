@@ -90,6 +90,19 @@ def test_json_keeps_rows() -> None:
         assert json_lines(everything(), compression) == everything().to_pylist(), compression
 
 
+@pytest.mark.parametrize("format_", ["parquet", "json", "csv"])
+def test_parts_of_columns_with_nested_nulls_are_written(format_: str) -> None:
+    """Slices of such columns are special in Arrow."""
+    rows = [{"s": {"a": None, "n": [None]}, "l": [{"a": None}]}, {"s": None, "l": [None]}]
+    table = pa.Table.from_pylist([*rows, *rows]).slice(1, 2)
+    content = encoded(writer_for(write_of(format_)), table)
+    if format_ == "parquet":
+        assert pq.read_table(io.BytesIO(content)).to_pylist() == table.to_pylist()
+    else:
+        complete = pa.Table.from_pylist(table.to_pylist(), table.schema)
+        assert content == encoded(writer_for(write_of(format_)), complete)
+
+
 def test_csv_writes_lists_as_json() -> None:
     table = everything().select(["flag", "real", "text", "list", "struct"])
     for compression, delimiter in (("none", ","), ("none", ";"), ("gzip", ","), ("gzip", ";")):

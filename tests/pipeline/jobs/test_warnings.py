@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -194,9 +195,9 @@ OUTPUTS: list[tuple[dict[str, Any], int, int]] = [
 """Outputs, with the number of rows and of values that are written as null."""
 
 
-def run(directory: Path, write: dict[str, Any], **errors: Any) -> Report:
+def run(directory: Path, write: dict[str, Any], rows: pa.Table = ROWS, **errors: Any) -> Report:
     source = directory / "in.parquet"
-    pq.write_table(ROWS, source)
+    pq.write_table(rows, source)
     location = {"path": str(directory / "out")}
     if write["format"] == "sql":
         location["url"] = f"sqlite:///{directory / 'out.db'}"
@@ -229,6 +230,30 @@ def test_tasks_need_no_connection_to_a_database(monkeypatch: pytest.MonkeyPatch)
     assert table.nulled_rows(ROWS) == {0: 1, 1: 1, 3: 2}
     monkeypatch.setenv("DATABASE", "nosuchdriver://host/db")
     assert table.nulled_rows(ROWS) == {0: 1, 1: 1, 3: 2}
+
+
+def test_each_zero_that_loses_its_sign_is_counted(tmp_path: Path) -> None:
+    """SQLite stores -0.0 in a column of floats as the integer 0."""
+    url, write = f"sqlite:///{tmp_path / 'rows.db'}", {"format": "sql", "table": "t", "path": "out"}
+    table = SqlTable(WriteSql.model_validate({**write, "url": url}))
+    of_postgres = SqlTable(WriteSql.model_validate({**write, "url": "postgresql://host/db"}))
+    zeros = [-0.0, 0.0, None, -1.0, NAN]
+    halves = np.array([-0.0, -0.0, 0.0, 1.0, -1.0], np.float16)
+    words = pa.array(zeros).dictionary_encode()
+    rows = pa.table({"x": zeros, "half": halves, "word": words, "text": ["-0.0"] * 5})
+    assert table.unsigned_zeros(rows) == {0: 3, 1: 1}
+    assert of_postgres.unsigned_zeros(rows) == {}
+
+
+@pytest.mark.parametrize("action", ["count", "fail"])
+def test_such_zeros_are_reported_or_refused(tmp_path: Path, action: str) -> None:
+    rows = pa.table({"id": [1, 2], "x": [-0.0, 0.0]})
+    policy = [{"name": "ZeroSignLost", "action": action}]
+    report = run(tmp_path, {"format": "sql", "table": "t"}, rows, maxRows=1, warnings=policy)
+    assert report.counts is not None
+    written = 2 if action == "count" else 1
+    assert (report.counts.written, report.counts.failed) == (written, 2 - written)
+    assert quantities(report.warnings) == [("ZeroSignLost", "write", 1, 1)] * (written - 1)
 
 
 def test_job_may_refuse_rows_with_such_values(tmp_path: Path) -> None:

@@ -121,10 +121,11 @@ CLASSIFIER = {
         **{"inputs": {"text": "text"}, "output": "o"},
     },
 }
-DECODED = {
+DECODED: Document = {
     "name": "d",
     "decode": {"column": "text", "format": "json", "fields": {"n": "int64"}, "output": "o"},
 }
+DECIMAL = {"name": "d", "decode": {**DECODED["decode"], "fields": {"n": "decimal<10, 2>"}}}
 TOP_LABELS = {**CLASSIFIER, "model": {**CLASSIFIER["model"], "topK": 2}}
 RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
 
@@ -139,6 +140,7 @@ RENAMED = {"name": "rename", "renameColumns": {"o": "p q"}}
         ([CLASSIFIER], "o.lable", ["Its fields: label, score", "did you mean 'label'?"]),
         ([TOP_LABELS], "o.label", ["not part of 'o'"]),
         ([TOP_LABELS], "o[0]", ["a struct", "{value: o[0].label}"]),
+        ([DECIMAL], "o.n", ["o.n' is decimal<10,2>", "Make it text"]),
     ],
 )
 def test_result_that_cannot_name_directories_is_refused(

@@ -232,6 +232,7 @@ class JobRun:
         self._reports.output_bytes = sum(file.bytes for file in files)
         if run.table is not None and isinstance(write, WriteTable):
             placed = executor.place_files(run.table, snapshot)
+            self._reports.about_table = run.table.remark(placed.schema)
             job_pass.commit_table(write, run.table, placed, snapshot, self._reports.build())
         return snapshot
 

@@ -416,6 +416,22 @@ def exact_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([_exact_array(array, kind) for array in arrays], kind)
 
 
+def cast_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column as Arrow casts it to a type."""
+    if column.type == kind:
+        return column
+    return pa.chunked_array([castable(chunk).cast(kind) for chunk in column.chunks], kind)
+
+
+def castable(array: pa.Array) -> pa.Array:
+    """Return the array, copied if it is a part of an array with nested values of type null: Arrow
+    fails to cast structs in such parts."""
+    inner = (array.type.field(index).type for index in range(array.type.num_fields))
+    if any(kinds.is_null(leaf) for kind in inner for leaf in nested_types(kind)):
+        return array.take(pa.array(range(len(array)), pa.int64()))
+    return array
+
+
 def plain_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column with the type that `without_views` returns, and the same values."""
     if (kind := without_views(column.type)) == column.type:
@@ -461,6 +477,7 @@ def _exact_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     text = map_types(array.type, lambda leaf: pa.string() if kinds.is_decimal(leaf) else leaf)
     has_fractions = any(map(kinds.is_floating, nested_types(kind)))
     # as texts, because Arrow casts the decimal 99.99 and the text 99.99 to different floats
+    array = castable(array)
     cast = (array.cast(text) if has_fractions else array).cast(kind)
     for before, after in _leaves(array, cast):
         if before.type != after.type and not kinds.is_null(before.type):

@@ -26,6 +26,11 @@ from batchinference.spec.write.files import WriteDirectories
 
 _UNKNOWN = "but the columns here are"  # marks messages of `_unknown_column`
 _ADD_COLUMN = "Add a column with a step addColumns, such as {{value: {}}}, and use its name here"
+_NO_DIRECTORIES = (
+    *("decimal", "time", "duration", "binary", "large_binary", "fixed_size_binary"),
+    *("map", "extension", "month_"),
+)
+"""The beginnings of the names of types whose values do not name directories."""
 _CONSTANTS = ("true", "false", "null", "none", "nan")
 
 
@@ -193,6 +198,10 @@ def partition_problems(write: Write, types: Mapping[str, ColumnType]) -> Iterato
                 value = _scalar_of(code_of(column) if column in types else column, kind)
                 fix = _ADD_COLUMN.format(value)
             message = f"column '{column}' holds {what}, which cannot name directories. {fix}"
+            yield Problem("spec.write.partitionBy", message)
+        elif kind.startswith(_NO_DIRECTORIES) and write.mode != "merge":
+            fix = "Make it text in a step, or choose another column"
+            message = f"column '{column}' is {kind}, which cannot name directories. {fix}"
             yield Problem("spec.write.partitionBy", message)
 
 

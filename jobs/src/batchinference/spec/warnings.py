@@ -196,6 +196,13 @@ class WarningName(StrEnum):
         "row",
         "values",
     )
+    ZERO_SIGN_LOST = (
+        "ZeroSignLost",
+        "-0.0 was written as 0.0, which equals it",
+        "Do nothing, or write Parquet",
+        "row",
+        "values",
+    )
 
 
 _BY_VALUE = {name.value: name for name in WarningName}

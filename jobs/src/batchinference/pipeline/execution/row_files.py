@@ -91,15 +91,23 @@ class OutputFiles:
         return [(field.name, str(field.type)) for field in table.schema]
 
     def with_warnings(self, batch: RowBatch) -> RowBatch:
-        """Return the batch with a warning about each row that has values written as null. These
-        rows become failed rows if the job does not accept the warning."""
+        """Return the batch with a warning about each row with values that the output writes as
+        other values, such as null. These rows become failed rows if the job does not accept the
+        warning."""
         written = batch.table.select(self.layout.names_in_files(batch.table.column_names))
         nulled = Counter(self.writer.nulled_rows(written))
         nulled.update(self.layout.null_names(batch.table))
-        if not nulled:
+        changed = {
+            WarningName.WRITTEN_AS_NULL: nulled,
+            WarningName.ZERO_SIGN_LOST: self.writer.unsigned_zeros(written),
+        }
+        warnings = [
+            RowWarning(row, name, count)
+            for name, rows in changed.items()
+            for row, count in rows.items()
+        ]
+        if not warnings:
             return batch
-        name = WarningName.WRITTEN_AS_NULL
-        warnings = [RowWarning(row, name, count) for row, count in nulled.items()]
         if errors := errors_of(warnings, self.handling.failing):
             return self._without(batch, errors)
         return batch.with_warnings(warning_table(WRITE_STEP, batch.ids, warnings))

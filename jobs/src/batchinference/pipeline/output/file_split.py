@@ -175,6 +175,6 @@ def partition_column(table: pa.Table, name: str) -> pa.ChunkedArray:
     if not any(is_scalar(column.type) for is_scalar in _SCALARS):
         raise JobFailure(
             f"write.partitionBy: column '{name}' cannot name directories ({column.type}). "
-            "Use a column of texts, numbers, dates or booleans"
+            "Use a column of texts, integers, floats, dates or booleans"
         )
     return column

@@ -80,6 +80,8 @@ class ReportBuilder:
     output_bytes: int | None = field(default=None, init=False)
     findings: str = field(default="", init=False)
     """A text about the first rows (see `first_rows`)."""
+    about_table: str = field(default="", init=False)
+    """A text about the table that the job writes."""
     warnings: list[WarningCount] = field(default_factory=list, init=False)
     _faulty_nodes: set[str] = field(default_factory=set, init=False)
     """The Kubernetes nodes on which a device failed in this run."""
@@ -105,7 +107,7 @@ class ReportBuilder:
         self.enter(JobState.PREPARING)
         self.layout = layout
         self.output_bytes = self._counts = self._progress = None
-        self.findings = ""
+        self.findings = self.about_table = ""
         self.warnings, self._fields = [], {}
         self._history = ProgressHistory(self._history.start)
 
@@ -180,8 +182,8 @@ class ReportBuilder:
     def build(self, failure: JobFailure | None = None) -> Report:
         """Return the report of the run in its current state, with its `failure`, if any."""
         counts, fields = self._counts, dict(self._fields)
-        if self.findings:
-            fields["notes"] = [self.findings, *fields.get("notes", [])]
+        if texts := [text for text in (self.findings, self.about_table) if text]:
+            fields["notes"] = [*texts, *fields.get("notes", [])]
         if self._state is not JobState.RUNNING:
             fields["stage"] = None
         return Report(

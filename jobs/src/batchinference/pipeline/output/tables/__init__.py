@@ -29,13 +29,14 @@ from batchinference.pipeline.commit.table_commit import (
 )
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_rewrites import unchanged_content
-from batchinference.pipeline.output.file_split import FileSplit, partitions
+from batchinference.pipeline.output.file_split import FileSplit, partition_column, partitions
 from batchinference.pipeline.output.writers import Writer
 from batchinference.pipeline.output.writers.parquet import ParquetWriter, missing_type, storable
 from batchinference.pipeline.storage.arrow_files import open_parquet, parquet_footer, schema_in
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.type_widening import (
     TypeMismatch,
+    cast_column,
     cast_to,
     is_complete,
     is_list,
@@ -65,6 +66,9 @@ class Table(Writer, CommittedTable):
         with table_errors_as_bad_output():
             self.load()
             self.converted(empty_table(planned))
+            for name in self.file_partitions:
+                if self.types is not None and name in self.types.names:
+                    partition_column(empty_table(self.types), name)
 
     @abstractmethod
     def load(self) -> None:
@@ -142,6 +146,10 @@ class Table(Writer, CommittedTable):
             return content
         rows = self.parquet.read(content).select(remaining.names)
         return bytes(self.parquet.write([rows.cast(remaining)]))
+
+    def remark(self, schema: pa.Schema) -> str:
+        """Return a note for the report about rows with this schema; empty if there is none."""
+        return ""
 
     def find_data_location(self) -> None:
         """Find out where the files of the table are. Runs on the driver, before `stage`."""
@@ -257,6 +265,29 @@ def typed_columns(schema: pa.Schema, partition_by: Sequence[str] = ()) -> pa.Sch
     return pa.schema([each.with_type(map_nulls(each.type)) for each in typed])
 
 
+def columns_to_store(rows: TableFiles, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+    """Return the columns of `schema` as `typed_columns` does. Raises BadOutput if there are rows,
+    but no column in which they could be stored."""
+    typed = typed_columns(schema, partition_by)
+    if rows.files and not typed.names:
+        raise BadOutput(
+            "write: the table cannot have columns without a type, and all values of all columns "
+            f"are null ({', '.join(schema.names)}). Declare their types in read.options.types"
+        )
+    return typed
+
+
+def remark_on_left_out(schema: pa.Schema, partition_by: Sequence[str]) -> str:
+    """Return a note about the columns that `typed_columns` leaves out; empty if there are none."""
+    typed = typed_columns(schema, partition_by).names
+    if left_out := [f"'{name}'" for name in schema.names if name not in typed]:
+        return (
+            f"write: the table does not have {', '.join(left_out)}: all values are null, and "
+            "their type is unknown. To add such a column, declare its type in read.options.types"
+        )
+    return ""
+
+
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:
     """Raise BadOutput if the table lacks a column of the rows."""
     if missing := [name for name in columns if name not in existing]:
@@ -315,7 +346,7 @@ def check_types(schema: pa.Schema, make: Callable[[pa.Schema], object], name: st
 
 def _converted(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     try:
-        return column.cast(field.type)
+        return cast_column(column, field.type)
     except pa.ArrowInvalid as error:
         raise BadOutput(
             f"write: a value of column '{field.name}' ({column.type}) does not fit its type in "

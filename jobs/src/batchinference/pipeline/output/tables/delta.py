@@ -20,9 +20,11 @@ from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.file_split import partitions
 from batchinference.pipeline.output.tables import (
     check_partitions_kept,
+    columns_to_store,
     has_versions,
     lake_types,
     partitions_of,
+    remark_on_left_out,
     typed_columns,
 )
 from batchinference.pipeline.output.tables.keys import MergingTable
@@ -87,6 +89,9 @@ class DeltaLakeTable(MergingTable):
         stats = json.dumps({"numRecords": count})
         return AddAction(name, len(content), values, int(time.time() * 1000), True, stats)
 
+    def remark(self, schema: pa.Schema) -> str:
+        return remark_on_left_out(schema, self.partition_by)
+
     def existing(self) -> DeltaTable | None:
         if not has_versions(self._address / "_delta_log", ".json", ".parquet"):
             return None
@@ -128,7 +133,8 @@ class DeltaLakeTable(MergingTable):
             table.delete(commit_properties=properties)
 
     def _create(self, rows: TableFiles, properties: CommitProperties, fence: Fence) -> None:
-        if not (schema := typed_columns(self.columns(rows), self.partition_by)):
+        schema = columns_to_store(rows, self.columns(rows), self.partition_by)
+        if not schema:
             return
         fence.check()
         with self._conflict_if_created():
@@ -156,7 +162,7 @@ class DeltaLakeTable(MergingTable):
     ) -> None:
         where, columns = f"at '{self._address.uri}'", table.metadata().partition_columns
         check_partitions_kept("path", where, self.partition_by, columns)
-        schema = typed_columns(rows.schema, self.partition_by)
+        schema = columns_to_store(rows, rows.schema, self.partition_by)
         if self._adds:
             schema = self._widen(table, schema)
         if fence.has_committed(partial(self.commit_count_in, table)):

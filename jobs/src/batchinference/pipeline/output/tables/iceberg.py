@@ -24,9 +24,11 @@ from batchinference.pipeline.commit.table_commit import MARK, SERIES, Fence, Tab
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.output.tables import (
     check_partitions_kept,
+    columns_to_store,
     common_types,
     lake_types,
     partitions_of,
+    remark_on_left_out,
     typed_columns,
 )
 from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
@@ -115,6 +117,9 @@ class IcebergTable(MergingTable):
             return False
         return True
 
+    def remark(self, schema: pa.Schema) -> str:
+        return remark_on_left_out(schema, self.partition_by)
+
     def existing(self) -> ExistingTable | None:
         return table_in(self._catalog(), self._write)
 
@@ -138,7 +143,7 @@ class IcebergTable(MergingTable):
         table = table_in(catalog, self._write)
         if table is not None:
             self._put(table, rows, fence)
-        elif schema := typed_columns(self.columns(rows), self.partition_by):
+        elif schema := columns_to_store(rows, self.columns(rows), self.partition_by):
             self._create_namespace(catalog)
             with catalog.create_table_transaction(self._write.table, schema) as creation:
                 if self.partition_by:

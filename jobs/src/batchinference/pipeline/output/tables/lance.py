@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
@@ -32,11 +33,16 @@ from batchinference.pipeline.output.writers.parquet import (
 from batchinference.pipeline.row_batch import NUMBERS_PER_FILE
 from batchinference.pipeline.storage.arrow_files import refuse_pickles, table_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import is_tensor, map_types
+from batchinference.pipeline.type_widening import cast_column, is_tensor, map_types
 from batchinference.spec.write import WriteLance
 from batchinference.text import counted
 
-_RESERVED_NAMES = ("_rowid", "_rowaddr", "_row_last_updated_at_version")
+_RESERVED_NAMES = (
+    *("", "_rowid", "_rowaddr", "_rowoffset", "_row_last_updated_at_version"),
+    "_row_created_at_version",
+)
+_RESERVED_SIGNS = re.compile("[.`]")
+"""Lance writes columns with these signs in their names, or an empty name, but cannot read them."""
 StagedFile = tuple[list[Any], list[str], Location]
 """The columns of the dataset at staging, the new fragments (as JSON), and the committed file."""
 
@@ -76,13 +82,14 @@ class LanceTable(Table):
         return table
 
     def _check_new(self, names: Sequence[str], known: Sequence[str]) -> None:
-        """Raise BadOutput if the job adds a column that is in `known` or has a reserved name."""
-        reserved = [name for name in names if name in _RESERVED_NAMES or "." in name]
-        if self._number_column and reserved:
-            raise BadOutput(
-                f"write.columns: Lance has no column with the name '{reserved[0]}', which it uses "
-                "itself. Give the new column another name in a step"
-            )
+        """Raise BadOutput if the job adds a column that exists or whose name Lance reserves."""
+        for name in names:
+            if name in _RESERVED_NAMES or _RESERVED_SIGNS.search(name):
+                problem = "it uses the name or a sign of it itself" if name else "it is empty"
+                raise BadOutput(
+                    f"write.columns: Lance cannot have a column with the name '{name}' ({problem})."
+                    " Leave it out, or rename it in a step or in the input"
+                )
         if self._number_column and (both := [name for name in names if name in known]):
             raise BadOutput(
                 f"write.columns: the dataset '{self._address.uri}' has the column '{both[0]}' "
@@ -220,7 +227,8 @@ def _with_vectors(table: pa.Table) -> pa.Table:
         field.with_type(pa.list_(field.type.value_type, size)) if size else field
         for field, size in zip(lists.schema, map(_vector_size, table.schema), strict=True)
     ]
-    return lists.cast(pa.schema(fields))
+    columns = [*map(cast_column, lists.columns, [field.type for field in fields])]
+    return pa.table(columns, pa.schema(fields))
 
 
 def _vector_size(field: pa.Field) -> int:

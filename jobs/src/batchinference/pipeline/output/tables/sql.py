@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
@@ -29,6 +30,7 @@ from batchinference.pipeline.output.tables.keys import MergingTable
 from batchinference.pipeline.output.tables.sql_types import (
     check_generated,
     check_keys,
+    check_new_names,
     check_required,
     check_values,
 )
@@ -44,6 +46,7 @@ from batchinference.pipeline.type_widening import (
 )
 from batchinference.spec.databases import sqlite_file
 from batchinference.spec.write import WriteSql
+from batchinference.text import counted
 
 MARKS = "batchinference_commits"
 """A table in the user's schema with two rows for each commit: the ID of its pass, and the ID of the
@@ -55,6 +58,8 @@ DATABASE = "the database"
 """The name of the output in messages about missing types."""
 CASE_SENSITIVE = ("postgresql", "oracle")
 """Databases that distinguish column names by case."""
+_COUNTS_ROWS = {"preserve_rowcount": True}
+"""The option with which SQLAlchemy returns the number of rows that a statement has stored."""
 _HAS_VECTORS = sa.text("SELECT count(*) FROM pg_type WHERE typname = 'vector'")
 
 
@@ -84,8 +89,10 @@ class SqlTable(MergingTable):
         if existing is not None:
             names = existing.columns.keys()
             check_columns(table.column_names, names, f"write.table: '{self._write.table}'")
-        elif self._dialect not in CASE_SENSITIVE:
-            check_case(table.column_names)
+        else:
+            check_new_names(table.column_names, self._dialect)
+            if self._dialect not in CASE_SENSITIVE:
+                check_case(table.column_names)
         table = storable(tensors_to_lists(table), DATABASE)
         types = self._types(table.schema)
         table = _portable(table, types)
@@ -136,10 +143,24 @@ class SqlTable(MergingTable):
         nested = [field.name for field in table.schema if pa.types.is_nested(field.type)]
         nested = [name for name in nested if name != self._write.vector_column]
         rows = Counter(non_finite_values(table.select(nested)))
-        for column in table.columns if sqlite_file(self._url()) else ():
-            if pa.types.is_floating(column.type):
-                rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
+        for column in self._floats_in_sqlite(table):
+            rows.update(pc.indices_nonzero(pc.is_nan(column)).to_pylist())
         return dict(rows)
+
+    def unsigned_zeros(self, table: pa.Table) -> dict[int, int]:
+        """SQLite stores floats without a fraction as integers."""
+        rows = Counter[int]()
+        for column in self._floats_in_sqlite(table):
+            values = column.fill_null(1).to_numpy()
+            rows.update(np.flatnonzero((values == 0) & np.signbit(values)).tolist())
+        return dict(rows)
+
+    def _floats_in_sqlite(self, table: pa.Table) -> list[pa.ChunkedArray]:
+        """Return the columns of floats as float64 if the database is SQLite, else no columns."""
+        if not sqlite_file(self._url()):
+            return []
+        floats = (each for each in table.columns if pa.types.is_floating(plain_type(each.type)))
+        return [column.cast(pa.float64()) for column in floats]
 
     def commit_count(self, mark: str) -> int:
         """Return 1 if a commit has this mark, even if the table was dropped since, else 0."""
@@ -216,11 +237,22 @@ class SqlTable(MergingTable):
             raise has_rows_error(self._write)
         if self._write.mode == "overwrite":
             connection.execute(sa.delete(table))
+        is_counted = connection.dialect.name == "sqlite"  # others change no table meanwhile
+        overwrites = self._write.mode == "overwrite"
+        count = _row_count(connection, table) if is_counted and not overwrites else 0
         for batch in batches:
-            if self.key:
-                upsert(connection, table, self.key, batch)
-            else:
-                connection.execute(sa.insert(table), batch)
+            count += self._put_batch(connection, table, batch)
+        if is_counted:
+            _check_count(table, count, _row_count(connection, table))
+
+    def _put_batch(self, connection: sa.Connection, table: sa.Table, batch: list[Row]) -> int:
+        """Insert or merge rows. Return the number of rows by which the table should grow."""
+        if self.key:
+            return upsert(connection, table, self.key, batch)
+        result = connection.execute(sa.insert(table), batch, execution_options=_COUNTS_ROWS)
+        if connection.dialect.name == "postgresql" and result.supports_sane_multi_rowcount():
+            _check_count(table, len(batch), result.rowcount)
+        return len(batch)
 
     def keys_in(self, existing: sa.Table) -> Iterator[pa.Table]:
         columns = [existing.columns[name] for name in self.key]
@@ -274,7 +306,11 @@ class SqlTable(MergingTable):
                 raise Blocked(_short_message(error)) from None
             problem = f"the database cannot be used ({_short_message(error)})"
             raise BadOutput(f"write.url: {problem}") from None
-        return sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
+        table = sa.Table(self._name, sa.MetaData(), schema=self._schema, autoload_with=engine)
+        for column in table.columns:
+            if isinstance(column.type, sa.JSON):  # a null, and not the JSON text null
+                column.type.none_as_null = True
+        return table
 
     def _new(self, schema: pa.Schema) -> sa.Table:
         kinds = {field.name: _type(field.type) for field in schema}
@@ -348,6 +384,21 @@ def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
         if not sa.inspect(bind.engine).has_table(table.name, schema=table.schema):
             raise
         raise Blocked(_short_message(error)) from None
+
+
+def _row_count(connection: sa.Connection, table: sa.Table) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def _check_count(table: sa.Table, wanted: int, stored: int) -> None:
+    """Raise BadOutput if the database has stored another number of rows, because rules or triggers
+    of the table leave out or replace rows without an error."""
+    if stored != wanted:
+        raise BadOutput(
+            f"write.table: the conflict rules (such as ON CONFLICT REPLACE) or triggers of "
+            f"'{table.fullname}' leave out, replace or add rows ({counted(stored, 'row')} instead "
+            f"of {wanted}). Remove them, or choose another table. No row is computed again"
+        )
 
 
 def _type(kind: pa.DataType) -> Any:
@@ -488,12 +539,22 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
-) -> None:
-    """Insert rows. If the table has a row with the same key, update the columns of that row that
-    are in `rows`. Raises BadOutput if the database treats different keys as equal."""
-    if rows:
-        connection.execute(_statement(connection.dialect.name, table, key, [*rows[0]]), rows)
-        _check_keys(connection, table, key, rows)
+) -> int:
+    """Insert rows, and return how many have a new key. If the table has a row with the same key,
+    update the columns of that row that are in `rows`. Raises BadOutput if the database treats
+    different keys as equal, or does not store each row."""
+    if not rows:
+        return 0
+    new = len(rows) - len(_stored_keys(connection, table, key, rows))
+    dialect, columns = connection.dialect.name, [*rows[0]]
+    statement = _statement(dialect, table, key, columns)
+    result = connection.execute(statement, rows, execution_options=_COUNTS_ROWS)
+    # MySQL counts an updated row twice, and rows that are only a key may exist already
+    is_counted = dialect in _ON_CONFLICT and len(columns) > len(key)
+    if is_counted and result.supports_sane_multi_rowcount():
+        _check_count(table, len(rows), result.rowcount)
+    _check_keys(connection, table, key, rows)
+    return new
 
 
 def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[str]) -> Any:
@@ -514,14 +575,21 @@ def _check_keys(
 ) -> None:
     """Raise BadOutput if the table now lacks the key of one of these rows. Then its collation or
     types treat different keys as equal, and the row may have replaced a row with another key."""
-    columns = sa.tuple_(*(table.columns[name] for name in key))
-    wanted = [tuple(row[name] for name in key) for row in rows]
-    chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))
-    stored = set(map(tuple, connection.execute(chosen)))
-    for values in wanted:
+    stored = _stored_keys(connection, table, key, rows)
+    for values in (tuple(row[name] for name in key) for row in rows):
         if values not in stored:
             raise BadOutput(
                 f"write.key: the table '{table.fullname}' treats a key as equal to another one "
                 f"({', '.join(map(str, values))}). Give its columns types and a collation that "
                 "compare keys exactly"
             )
+
+
+def _stored_keys(
+    connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
+) -> set[tuple[Any, ...]]:
+    """Return the keys in the table that rows have."""
+    columns = sa.tuple_(*(table.columns[name] for name in key))
+    wanted = [tuple(row[name] for name in key) for row in rows]
+    chosen = sa.select(*(table.columns[name] for name in key)).where(columns.in_(wanted))
+    return set(map(tuple, connection.execute(chosen)))

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 from pyarrow import types as kinds
+from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import postgresql
 
 from batchinference.pipeline.errors import BadOutput
 from batchinference.pipeline.type_widening import (
     exact_cast,
     is_bytes,
+    is_list,
     is_number,
     is_text,
     plain_type,
@@ -22,6 +24,8 @@ from batchinference.pipeline.type_widening import (
 
 SqlTypes = Mapping[str, Any]
 """The SQLAlchemy types of the columns of a table, by column."""
+POSTGRES_NAME = 63
+"""The maximum number of bytes of a name in PostgreSQL."""
 _FIX = "Change the column of the table, or convert the values in a step"
 
 
@@ -39,6 +43,19 @@ def check_values(table: pa.Table, types: SqlTypes, dialect: str, *, new: bool) -
             if new:
                 where, fix = f"{column.type}, which the database lacks", "Convert it in a step"
             raise BadOutput(f"write: column '{name}' is {where} ({error}). {fix}") from None
+
+
+def check_new_names(names: Sequence[str], dialect: str) -> None:
+    """Raise BadOutput for the name of a column that a new table cannot have: PostgreSQL would cut a
+    name that is too long."""
+    for name in names:
+        size = len(name.encode()) if dialect == "postgresql" else 0
+        if not name or size > POSTGRES_NAME:
+            problem = f"it has {size} bytes, at most {POSTGRES_NAME}" if name else "it is empty"
+            raise BadOutput(
+                f"write.columns: the table cannot have a column with the name '{name}' ({problem})."
+                " Leave it out, or rename it in a step or in the input"
+            )
 
 
 def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:
@@ -93,21 +110,48 @@ def check_generated(rows: pa.Table, existing: sa.Table, dialect: str) -> None:
 def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
     """Raise ArrowException if a column of type `stored` would change a value."""
     kind = column.type
-    if isinstance(stored, sa.String):
+    stored = stored.data_type if isinstance(stored, postgresql.DOMAIN) else stored
+    if dialect == "sqlite":
+        _check_driver(kind, stored)
+    if isinstance(stored, sa.ARRAY):
+        _require(is_list(kind), "it has lists only")
+        elements = [chunk.flatten() for chunk in column.chunks]
+        while is_list(kind := kind.value_type):  # PostgreSQL has one type for all dimensions
+            elements = [chunk.flatten() for chunk in elements]
+        _check_column(pa.chunked_array(elements, kind), stored.item_type, dialect)
+    elif isinstance(stored, sa.String):
         _check_texts(column, stored, dialect)
+    elif isinstance(stored, postgresql.BIT):
+        _require(is_text(kind), "it has bits only")
     elif isinstance(stored, sa.JSON):
         _require(kinds.is_nested(kind), "it stores lists and structs")
     elif (wanted := _arrow_type(kind, stored, dialect)) is not None:
         _require(not is_text(kind), "it has no texts")
-        if kinds.is_floating(wanted) and kinds.is_integer(kind):
-            _require(2 * kind.bit_width <= wanted.bit_width, "it rounds large integers")
-        if kinds.is_integer(wanted):
-            _require(kinds.is_integer(kind) or kinds.is_boolean(kind), "it has integers only")
-        if kinds.is_date(wanted):
-            _require(kinds.is_date(kind), "it has dates only")
+        _check_kind(kind, wanted, dialect)
         exact_cast(column, wanted)
     if dialect == "sqlite" and isinstance(stored, sa.Numeric) and is_number(kind):
         exact_cast(column, pa.float64())  # SQLAlchemy stores numbers as floats in such a column
+
+
+def _check_kind(kind: pa.DataType, wanted: pa.DataType, dialect: str) -> None:
+    """Raise ArrowException if values of type `kind` would become another kind of values."""
+    if kinds.is_floating(wanted) and kinds.is_integer(kind):
+        _require(2 * kind.bit_width <= wanted.bit_width, "it rounds large integers")
+    if kinds.is_integer(wanted):
+        _require(kinds.is_integer(kind) or kinds.is_boolean(kind), "it has integers only")
+    if kinds.is_date(wanted):
+        _require(kinds.is_date(kind), "it has dates only")
+    if kinds.is_boolean(wanted) and dialect != "sqlite":  # SQLite has no booleans
+        _require(kinds.is_boolean(kind), "it has booleans only")
+
+
+def _check_driver(kind: pa.DataType, stored: Any) -> None:
+    """Raise ArrowException for values that the driver of SQLite refuses at the commit."""
+    is_untyped = isinstance(stored, sqltypes.NullType)
+    if is_untyped or isinstance(stored, sa.String):
+        is_other = kinds.is_decimal(kind) or kinds.is_time(kind)
+        is_other = is_other or (is_untyped and kinds.is_nested(kind))
+        _require(not is_other, "SQLite stores such values only in columns of their type")
 
 
 def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> None:
@@ -115,9 +159,15 @@ def _check_texts(column: pa.ChunkedArray, stored: sa.String, dialect: str) -> No
     if dialect != "sqlite":  # SQLite stores bytes as bytes, also in a column of texts
         is_other = is_other or is_bytes(column.type)
     _require(not is_other, "it has texts only")
+    if dialect == "sqlite":
+        _require(not kinds.is_floating(column.type), "it keeps 15 digits of such a number")
     length = None if dialect == "sqlite" else stored.length  # SQLite ignores the length
-    if length is not None and is_text(column.type):
-        lengths = pc.min_max(pc.utf8_length(column)).as_py()
+    if isinstance(stored, sa.Enum):
+        values = set(column.cast(pa.string()).unique().drop_null().to_pylist())
+        unknown = sorted(values - {*stored.enums})
+        _require(not unknown, f"it does not have the value {unknown[:1]}")
+    elif length is not None:
+        lengths = pc.min_max(pc.utf8_length(column.cast(pa.large_string()))).as_py()
         _require((lengths["max"] or 0) <= length, f"a text has {lengths['max']} characters")
         if isinstance(stored, sa.CHAR):
             _require((lengths["min"] or length) == length, "it appends spaces to shorter texts")
@@ -132,8 +182,9 @@ def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | N
         return large or small or pa.int32()
     if isinstance(stored, sa.Float):
         return pa.float32() if isinstance(stored, sa.REAL) and dialect != "sqlite" else pa.float64()
-    if isinstance(stored, sa.Numeric):
-        return _decimal_type(kind, stored, dialect)
+    if isinstance(stored, sa.Numeric | postgresql.MONEY):
+        number = stored if isinstance(stored, sa.Numeric) else sa.Numeric(19, 2)
+        return _decimal_type(kind, number, dialect)
     if isinstance(stored, sa.DateTime):
         fraction = getattr(stored, "precision", getattr(stored, "fsp", 6))
         exact = fraction in (None, 6) or dialect == "sqlite"
@@ -146,6 +197,7 @@ def _arrow_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | N
 
 
 def _decimal_type(kind: pa.DataType, stored: Any, dialect: str) -> pa.DataType | None:
+    _require(not is_text(kind), "it has no texts")
     if stored.precision is not None and stored.precision <= pa.decimal128(38).precision:
         return pa.decimal128(stored.precision, stored.scale or 0)
     if dialect == "sqlite":

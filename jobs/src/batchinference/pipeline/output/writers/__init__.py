@@ -36,6 +36,10 @@ class Writer(ABC):
         """Return the number of NaN and infinite values that become null, by row index."""
         return {}
 
+    def unsigned_zeros(self, table: pa.Table) -> dict[int, int]:
+        """Return the number of values -0.0 that become 0.0, by row index."""
+        return {}
+
 
 def unwritable_items(
     write: Callable[[Any], object], items: Iterable[Any]

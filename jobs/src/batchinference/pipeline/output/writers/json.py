@@ -21,7 +21,7 @@ from batchinference.pipeline.output.python_rows import Row, unpacked
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.storage.location import Location
 from batchinference.pipeline.storage.state_json import load_limited_json
-from batchinference.pipeline.type_widening import map_types
+from batchinference.pipeline.type_widening import cast_column, map_types
 
 TEXT = pa.large_string()
 """The type of all columns that `read` returns for formats without types."""
@@ -68,7 +68,8 @@ def with_exact_times(table: pa.Table) -> pa.Table:
     """Return the table with times in nanoseconds as text, because Python would round them."""
     exact, text = pa.time64("ns"), pa.string()
     kinds = [map_types(k, lambda kind: text if kind == exact else kind) for k in table.schema.types]
-    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+    columns = [*map(cast_column, table.columns, kinds)]
+    return pa.table(columns, table.column_names)
 
 
 def _json_texts(lines: list[bytes]) -> pa.Table:

@@ -18,7 +18,7 @@ from batchinference.pipeline.output.python_rows import Row, rows_of_table
 from batchinference.pipeline.output.writers import RewritingWriter
 from batchinference.pipeline.storage.arrow_files import read_table, tables_in
 from batchinference.pipeline.storage.location import Location
-from batchinference.pipeline.type_widening import is_list, map_types, nested_types
+from batchinference.pipeline.type_widening import cast_column, is_list, map_types, nested_types
 
 _NOT_IN_PARQUET = (
     *(pa.types.is_union, pa.types.is_interval, pa.types.is_run_end_encoded),
@@ -87,7 +87,9 @@ def storable(table: pa.Table, name: str = "Parquet") -> pa.Table:
     for index, field in enumerate(table.schema):
         wide = map_types(field.type, lambda k: pa.float32() if pa.types.is_float16(k) else k)
         if wide != field.type:
-            table = table.set_column(index, field.with_type(wide), table.column(index).cast(wide))
+            table = table.set_column(
+                index, field.with_type(wide), cast_column(table.column(index), wide)
+            )
     return table
 
 

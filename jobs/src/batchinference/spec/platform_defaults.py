@@ -37,14 +37,14 @@ class Patch(SpecModel):
 
 
 class PlatformLimits(Limits):
-    """The limits of all jobs. If a job has a higher limit, deadline, TTL or number of attempts, or
-    has none, the platform's applies."""
+    """The limits of all jobs. Each limit applies to jobs that set a higher value, or no value."""
 
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()
     max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     ephemeral_storage: MemoryRequest | None = None
-    """Maximum disk space of a pod. A pod that uses more is evicted. Pods do not request it."""
+    """Maximum disk space of a pod. A pod that uses more is evicted. Pods do not request this
+    space."""
 
 
 class Lifecycle(NamedTuple):
@@ -56,7 +56,7 @@ class Lifecycle(NamedTuple):
 
 
 class PlatformDefaults(Cluster):
-    """The chart value `defaults`: the default settings of all jobs. Its fields are those of
+    """The chart value `defaults`: the default settings of all jobs. It has the fields of
     `spec.cluster`, and also `retry`, `deadlines` and `ttl` of `spec`."""
 
     retry: Retry = Retry()
@@ -71,7 +71,7 @@ class PlatformDefaults(Cluster):
         retry, limits = with_defaults(own.retry, self.retry), self.limits
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
         ttl = limits.ttl
-        # a job is kept at least as long as its objects, so its limit applies to them too
+        # a job is kept until the TTLs of its objects have passed, so its limit applies to them too
         if (longest := ttl.after_finished) is not None:
             ttl = with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(

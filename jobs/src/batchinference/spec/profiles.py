@@ -50,8 +50,8 @@ class Profile(SpecModel):
     device_hour: Money | None = None
     """The price of a device per hour, instead of `prices.deviceHour` of the chart."""
     price_factor: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
-    """For a profile in `cluster.fallback.capacityTypes`: the factor by which the price of devices
-    is multiplied, such as 0.4 for spot nodes."""
+    """The factor for the price of devices, such as 0.4 for spot nodes. Only for profiles in
+    `cluster.fallback.capacityTypes`."""
     idle_timeout: Duration | None = None
     """How long a pod with the device must be idle before the autoscaler removes it, instead of
     `cluster.idleTimeout`."""

@@ -46,7 +46,7 @@ def memory_quantity(size: float) -> str:
 
 
 def cpu_quantity(cpus: float) -> str:
-    """Return CPUs as a Kubernetes quantity such as 2 or 500m. A fraction is never 0m (no limit)."""
+    """Return CPUs as a Kubernetes quantity such as 2 or 500m. The minimum is 1m: 0m is no limit."""
     return str(int(cpus)) if cpus == int(cpus) else f"{max(1, round(cpus * 1000))}m"
 
 

@@ -104,7 +104,7 @@ _FIX = re.compile(
 MAX_FIX = 500
 """Maximum number of characters of a fix."""
 _KEY_MARK = "[key]"
-"""The end of pydantic's location of an error about a key of a mapping, not about its value."""
+"""The last part of pydantic's location of an error about a key of a mapping."""
 _EXPECTED = {
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
@@ -167,8 +167,9 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
-    """Return the indexes of errors that repeat another one: about a list item with the same problem
-    as an earlier item, or about the rest ` b)` of a call without quotes such as `{a: f(x, b)}`."""
+    """Return the indexes of errors that repeat another error. They are about a list item with the
+    same problem as an earlier item, or about ` b)` of a call without quotes such as `{a: f(x,
+    b)}`."""
     known: set[tuple[object, ...]] = set()
     repeated, rests = set(), set()
     for at, details in enumerate(errors):
@@ -312,7 +313,7 @@ def _field_with(model: object, value: str | int) -> str | None:
 
 def _field_below(parent: object, name: str) -> str | None:
     """Return how to write a field of this name or meaning one level below `parent`, such as
-    `resources: {gpu: ...}`; None unless exactly one field of `parent` has such a field."""
+    `resources: {gpu: ...}`. None if no field or several fields of `parent` have such a field."""
     fields = {
         f"{key}: {{{inner}: ...}}"
         for key, kind in _fields(parent).items()
@@ -324,8 +325,8 @@ def _field_below(parent: object, name: str) -> str | None:
 def _field_of_another_variant(
     loc: tuple[str | int, ...], location: list[str | int], owners: list[type[BaseModel] | None]
 ) -> str:
-    """Return the message about a field that only other variants of a tagged union have, such as
-    models of another runtime; empty if none has it."""
+    """Return the message about a field of other variants of a tagged union, such as other runtimes;
+    empty if none has it."""
     for tag, kind in _fields(owners[-1]).items() if len(location) > 1 else ():
         variants = _variants_around(location, owners)
         if loc[-2] in typing.get_args(kind) and (
@@ -493,8 +494,8 @@ def _not_one_of(value: _Value, location: list[str | int], expected: str) -> str:
 def _resolve(
     loc: tuple[str | int, ...], model: type[BaseModel]
 ) -> tuple[list[str | int], list[type[BaseModel] | None]]:
-    """Return the location of an error in the document, and for each part of this location the model
-    of which it is a field (None for keys and indexes).
+    """Return the location of an error in the document, and the model that has each part of it as a
+    field. The model is None for keys and indexes.
 
     Tags of unions and the mark for invalid keys are removed from pydantic's location `loc`. Numbers
     in the result are indexes of lists.

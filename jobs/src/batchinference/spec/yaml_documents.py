@@ -90,8 +90,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
-    """Return the documents of these kinds in a YAML stream, and skip documents of other kinds.
-    Raises SpecError if the text is not valid YAML, a document lacks a kind, or none has these."""
+    """Return the documents in a YAML stream whose kind is one of `kinds`. Raises SpecError if the
+    text is not valid YAML, a document has no kind, or there are no such documents."""
     documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
@@ -184,7 +184,8 @@ def parse(document: dict[str, Any], values: ParameterValues | None = None) -> Ba
 
 
 def parse_one(text: str, values: ParameterValues | None = None) -> BatchInference:
-    """Return the BatchInference in a YAML text. Raises SpecError for an invalid or a second one."""
+    """Return the BatchInference in a YAML text. Raises SpecError if it is invalid or not the only
+    one."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))

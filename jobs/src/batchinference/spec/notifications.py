@@ -165,8 +165,8 @@ def is_retryable(status: int) -> bool:
 
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
-    """Return whether a URL begins with one of these prefixes, which end with a slash; false if it
-    is not a _PLAIN_URL, or has `.` or `..` in its path. An absent port is the default port."""
+    """Return whether a URL begins with one of these prefixes, which end with a slash. It must be a
+    _PLAIN_URL without `.` and `..` in its path. An absent port is the default port."""
     if not _PLAIN_URL.fullmatch(url):
         return False
     names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}

@@ -101,8 +101,8 @@ class ParameterValues:
 
 
 def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
-    """Return a document with references replaced by values. `spec.parameters` of the result has
-    their values, except values in arguments of user code, which may be secret.
+    """Return a document with references replaced by values. `spec.parameters` of the result has the
+    values, but not those for arguments of user code, which may be secret.
 
     Raises SpecError for invalid parameters, or with each field whose reference cannot be replaced.
     """
@@ -129,10 +129,10 @@ def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, A
 
 
 def _declared(spec: dict[str, Any], values: ParameterValues) -> dict[str, Parameter]:
-    """Return the declared parameters by name. Raises SpecError if they or given names are wrong."""
+    """Return declared parameters by name. Raises SpecError if they or names of --set are wrong."""
     try:
-        given = {"spec": {"parameters": spec.get("parameters", [])}}
-        parameters = _Document.model_validate(given).spec.parameters
+        document = {"spec": {"parameters": spec.get("parameters", [])}}
+        parameters = _Document.model_validate(document).spec.parameters
     except ValidationError as error:
         from batchinference.spec.validation_messages import problems_of
 

@@ -13,7 +13,7 @@ from batchinference.spec.base import ColumnName, ModulePath, SpecModel, invalid
 from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
-"""Matches `module:name` if the last name is that of a class: in CapWords (PEP 8)."""
+"""Matches `module:name` if the last name is in CapWords, like a class (PEP 8)."""
 DEVICE = "{device}"
 """The placeholder in constructor arguments that stands for the device of the replica."""
 

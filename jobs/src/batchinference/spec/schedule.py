@@ -96,7 +96,7 @@ class ScheduleStatus(SpecModel):
     next_schedule_time: Timestamp | None = None
     """The next scheduled time; absent while the schedule is suspended."""
     checked_until: Timestamp | None = None
-    """The time up to which all scheduled times have been handled: run or missed."""
+    """The time up to which all scheduled times have a run or are counted as missed."""
     missed_runs: Annotated[int, Field(ge=0)] = 0
     """Number of scheduled times that were missed."""
     observed_schedule: str | None = None
@@ -129,8 +129,8 @@ class BatchInferenceSchedule(SpecModel):
     """Written by the operator."""
 
     def run(self, time: datetime) -> dict[str, Any]:
-        """Return the BatchInference for a scheduled time, as plain data. The name depends only on
-        the schedule and the time, so that no run is created twice."""
+        """Return the BatchInference for a scheduled time, as plain data. No run is created twice,
+        because its name depends only on the schedule and the time."""
         metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
         values = time_values(time, self.spec.cron.zone)
         if "parameters" in spec:

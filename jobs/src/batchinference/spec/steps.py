@@ -33,13 +33,12 @@ from batchinference.spec.value_fixes import above_max, number_fix
 
 
 class Cascade(SpecModel):
-    """Runs a step for the first rows of the input, and learns from them at which score an earlier
-    result is good enough. The step skips all later rows with at least this score, like rows for
-    which `when` is not true."""
+    """Runs a step for the first rows, and learns at which score the result of an earlier step is
+    good enough. The step skips later rows with at least this score, as if `when` was not true."""
 
     score: Condition
-    """How sure the earlier step is: an expression that is a number, such as `cheap.score`. The step
-    runs for all rows whose score is null or NaN."""
+    """A number that says how sure the earlier step is, as an expression such as `cheap.score`. The
+    step runs for all rows whose score is null or NaN."""
     agree: Condition
     """Whether the results of both steps are the same: a condition on columns of the output, such as
     `cheap.label == expensive.label`."""
@@ -191,10 +190,10 @@ class Step(SpecModel):
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
     when: Condition | None = None
-    """Run the step only for the rows for which this expression is true, in the language of
-    `filter`. All other rows, also those for which the expression is null, are skipped and counted
-    as Skipped: a column that the step adds is null for them, and a column that it replaces keeps
-    its value. For model, python, addColumns, decode and labelFromPath."""
+    """Run the step only for rows for which this expression is true, in the language of `filter`. If
+    it is false or null, the row is counted as Skipped. A column that the step adds is then null,
+    and a column that it replaces keeps its value. For model, python, addColumns, decode and
+    labelFromPath."""
     cascade: Cascade | None = None
     """Learn from the first rows at which score an earlier result is good enough, and skip rows with
     such a score. For a step without `when`."""
@@ -204,11 +203,10 @@ class Step(SpecModel):
     """Run your own function or class on each batch."""
     filter: Condition | None = None
     """Keep the rows for which this expression is true. Rows for which it is null are filtered out.
-    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
-    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, round, int,
-    float, str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a
-    struct, and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an
-    identifier."""
+    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and `a
+    if b else c` as in Python. Its functions are len, lower, upper, strip, abs, round, int, float,
+    str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a struct,
+    and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an identifier."""
     add_columns: AddedColumns | None = None
     """Add or replace columns: `name: expression`, in the language of `filter`. An expression may be
     a constant, such as `"'web'"`. All expressions read the columns as they are before the step."""
@@ -239,9 +237,9 @@ class Step(SpecModel):
     """Number of replicas in one pod, which has the CPUs, memory and devices for all of them. By
     default 1, or as many as share a GPU. Local runs ignore it."""
     replicas_per_device: Literal["auto"] | None = None
-    """`auto` measures how many replicas are fastest on one GPU: it adds replicas while each makes
-    the GPU at least 10 % faster, up to `replicasPerPod`, which is then 4 by default. For `gpu: 1`.
-    For a fixed number, set `gpu` to a fraction instead."""
+    """`auto` measures how many replicas are fastest on one GPU. It adds replicas while each makes
+    the GPU at least 10 % faster, up to `replicasPerPod` (here 4 by default). For `gpu: 1`. For a
+    fixed number, set `gpu` to a fraction instead."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
     dedupe: bool | None = None

@@ -167,8 +167,8 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
-    """Return the indexes of errors that repeat another error. They are about a list item with the
-    same problem as an earlier item, or about ` b)` of a call without quotes such as `{a: f(x,
+    """Return the indexes of errors that repeat another error: an item of a list has the same
+    problem as an earlier item, or ` b)` is a part of a call without quotes such as `{a: f(x,
     b)}`."""
     known: set[tuple[object, ...]] = set()
     repeated, rests = set(), set()

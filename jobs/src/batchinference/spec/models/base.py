@@ -28,8 +28,8 @@ _HUB_ADDRESS = re.compile(
 
 
 def _check_source(source: str) -> str:
-    """Return the source of a model. Raises a validation error if it can be neither a path, nor an
-    address, nor the id of a model of the Hub."""
+    """Return the source of a model. Raises a validation error if it cannot be a path, an address or
+    the id of a model of the Hub."""
     problem = ""
     if hub := _HUB_ADDRESS.fullmatch(source):
         problem = f"a model of the Hub has no address. Write {hub[1]}"
@@ -151,20 +151,20 @@ class RuntimeModel(StepSettings):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        """Return the columns whose texts the model pads to the longest text of a batch; empty for a
-        model that generates text, because its time depends mainly on the generated text."""
+        """Return the columns whose texts the model pads to the longest text of a batch. Models that
+        generate text have none: their time depends mainly on the generated text."""
         return ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose texts are converted to tokens by tasks on CPUs, before a replica
-        gets them; empty if the replica converts its inputs itself."""
+        """Return the inputs whose texts are converted to tokens by tasks on CPUs; empty if the
+        replicas convert them."""
         return ()
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
-        """Return the text columns of a prompt, in the order of the prompt, if the model is faster
-        when successive prompts begin alike; empty otherwise."""
+        """Return the text columns of the prompt, in its order. Empty for a model that is not faster
+        when successive prompts begin alike."""
         return ()
 
     @property

@@ -119,8 +119,8 @@ class HttpModel(RequestModel):
     `resultType`."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
-    it, the only input that no other field uses is sent unchanged: a text, or for chat a list of
-    messages with `role` and `content`."""
+    `prompt`, the input that no other field uses is sent unchanged. It is a text, or for chat a list
+    of messages with `role` and `content`."""
     system: Template | None = None
     """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
@@ -143,17 +143,16 @@ class HttpModel(RequestModel):
     """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent requests of each replica. A replica starts with at most 16,
-    raises the number, and halves it when the endpoint is overloaded: status 429, 503 or 504, or a
-    timeout."""
+    """Maximum number of concurrent requests of each replica. A replica starts with at most 16, and
+    raises the number. It halves the number after status 429, 503 or 504, or a timeout."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000), *Quantity] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
     timeout: Timeout = "5m"
     """Timeout of one request, at most 1h."""
     retries: Annotated[int, Field(ge=0, le=100)] = 8
-    """Maximum number of retries after a transient error: status 408, 409, 425, 429 or 5xx, a broken
-    connection, a timeout, or a response that is not JSON. The backoff doubles from half a second to
-    a minute, and is as long as Retry-After requests."""
+    """Maximum number of retries after a transient error. Such errors are status 408, 409, 425, 429
+    or 5xx, a broken connection, a timeout, and a response that is not JSON. The backoff doubles
+    from half a second to a minute, and is at least as long as Retry-After says."""
     api_key_env: Variable | None = None
     """The environment variable with the API key, which is sent as `Authorization: Bearer`. On a
     cluster, `cluster.env` can set it from a Secret."""
@@ -164,7 +163,7 @@ class HttpModel(RequestModel):
     max_input_tokens: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """For embeddings: the maximum number of tokens that the model of the endpoint takes. Some
     endpoints cut longer texts without an error. If `usage` in a response has this number, the text
-    may have been cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
+    may have been cut. The row is then counted as TextCut, or fails with `tooLong: fail`."""
 
     @property
     def endpoint(self) -> str:

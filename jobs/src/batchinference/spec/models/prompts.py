@@ -23,8 +23,8 @@ def placeholders(template: str) -> list[str]:
 
 
 def fields_in(template: str) -> list[str]:
-    """Return the content of each placeholder in a template, in order: an input `name`, or a part of
-    its value such as `name.field` or `name[0]`.
+    """Return the content of each placeholder in a template, in order. Examples are an input `name`,
+    and a part of its value such as `name.field` or `name[0]`.
 
     `{{` and `}}` are literal braces. Raises ValueError if the template is invalid.
     """

@@ -130,7 +130,7 @@ _PAIRS = (
     ("min_new_tokens", "max_new_tokens"),
     ("min_length", "max_length"),
 )
-"""Names of parameters that must not be above another one, of all libraries."""
+"""Parameters for a minimum and a maximum, of all libraries."""
 
 
 def check_bounds(sampling: Mapping[str, Any]) -> None:
@@ -143,8 +143,8 @@ def check_bounds(sampling: Mapping[str, Any]) -> None:
 
 
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
-    """Raise a validation error for a parameter that vLLM does not have, whose value has a wrong
-    type, or whose results would be lost. Errors do not show values, which may be secret."""
+    """Raise a validation error for a parameter that vLLM does not have, that has a wrong type, or
+    whose results would be lost. Errors do not show values, which may be secret."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     check_lost(sampling, lost)
     check_bounds(sampling)

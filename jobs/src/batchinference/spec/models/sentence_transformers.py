@@ -28,7 +28,7 @@ class SentenceTransformersModel(WindowedModel):
     """The library that runs the model."""
     source: Source
     """A model id of the Hub, the path of a folder that `save` wrote, or an object store prefix with
-    the content of such a folder."""
+    such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT

@@ -85,15 +85,15 @@ class VllmModel(RequestModel, LabelModel):
     inputs: Inputs
     """Names for columns. Templates, `images` and `adapter` use these names."""
     output: ColumnName
-    """The column for the result: a text, a list of texts if `sampling.n` is above 1, an embedding,
-    a struct of `label` and `score`, or a score."""
+    """The column for the result: a text, an embedding, a struct of `label` and `score`, or a score.
+    If `sampling.n` is above 1, a list of texts."""
     top_k: TopK | None = None
     """Return a list of at most this many of the most likely labels, the most likely first. For
     classify. By default, only the most likely label."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
-    it, the only input that no other field uses is the prompt: a text, or for a chat a list of
-    messages with `role` and `content`."""
+    `prompt`, the input that no other field uses is the prompt. It is a text, or for a chat a list
+    of messages with `role` and `content`."""
     system: Template | None = None
     """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
@@ -116,11 +116,11 @@ class VllmModel(RequestModel, LabelModel):
     chat_template_args: Arguments = {}
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """The SamplingParams of vLLM, such as `max_tokens` (by default, the rest of the context of the
-    model), `temperature`, `top_p`, `seed`, `stop`, `n` or `structured_outputs`. A number may be a
-    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; for null, the default
-    applies. `logprobs` needs `details`. For embed, classify and score, the PoolingParams of
-    vLLM."""
+    """The SamplingParams of vLLM, such as `max_tokens`, `temperature`, `top_p`, `seed`, `stop`, `n`
+    or `structured_outputs`. `max_tokens` is by default the rest of the context of the model. A
+    number may be a value of the row, such as `max_tokens: "{limit}"` with an input `limit`; for
+    null, the default applies. `logprobs` needs `details`. For embed, classify and score, the
+    PoolingParams of vLLM."""
     row_timeout: Duration | None = None
     """Maximum time of a row in the engine, including the wait for rows that the engine got before.
     After this time, the row is a failed row, and its computation ends. Unlimited by default."""
@@ -214,7 +214,7 @@ class VllmModel(RequestModel, LabelModel):
 
     @property
     def extra_locations(self) -> list[str]:
-        """Return the location of the LoRA adapters, unless they are from the Hub."""
+        """Return the location of the LoRA adapters; empty if they are from the Hub."""
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:

@@ -41,8 +41,8 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. By default, those of
-    the format, and unknown extensions if the content of the file has the format."""
+    """The extensions of the files to read from directories, without the dot. By default, the
+    extensions of the format, and unknown extensions if the content has the format."""
     ignore_missing_paths: bool = False
     """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
     set."""
@@ -155,14 +155,13 @@ class ReadModel(SpecModel):
         return None
 
     def wrong_option(self, columns: list[str]) -> tuple[str, str] | None:
-        """Return the field that is probably wrong and the message about it, for a source that has
-        these columns although steps read none of them; None if no field looks wrong."""
+        """Return the field that is probably wrong and the message about it, or None. The source has
+        these columns, but steps read none of them."""
         return None
 
     @property
     def replaces_rows(self) -> str | None:
-        """Return the field that makes the job replace or remove rows of the output; None if none
-        does."""
+        """Return the field that makes the job replace or remove rows of the output, or None."""
         return None
 
     @property
@@ -222,17 +221,17 @@ class ReadFiles(ReadModel):
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
     allow_empty: bool = False
-    """Whether there may be no files to read. The output is then complete and has no rows. A local
-    path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
+    """Whether there may be no files to read. The output is then complete and has no rows.
+    Directories and globs may be empty, but a missing local path also needs `ignoreMissingPaths`."""
     on_change: Literal["fail", "recompute"] = "fail"
-    """What happens if a file whose rows are in the output has changed, when an unfinished job
-    resumes or with `write.mode: append`. `fail`: the job fails before it writes anything, or when
-    it has read a file that changed meanwhile. `recompute`: in the next run, the rows of the new
-    content replace those of the old one. Not for tables."""
+    """What happens if a file has changed since its rows were written. It applies to an unfinished
+    job that resumes, and to `write.mode: append`. `fail`: the job fails before it writes anything,
+    or when it has read a file that changed meanwhile. `recompute`: the next run replaces the rows
+    of the old content. Not for tables."""
     on_delete: Literal["keep", "removeRows"] = "keep"
-    """What happens to the output rows of a file that is gone, when an unfinished job resumes or
-    with `write.mode: append`. `keep`: the rows stay, and the job fails if it has not read all rows
-    of the file. `removeRows`: the rows and their error records are removed. Not for tables."""
+    """What happens to the output rows of a file that is gone. It applies like `onChange`. `keep`:
+    the rows stay, and the job fails if it has not read all rows of the file. `removeRows`: the rows
+    and their error records are removed. Not for tables."""
 
     @property
     def replaces_rows(self) -> str | None:
@@ -242,8 +241,8 @@ class ReadFiles(ReadModel):
 
     def limited(self, rows: int) -> Self:
         """Return a copy that reads at most `rows` rows, and does not replace or remove rows."""
-        kept = {"on_change": "fail", "on_delete": "keep"}
-        return super().limited(rows).model_copy(update=kept)
+        no_changes = {"on_change": "fail", "on_delete": "keep"}
+        return super().limited(rows).model_copy(update=no_changes)
 
     @property
     def path_name(self) -> str | None:

@@ -100,9 +100,9 @@ class ReadJson(ReadFiles):
 
 class ReadOpenaiBatch(ReadFiles):
     """Request files of the OpenAI and Azure batch APIs: JSON Lines with the columns `custom_id`,
-    `method` and `url`, and the request `body` as JSON text. Further fields of a line are left out.
-    A line that the batch API would refuse is a failed row, except that several lines may have the
-    same `custom_id`."""
+    `method`, `url` and `body`, which is JSON text. Further fields of a line are left out. A line
+    that the batch API would refuse is a failed row. But several lines may have the same
+    `custom_id`."""
 
     EXTENSIONS = packed("jsonl", "ndjson", "json")
     COLUMNS = ("custom_id", "method", "url", "body")
@@ -314,8 +314,8 @@ class ReadWebdataset(ReadFiles):
 
 class ManifestOptions(PictureOptions):
     column: ColumnName = "uri"
-    """The column with the addresses: https:// or http:// URLs, URIs of an object store, or paths
-    relative to the directory of the manifest."""
+    """The column with the addresses: HTTP URLs, URIs of an object store, or paths relative to the
+    directory of the manifest."""
     decode: Literal["bytes", "image", "text"] = "bytes"
     """How the content of each address is decoded. This is also the name of the new column."""
     on_unreachable: Literal["fail", "error"] = "fail"

@@ -13,7 +13,8 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 
 MAX_SNAPSHOT = 9_223_372_036_854_775_000
-"""Maximum id of a snapshot. As a float, it is also below 2**63. The API server compares floats."""
+"""Maximum id of a snapshot. It is below 2**63 even as a float, because the API server compares
+floats."""
 
 
 class VersionedOptions(ReadOptions):

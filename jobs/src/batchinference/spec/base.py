@@ -46,7 +46,7 @@ PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 WEIGHTS = "^[A-Z][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
-"""Names U+0000 to U+0020, because the meaning of `\\s` differs between Python, Rust and Go."""
+"""Lists U+0000 to U+0020, because the meaning of `\\s` differs between Python, Rust and Go."""
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = f"^[a-z0-9][-.a-z0-9]*/{_NAME_PART}$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
@@ -127,7 +127,7 @@ class SpecModel(BaseModel):
     )
 
     def model_post_init(self, _: Any) -> None:
-        """Call `_check`. A pydantic validator would need a MiB more for all models together."""
+        """Call `_check`. Validators of pydantic would need a MiB more memory for all models."""
         self._check()
 
     def _check(self) -> None:

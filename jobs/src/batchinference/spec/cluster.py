@@ -67,7 +67,7 @@ def lower_limits(job: Limits, platform: Limits) -> Limits:
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
 """The name of a queue of Kueue. It is the value of a label, which limits its length."""
 MAX_GRACE_SECONDS = 60
-"""Maximum grace period of pods. It is short because the next attempt waits for its end."""
+"""Maximum grace period of pods. It is short, because the next attempt waits until it has passed."""
 
 
 GracePeriod = Annotated[

@@ -128,8 +128,8 @@ def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
 
 
 def _next(tokens: list[str], expected: str | None = None) -> str:
-    """Return the next token, and remove it. Raises ValueError if it is not `expected`, or if it is
-    not a name and nothing is expected."""
+    """Return the next token, and remove it. Raises ValueError if it is not `expected`. By default,
+    any name is expected."""
     text = tokens.pop() if tokens else "the end"
     if text != expected if expected else text in "<>:,":
         raise ValueError(f"expected {expected or 'a name'}, found {text}")

@@ -96,8 +96,8 @@ class Cron:
         return next(self.times(after), None)
 
     def due(self, after: datetime, until: datetime) -> tuple[datetime | None, int]:
-        """Return the last scheduled time after `after` and up to `until`, or None. Also return the
-        number of scheduled times between them, at most MAX_COUNTED."""
+        """Return the last scheduled time after `after` and up to `until`, or None, and the number
+        of such times. The number is at most MAX_COUNTED."""
         times = list(islice(self._between(after, until), MAX_COUNTED))
         if len(times) < MAX_COUNTED:
             return (times[-1] if times else None), len(times)

@@ -47,7 +47,7 @@ class DecodeModel(StepSettings):
 
 
 class DecodeImage(ImageFields, DecodeModel):
-    """Image files: height x width x channels (uint8), but height x width for the modes L and I;16.
+    """Image files: height x width x channels (uint8), or height x width for the modes L and I;16.
     Of a file with several pages or frames, only the first one is decoded."""
 
     format: Literal["image"]

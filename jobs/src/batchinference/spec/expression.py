@@ -1,7 +1,7 @@
 """Parses the expression language of filters and computed columns, a safe subset of Python.
 
-This module only parses and checks expressions, so that a spec can be validated without Arrow. The
-pipeline converts the syntax tree into an Arrow expression.
+This module only parses and checks expressions, and does not need Arrow for it. The pipeline
+converts the syntax tree into an Arrow expression.
 """
 
 import ast
@@ -74,7 +74,7 @@ _CHANGE = re.compile(
 _REFERENCE = re.compile(r"(?:\$\{?|\{\{) *([a-z]\w*)")
 """Matches a reference to a variable in the syntax of other tools, such as ${name}."""
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
-"""Matches a word that can be a column: one before a comparison, `)` or the end."""
+"""Matches a word that can be a column, because a comparison, `)` or the end follows."""
 _KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
 """Matches the errors of Python about a bracket or a quote that is not closed."""
@@ -178,8 +178,8 @@ def _translation(text: str) -> str | None:
 
 
 def _may_mean_bits(node: ast.AST) -> bool:
-    """Return whether a node is perhaps a wrong translation of `&`, `|` or `~` for bits. Such a node
-    is within arithmetic, or has an operand that is no condition."""
+    """Return whether a translated `and`, `or` or `not` was perhaps an operator for bits. It then is
+    within arithmetic, or has an operand that is no condition."""
     match node:
         case ast.BoolOp(values=values):
             return any(map(_is_no_condition, values))

@@ -506,7 +506,7 @@ _TYPES = {
     **dict.fromkeys(("float", "double", "real"), "float"),
     **dict.fromkeys(("str", "string", "text", "varchar", "char", "utf"), "str"),
 }
-"""Functions of conversion, by type of SQL, pandas or Polars without its number of bits."""
+"""Functions that convert to a type, by its name in other languages without the number of bits."""
 _FORMS = {
     "len(X)": "len lenght length size lenchars charlength strlen",
     "lower(X)": "lower lcase casefold tolower tolowercase",
@@ -554,7 +554,7 @@ _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(("substr", "substring"), _substring),
 }
-"""Makers of the translations that no template can express, by function or method."""
+"""Functions that make the translations without a template, by function or method."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},

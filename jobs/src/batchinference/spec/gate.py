@@ -111,9 +111,9 @@ class Gate(SpecModel):
     """The number of first rows as a percentage of the rows of the input, instead of `rows`."""
     expect: Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_expectation)]
     """A condition on the output rows that come from these input rows, such as `mean(score) > 0.9`.
-    It compares the functions count, fraction, mean, min and max of expressions in the language of
-    `filter`. `count` and `fraction` give the number or fraction of rows for which a condition is
-    true. The other functions ignore nulls. If `expect` gives null, the job fails."""
+    It uses count, fraction, mean, min and max of expressions in the language of `filter`. `count`
+    and `fraction` give the number or fraction of rows for which a condition is true. The other
+    functions ignore nulls. If `expect` gives null, the job fails."""
 
     def _check(self) -> None:
         if self.rows is None and self.percent is None:

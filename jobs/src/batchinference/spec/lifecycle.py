@@ -11,9 +11,9 @@ from batchinference.spec.quantities import Memory, Quantity
 from batchinference.spec.value_fixes import above_max
 
 DRAIN_SECONDS = 15
-"""Seconds in which a driver that is asked to stop can commit rows in progress."""
+"""After a request to stop, a driver can commit rows in progress for this many seconds."""
 STOP_SECONDS = 30
-"""Seconds in which a driver that is asked to stop must end and report its end."""
+"""After a request to stop, a driver must end and report its end within this many seconds."""
 CauseName = Annotated[str, Field(max_length=32)]
 
 

@@ -65,8 +65,8 @@ class ImageFields(FrameFields):
     range: Range | None = None
     """The values of black and white, for images with more than 8 bits per channel. Values outside
     of the range are clipped. Required for images of floating-point numbers and of signed or 32-bit
-    integers. By default, white is the value that the file states. Without one, it is the smallest
-    of 255, 1023, 4095, 16383 and 65535 that no value of the image exceeds."""
+    integers. By default, white is the value that the file states. Without such a value, white is
+    the smallest of 255, 1023, 4095, 16383 and 65535 that no value of the image exceeds."""
 
 
 class SoundFields(MediaFields):

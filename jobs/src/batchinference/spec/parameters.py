@@ -40,7 +40,7 @@ _INTENDED = re.compile(rf"{_REFERENCE_BEGINS}.{{0,40}}", re.DOTALL)
 _UNPREFIXED = re.compile(r"\{\{ *([a-z][a-z0-9_]*) *\}\}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2})?", re.ASCII)
 _MAX_NESTING = 100
-"""Maximum depth at which references are replaced. No valid document is nested as deeply."""
+"""Maximum depth at which references are replaced. No valid document is nested this deeply."""
 Value = str | int | float
 Location = tuple[str | int, ...]
 """The path of a value in the document: keys and indexes."""

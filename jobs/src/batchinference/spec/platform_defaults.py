@@ -86,7 +86,7 @@ NO_DEFAULTS = PlatformDefaults()
 
 def _limited(section: Section, limits: Section) -> Section:
     """Return the section with each duration cut to its limit, or set to the limit if absent."""
-    given = {name: getattr(limits, name) for name in limits.model_fields_set}
-    lower = {name: min(limit, getattr(section, name) or limit, key=seconds_of)
-             for name, limit in given.items() if limit is not None}  # fmt: skip
-    return section.model_copy(update=lower)
+    durations = {name: getattr(limits, name) for name in limits.model_fields_set}
+    changed = {name: min(limit, getattr(section, name) or limit, key=seconds_of)
+               for name, limit in durations.items() if limit is not None}  # fmt: skip
+    return section.model_copy(update=changed)

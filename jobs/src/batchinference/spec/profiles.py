@@ -67,8 +67,8 @@ BUILT_IN: Mapping[str, Profile] = {
     GPU: Profile(resource="nvidia.com/gpu", device="cuda"),
     NPU: Profile(resource="huawei.com/Ascend910", device="npu"),
 }
-"""Built-in profiles. Ray itself sets CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES, so that a
-replica sees only its own devices."""
+"""Built-in profiles. Ray shows a replica only its own devices, with CUDA_VISIBLE_DEVICES and
+ASCEND_RT_VISIBLE_DEVICES."""
 
 
 def known_profiles(profiles: Mapping[str, Profile]) -> dict[str, Profile]:

@@ -22,7 +22,7 @@ MAX_ROWS = 10**15
 MAX_POINTS = 60
 """Maximum number of points in RowsOverTime."""
 MIN_WINDOW_SECONDS = 60.0
-"""The speed is measured over this time or a longer one. At the start of a job, it is shorter."""
+"""The speed is measured over at least this time, except at the start of a job."""
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 

@@ -16,7 +16,7 @@ MIN_HEAD_MEMORY = "1Gi"
 EXPECTED = "a quantity of memory such as 512Mi or 8Gi"
 NUMBER = r"^([0-9]{1,9}(\.[0-9]{1,3})?|[0-9]{1,12}m)$"
 DISK_SPACE = "ephemeral-storage"
-"""The name of the disk space of a container among its resources."""
+"""The name of the Kubernetes resource for the disk space of a container."""
 _UNITS = {
     **{"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12},
     **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40},

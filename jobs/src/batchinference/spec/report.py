@@ -57,7 +57,7 @@ def parse_failure_line(log: str) -> tuple[str, str] | None:
 FEW_ROWS = 1000
 """The start may take most of the time of a job with fewer rows."""
 MAX_WARNINGS = 32
-"""Maximum number of warnings in a report. Each name and step has its own warning."""
+"""Maximum number of warnings in a report. It has a warning for each name and step."""
 
 
 class JobState(StrEnum):
@@ -71,7 +71,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Return whether the driver has finished, so that the state is final."""
+        """Return whether the driver has finished. The state is then final."""
         return self in (JobState.SUCCEEDED, JobState.FAILED)
 
 

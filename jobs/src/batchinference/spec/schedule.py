@@ -59,11 +59,11 @@ class ScheduleSpec(SpecModel):
     time_zone: Annotated[str, Field(pattern=TIME_ZONE, max_length=64), accepted_by(zone_of)] = "UTC"
     """The time zone of `schedule`: a name of the IANA database, such as Europe/Berlin."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Forbid"
-    """What happens at a scheduled time if the previous run is not finished. Allow: the new run
-    starts. Forbid: the new run waits for the end of the previous run. Replace: the new run
+    """What happens at a scheduled time if the previous run is not finished. `Allow`: the new run
+    starts. `Forbid`: the new run waits for the end of the previous run. `Replace`: the new run
     starts, and the previous run is deleted."""
     starting_deadline: Duration | None = None
-    """Maximum delay of a run. Without it, the last missed run starts with any delay."""
+    """Maximum delay of a run. Without a maximum, the last missed run starts with any delay."""
     suspend: bool = False
     """Whether the creation of runs is suspended. Existing runs continue."""
     successful_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 3

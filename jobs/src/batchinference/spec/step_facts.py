@@ -1,6 +1,6 @@
 """The facts about a step that planning, checks and reports need.
 
-The class of each kind of step returns the facts, so that no other module lists the kinds.
+The class of each kind of step returns the facts. Other modules do not list the kinds.
 """
 
 from __future__ import annotations

@@ -231,8 +231,8 @@ class Step(SpecModel):
     replicas: Replicas | None = None
     """The number of replicas of a model or a python class. Each replica is an actor. Without this
     field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.
-    Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
-    tasks."""
+    Any other step has as many copies as the CPUs can run. They are tasks if the whole job can run
+    in tasks."""
     replicas_per_pod: Annotated[int, Field(ge=1, le=64)] | None = None
     """Number of replicas in one pod, which has the CPUs, memory and devices for all of them. By
     default 1, or as many as share a GPU. Local runs ignore it."""
@@ -300,14 +300,14 @@ class Step(SpecModel):
         return _refuse_divided(value)
 
     def _check(self) -> None:
-        given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
-        if len(given) != 1:
-            message = _number_of_actions(self.name, given)
+        actions = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
+        if len(actions) != 1:
+            message = _number_of_actions(self.name, actions)
             raise invalid(message)
         if self.condition is not None:
-            self._check_when(given[0])
+            self._check_when(actions[0])
         if not self.facts.tunable:
-            self._check_no_pool(given[0])
+            self._check_no_pool(actions[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
         else:
@@ -369,13 +369,13 @@ class Step(SpecModel):
             raise invalid(f"'{field}' is for a class, and {what}")
 
 
-def _number_of_actions(step: str, given: list[str]) -> str:
+def _number_of_actions(step: str, actions: list[str]) -> str:
     """Return the message about a step without an action, or with several."""
-    if not given:
+    if not actions:
         kinds = ", ".join(map(to_alias, Step.kinds()))
         return f"step '{step}' has no action. Add one of {kinds}"
-    others = " and ".join(given[1:])
-    has = " and ".join(given)
+    others = " and ".join(actions[1:])
+    has = " and ".join(actions)
     return f"step '{step}' has {has}, but a step has one action. Move {others} to another step"
 
 

@@ -1,7 +1,6 @@
 """Names and values that users write although the API does not have them, and what to write instead.
 
-They are names of v1alpha1, names of other tools, and synonyms. Messages about unknown names say
-what to write.
+They are names of v1alpha1, names of other tools, and synonyms.
 """
 
 from collections.abc import Collection

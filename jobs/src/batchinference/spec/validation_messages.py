@@ -143,7 +143,7 @@ _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
 }
-"""Fields that may contain passwords, so that messages do not show their values."""
+"""Fields that may contain passwords. Messages do not show their values."""
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:

@@ -100,9 +100,9 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
             raise SpecError([Problem("", problem)])
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
-        given = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
+        others = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
         raise SpecError(
-            [Problem("kind", f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}")]
+            [Problem("kind", f"expected {' or '.join(kinds)}, got {others[:MAX_SHOWN]}")]
         )
     return ours
 
@@ -123,8 +123,8 @@ def _documents_of(text: str) -> list[Any]:
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
     """Return the number of nested values in a value if all aliases are expanded. `known` has the
-    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because checking so
-    many values would take for ever."""
+    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because it would take
+    too long to check so many values."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:

@@ -22,8 +22,9 @@ class GeneratingModel(TextModel):
     """A column for a struct with details of each generated text. Its fields are `prompt_tokens`,
     `cached_tokens` (prompt tokens whose computation was reused), `completion_tokens`, and
     `finish_reason` (`length` if the text was cut). A value that the runtime or the endpoint does
-    not know is null. With `sampling.logprobs` of vllm, it also has the `logprobs` of the tokens. If
-    a row has several texts, the fields about a text are lists with one value for each text."""
+    not know is null. With `sampling.logprobs` of vllm, the struct also has the `logprobs` of the
+    tokens. If a row has several texts, the fields about a text are lists with one value for each
+    text."""
 
     answer_schema: Annotated[AnswerSchema | None, Field(alias="schema")] = None
     """The JSON that the model answers with, if it generates text. `vllm` generates only such JSON,
@@ -53,7 +54,7 @@ class GeneratingModel(TextModel):
 
     @property
     def extra_details(self) -> dict[str, ColumnType]:
-        """Return the fields of the `details` of a text that not all runtimes have, by name."""
+        """Return additional fields of `details`, which not all runtimes have, by name."""
         return {}
 
     @property

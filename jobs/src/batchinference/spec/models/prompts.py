@@ -136,8 +136,8 @@ def check_prompt(
     for name in [*model.images, *other_inputs]:
         _check_input(name, model.inputs)
     _check_image_placeholders(model, others, prompt)
-    used = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
-    unused = [name for name in model.inputs if name not in used]
+    used_names = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
+    unused = [name for name in model.inputs if name not in used_names]
     if model.prompt is not None and unused:
         raise _unused(unused[0], [*others, *prompt], "prompt")
     only_images = images_suffice and model.images and not any(text for _, text in others)
@@ -152,8 +152,8 @@ def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable
     for name in images:
         _check_input(name, inputs)
     bodies = [("body", text) for text in texts]
-    used = _names_in(bodies, inputs)
-    if unused := [name for name in inputs if name not in used]:
+    used_names = _names_in(bodies, inputs)
+    if unused := [name for name in inputs if name not in used_names]:
         raise _unused(unused[0], bodies, "body")
 
 

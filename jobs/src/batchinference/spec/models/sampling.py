@@ -211,9 +211,9 @@ def check_kind(name: str, value: Any, kind: Kind) -> None:
     raise invalid(f"sampling.{name}: expected {kind.expected}, got {got}{fix}")
 
 
-def _check_constraints(given: Mapping[str, Any]) -> None:
+def _check_constraints(constraints: Mapping[str, Any]) -> None:
     where = "sampling.structured_outputs"
-    for name, value in given.items():
+    for name, value in constraints.items():
         if name in WITHOUT_EFFECT:
             raise invalid(
                 f"{where}.{name}: the engine does not read it from a request. Set it in "
@@ -222,9 +222,9 @@ def _check_constraints(given: Mapping[str, Any]) -> None:
         if name not in CONSTRAINTS:
             raise invalid(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
         check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
-    if len(given) != 1:
+    if len(constraints) != 1:
         raise invalid(
-            f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them"
+            f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(constraints)} of them"
         )
 
 

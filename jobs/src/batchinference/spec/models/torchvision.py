@@ -65,8 +65,8 @@ class TorchvisionModel(LabelModel):
     def _check(self) -> None:
         if set(self.inputs) != {"image"}:
             raise invalid("torchvision takes exactly one input: inputs: {image: COLUMN}")
-        for alias, given in (("topK", self.top_k), ("labels", self.labels)):
-            if self.features and given:
+        for alias, value in (("topK", self.top_k), ("labels", self.labels)):
+            if self.features and value:
                 raise invalid(f"'{alias}' is for classes, not for 'features'")
         self.check_score()
         if self.labels and self.source is None:

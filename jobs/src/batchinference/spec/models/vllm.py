@@ -284,8 +284,8 @@ class VllmModel(RequestModel, LabelModel):
             raise invalid("tooLong: the pairs of task score are not cut. Use fail")
 
     def _check_adapters(self) -> None:
-        given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
-        if self.adapter is None and (unused := [name for name, value in given.items() if value]):
+        fields = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
+        if self.adapter is None and (unused := [name for name, value in fields.items() if value]):
             raise invalid(f"'{unused[0]}' needs an 'adapter': the input with a name for each row")
         if self.lora_path is not None:
             if not re.match(_LOCATION, self.lora_path):

@@ -61,7 +61,7 @@ class FileOptions(ReadOptions):
     shuffle: Literal["files"] | None = None
     """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The seed of the random order. Without it, the order is different in each run."""
+    """The seed of the random order. Without a seed, the order is different in each run."""
 
     def _check(self) -> None:
         if self.shuffle_seed is not None and self.shuffle is None:
@@ -112,7 +112,7 @@ class ReadModel(SpecModel):
     """The source of the rows."""
 
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """Fields with a path or URI, or a list of them."""
+    """Names of the fields with paths or URIs."""
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     """The columns of the source, if they are always the same."""
     HAS_TEXTS: ClassVar[bool] = True
@@ -224,14 +224,14 @@ class ReadFiles(ReadModel):
     """Whether there may be no files to read. The output is then complete and has no rows.
     Directories and globs may be empty, but a missing local path also needs `ignoreMissingPaths`."""
     on_change: Literal["fail", "recompute"] = "fail"
-    """What happens if a file has changed since its rows were written. It applies to an unfinished
-    job that resumes, and to `write.mode: append`. `fail`: the job fails before it writes anything,
-    or when it has read a file that changed meanwhile. `recompute`: the next run replaces the rows
-    of the old content. Not for tables."""
+    """What happens if a file has changed since its rows were written. The field applies to an
+    unfinished job that resumes, and to `write.mode: append`. `fail`: the job fails before it writes
+    anything, or when it has read a file that changed meanwhile. `recompute`: the next run replaces
+    the rows of the old content. Not for tables."""
     on_delete: Literal["keep", "removeRows"] = "keep"
-    """What happens to the output rows of a file that is gone. It applies like `onChange`. `keep`:
-    the rows stay, and the job fails if it has not read all rows of the file. `removeRows`: the rows
-    and their error records are removed. Not for tables."""
+    """What happens to the output rows of a file that is gone. The field applies in the same cases
+    as `onChange`. `keep`: the rows stay, and the job fails if it has not read all rows of the file.
+    `removeRows`: the rows and their error records are removed. Not for tables."""
 
     @property
     def replaces_rows(self) -> str | None:

@@ -146,8 +146,8 @@ class CsvOptions(TableOptions, RowOptions):
     def _check(self) -> None:
         super()._check()
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
-        used = [character for character in characters if character]
-        if len(used) > len(set(used)):
+        not_empty = [character for character in characters if character]
+        if len(not_empty) > len(set(not_empty)):
             raise invalid(
                 "delimiter, quote, escape and comment: two of them are the same character. A "
                 "doubled quote is always a quote, so it needs no escape"

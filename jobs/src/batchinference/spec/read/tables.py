@@ -69,7 +69,7 @@ class DeltaOptions(VersionedOptions):
     CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
     version: Annotated[int, Field(ge=0, le=2**53)] | None = None
-    """The version to read. The latest by default. With it, `write.mode: append` adds no later
+    """The version to read. The latest by default. With a version, `write.mode: append` adds no
     rows."""
 
 
@@ -95,8 +95,8 @@ class IcebergOptions(VersionedOptions):
     )
 
     snapshot: Annotated[int, Field(ge=1, le=MAX_SNAPSHOT)] | None = None
-    """The id of the snapshot to read. The latest by default. With it, `write.mode: append` adds no
-    later rows."""
+    """The id of the snapshot to read. The latest by default. With an id, `write.mode: append` adds
+    no rows."""
 
 
 class ReadIceberg(ReadVersioned, CatalogTable):

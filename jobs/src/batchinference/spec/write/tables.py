@@ -90,7 +90,7 @@ class WriteOpensearch(WriteStore):
 
 
 class WriteLance(WriteSized):
-    """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
+    """A Lance dataset at the path. Its vectors have a fixed size, which an index requires."""
 
     format: Literal["lance"]
     mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]

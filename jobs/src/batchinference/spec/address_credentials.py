@@ -49,9 +49,8 @@ OF_PATHS = (
     "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@|^https?://.*[?&;]"
     "([^=&?;]*(secret|token|passw|pwd|credential|signature|key|%[4-7])[^=&?;]*|code|auth|sas|sig)="
 )
-"""Matches credentials in the address of files. It has fewer names than the other patterns, because
-the API server limits the length of a pattern for a list. `CONTAINER@ACCOUNT` of Azure has no
-password."""
+"""Matches credentials in an address of files. It has fewer names than other patterns, because the
+API server limits the length of a pattern for a list. `CONTAINER@ACCOUNT` has no password."""
 _ANY_TOKEN = f"([^-_=]|{_other_ends(_SPECIAL_TOKENS)}[-_])token"
 OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_query(_ANY_TOKEN, '[a-z]{0,2}[-_]?token')}"
 """Matches credentials in the address of an HTTP API."""

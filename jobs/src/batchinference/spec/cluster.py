@@ -104,8 +104,7 @@ RayStartParams = Annotated[
     ],
     Field(max_length=32),
 ]
-"""Values of options by name. Their pattern is strict, because KubeRay puts them into a shell
-command."""
+"""Values of options by name. The pattern is strict: KubeRay puts them into a shell command."""
 
 
 class Requests(SpecModel):
@@ -153,13 +152,11 @@ class Workers(SpecModel):
 
 class Fallback(SpecModel):
     """What happens if the cluster has no capacity for the devices of an attempt. The choices are
-    all types in `acceleratorType` with the first capacity type, and then all types with the next
-    capacity type."""
+    all types in `acceleratorType` with the first capacity type, then all with the next."""
 
     after: Duration = "10m"
     """How long pods of a worker group may wait for a node, or the attempt in the queue of Kueue.
-    Then the next attempt tries the next choice. The last choice waits for ever, or until
-    `deadlines.pending`."""
+    Then the next attempt tries the next choice. The last choice waits until `deadlines.pending`."""
     capacity_types: Annotated[list[ResourceName], Field(max_length=4), Unique] = []
     """Names of profiles with the nodes to try, such as `[spot, on-demand]`. They apply to the pods
     with devices, or to all workers if the job has no devices."""
@@ -227,8 +224,7 @@ class Cluster(SpecModel):
     """Which nodes the next attempt tries if there is no capacity."""
     gang_scheduling: bool | None = None
     """Whether the head and `replicas.min` of all steps start together or not at all, as in a queue
-    of Kueue. Requires that KubeRay uses Volcano, YuniKorn or KAI. By default, replicas start one by
-    one."""
+    of Kueue. KubeRay must use Volcano, YuniKorn or KAI. By default, replicas start one by one."""
     limits: Limits = Limits()
     """Limits on the resources of the job."""
     ray_start_params: Annotated[dict[GroupName, RayStartParams], Field(max_length=32)] = {}

@@ -182,8 +182,7 @@ def _plain_numbers(schema: Schema) -> Schema:
 
 def _merge_unions(schema: Schema, *, with_defaults: bool = True) -> Schema:
     """Return the schema with each union as one object. Only scalar defaults outside of lists stay.
-    GitOps tools compare each list as one value, and would report a default that the API server adds
-    in a list."""
+    GitOps tools compare a list as one value, and would report a default that is added in it."""
     if "variants" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}

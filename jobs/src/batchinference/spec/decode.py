@@ -19,8 +19,7 @@ class DecodeModel(StepSettings):
     format: str
     """The format of the bytes."""
     column: ColumnName
-    """The column with bytes, or with structs with a field `bytes` as in Hugging Face data sets.
-    Null values stay null."""
+    """The column with bytes, or with structs with a field `bytes`. Null values stay null."""
     output: ColumnName | None = None
     """The column for the result. By default, the result replaces `column`."""
 

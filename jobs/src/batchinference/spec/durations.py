@@ -1,5 +1,4 @@
-"""Durations in the notation of Go or in days, such as 90s, 1h30m or 7d. Timestamps in ISO 8601, as
-Kubernetes writes them."""
+"""Durations in the notation of Go or in days, such as 1h30m or 7d, and ISO 8601 timestamps."""
 
 import math
 import re
@@ -23,8 +22,7 @@ def seconds_of(duration: str) -> int:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration as text, such as 45s or 2m30s; from an hour on without seconds, as
-    3h05m."""
+    """Return a duration as text, such as 45s or 2m30s; without seconds from an hour on: 3h05m."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

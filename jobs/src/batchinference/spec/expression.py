@@ -229,9 +229,8 @@ def _has_adjacent_texts(text: str) -> bool:
 
 
 def _fix_of_syntax(text: str, problem: str) -> str:
-    """Return the fix for a common mistake; empty for other syntax errors. Common mistakes are a
-    missing bracket, a loop, `=` instead of `==`, and a keyword of Python as the name of a
-    column."""
+    """Return the fix for a common mistake; empty for other syntax errors. Such mistakes are a
+    missing bracket, a loop, `=` instead of `==`, and a column with the name of a keyword."""
     if problem.startswith("unmatched"):
         return f". Remove the {problem.split()[1]}"
     if unclosed := _UNCLOSED.match(problem):
@@ -467,8 +466,7 @@ def _check_key(node: ast.Subscript) -> None:
 
 
 def _compared(node: ast.Compare) -> list[ast.expr]:
-    """Return the operands of a comparison, without the lists of `in`. Raises ValueError if the
-    comparison is invalid."""
+    """Return the operands of a comparison, without lists of `in`. Raises ValueError if invalid."""
     operands = [node.left]
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):

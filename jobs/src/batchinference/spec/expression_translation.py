@@ -350,8 +350,7 @@ def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return the translation of comparisons such as `a == None`, `a != nan` and `a is 'x'`; None
-    for other comparisons."""
+    """Return the translation of `a == None`, `a != nan`, `a is 'x'` and the like, or None."""
     is_equal = isinstance(operator, ast.Eq | ast.Is)
     match operator, right:
         case ast.Eq() | ast.NotEq(), ast.Constant(None):
@@ -443,8 +442,7 @@ def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
 
 
 def _any_of(function: str) -> Callable[..., ast.expr]:
-    """Return a function that makes a call of `function` for a text, or joins calls by `or` for a
-    list."""
+    """Return a function that makes a call of `function`, or several joined by `or` for a list."""
 
     def made(value: ast.expr, texts: ast.expr) -> ast.expr:
         parts = texts.elts if isinstance(texts, ast.Tuple | ast.List) else [texts]

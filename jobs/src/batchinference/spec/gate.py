@@ -102,8 +102,7 @@ def parse_expectation(text: str) -> Expectation:
 
 class Gate(SpecModel):
     """A check of the results of the first rows. If `expect` is not true for them, the job fails
-    with the cause GateFailed before it computes other rows. The results of the first rows are
-    kept."""
+    with the cause GateFailed before it computes other rows. It keeps these results."""
 
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """The number of first rows of the input. Files are in the order of their names."""

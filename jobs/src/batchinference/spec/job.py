@@ -53,8 +53,8 @@ MUTABLE_OF_STEP = (
 class ErrorPolicy(SpecModel):
     """What happens to rows that cannot be decoded, or for which a step raises an error. The job
     writes an error record for each, and continues up to a limit. In most jobs without actor pools,
-    rows that repeatedly end their process are failed rows too. Without a limit, the first failed
-    row fails the job."""
+    rows that repeatedly end their process also fail. Without a limit, one failed row fails the
+    job."""
 
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Maximum number of failed rows."""
@@ -107,8 +107,7 @@ class BatchInferenceSpec(SpecModel):
     write: Write
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
-    """What happens to failed rows, such as rows that cannot be decoded, or for which a step raises
-    an error."""
+    """What happens to rows that cannot be decoded, or for which a step raises an error."""
     gate: Gate | None = None
     """A check of the results of the first rows, before further rows are computed. The gate can be
     changed: a job that resumes checks the changed gate before it computes further rows."""
@@ -134,11 +133,10 @@ class BatchInferenceSpec(SpecModel):
     ttl: Ttl = Ttl()
     """On a cluster: how long the objects of the finished job are kept."""
     notifications: Annotated[list[Notification], *keyed("name", 8)] = []
-    """Webhooks that are called when the job has ended: by the operator, or at the end of a run on
-    your machine."""
+    """Webhooks that the operator, or a run on your machine, calls when the job has ended."""
     managed_by: Annotated[str, Field(pattern=CONTROLLER, max_length=63)] | None = None
     """On a cluster: the controller that runs the job, by default `batchinference.dev/operator`. The
-    operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. The value cannot
+    operator ignores jobs with another value, such as `kueue.x-k8s.io/multikueue`. The value cannot
     be changed."""
 
     def _check(self) -> None:
@@ -174,8 +172,7 @@ class BatchInferenceSpec(SpecModel):
 
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
-        """Return the columns that the gate and each cascade read in the output of the first rows,
-        by field."""
+        """Return output columns that the gate and the cascades read in the first rows, by field."""
         columns = {
             f"steps[{number}].cascade": {
                 *columns_read_by(step.cascade.score),

@@ -96,8 +96,7 @@ class Ttl(SpecModel):
     """How long the objects of a finished job are kept. The output is never deleted."""
 
     cluster: DurationOrZero = "0s"
-    """How long the head of the Ray cluster is kept, for its dashboard and logs. Workers are not
-    kept."""
+    """How long the head of the Ray cluster is kept, for its dashboard and logs. Workers are not."""
     ray_job: Duration | None = None
     """How long the RayJobs are kept. By default, as long as the BatchInference."""
     after_finished: Duration | None = None

@@ -35,8 +35,8 @@ class MediaFields(BaseModel):
 
     truncated: Literal["fail", "accept"] = "fail"
     """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: the
-    existing part is read, and missing pixels are black or gray. If nothing can be decoded, the row
-    is always a failed row."""
+    existing part is read, and missing pixels are black or gray. A file without any readable part is
+    a failed row."""
 
 
 class FrameFields(MediaFields):
@@ -76,8 +76,7 @@ class SoundFields(MediaFields):
     """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
     recording keeps its own sampling rate by default."""
     mono: bool = False
-    """Mix all channels into one. The result is then a list of samples, without the dimension of the
-    channels."""
+    """Mix all channels into one. The result is then a list of samples, without channels."""
 
 
 _LINE = "x" * 64

@@ -96,8 +96,7 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class EndedJob:
-    """A job that has ended, as its notifications describe it. A job may end several times, and each
-    end has its own `id`."""
+    """The end of a job, as notifications describe it. A job may end again, with another `id`."""
 
     id: str
     name: str

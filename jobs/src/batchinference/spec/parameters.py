@@ -47,8 +47,7 @@ Location = tuple[str | int, ...]
 
 
 class Parameter(SpecModel):
-    """A parameter. Strings in `read`, `steps`, `write`, `errors` and `gate` refer to it as
-    `{{ params.NAME }}`."""
+    """A parameter, for `{{ params.NAME }}` in `read`, `steps`, `write`, `errors` and `gate`."""
 
     name: Annotated[str, Field(pattern=PARAMETER_NAME, max_length=63)]
     """The name of the parameter."""
@@ -213,8 +212,7 @@ class _Substitution(_Search):
         return REFERENCE.sub(lambda match: self._value_as_text(match[1], location), text)
 
     def _value(self, name: str, location: Location) -> Value:
-        """Return the value of a parameter. Without a valid value, record a problem, and return an
-        empty string."""
+        """Return the value of a parameter; if it is invalid, report it and return an empty text."""
         parameter = self._declared.get(name)
         if parameter is None:
             add = "parameters: " if not self._declared else "to parameters: "

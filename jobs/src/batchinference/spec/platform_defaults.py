@@ -43,8 +43,7 @@ class PlatformLimits(Limits):
     ttl: Ttl = Ttl()
     max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     ephemeral_storage: MemoryRequest | None = None
-    """Maximum disk space of a pod. A pod that uses more is evicted. Pods do not request this
-    space."""
+    """Maximum disk space of a pod, which it does not request. A pod that uses more is evicted."""
 
 
 class Lifecycle(NamedTuple):

@@ -72,8 +72,7 @@ class PodTerm(SpecModel):
     label_selector: LabelSelector
     """The pods."""
     topology_key: NodeLabelKey
-    """The node label that defines a place, such as a zone: nodes with the same value are one
-    place."""
+    """The node label that defines a place, such as a zone: its nodes have the same value."""
 
 
 class PreferredPods(SpecModel):
@@ -91,8 +90,7 @@ class PodAffinity(SpecModel):
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredPods], Field(max_length=8)
     ] = []
-    """The job's pods run in the place of these pods if possible; with anti-affinity, in another
-    place."""
+    """If possible, the job's pods run where these pods run; with anti-affinity, elsewhere."""
 
 
 class Affinity(SpecModel):

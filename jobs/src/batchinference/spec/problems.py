@@ -80,8 +80,7 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def closest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar known word; None if no word is similar, or if the words are too
-    long."""
+    """Return the most similar known word; None if no word is similar, or words are too long."""
     if len(word) * sum(map(len, known)) > MAX_COMPARED:
         return None
     same = (name for name in known if name.lower() == word.lower() and name != word)

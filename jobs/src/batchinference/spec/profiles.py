@@ -53,8 +53,7 @@ class Profile(SpecModel):
     """The factor for the price of devices, such as 0.4 for spot nodes. Only for profiles in
     `cluster.fallback.capacityTypes`."""
     idle_timeout: Duration | None = None
-    """How long a pod with the device must be idle before the autoscaler removes it, instead of
-    `cluster.idleTimeout`."""
+    """How long a pod must be idle before it is removed, instead of `cluster.idleTimeout`."""
     image: Image | None = None
     """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. Both
     images must have the same versions of Python, Ray and BatchInference. If the job sets

@@ -32,8 +32,8 @@ def average_rate(rows: int, seconds: float) -> float | None:
 
 
 class Progress(SpecModel):
-    """The progress of the job. It decreases only with the final report of an attempt that has
-    started over."""
+    """The progress of the job. It decreases only with the final report of an attempt that started
+    over."""
 
     rows: Rows
     """Finished rows: written, failed or filtered rows."""
@@ -42,8 +42,7 @@ class Progress(SpecModel):
     estimated: bool | None = None
     """Whether `total` is an estimate."""
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Finished rows as a percentage of the total, rounded down. An estimated total never gives
-    100."""
+    """Finished rows as a percentage of `total`, rounded down. At most 99 if this is an estimate."""
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Finished rows per second over the last minute; in a long run, over the second half of the
     time since the first finished row. After the end, over the running time."""
@@ -196,8 +195,7 @@ class Counts(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts. Each number is cut to MAX_ROWS, because counts in untrusted
-        files may be higher."""
+        """Return the sum of counts, cut to MAX_ROWS. Counts in untrusted files may be higher."""
         sums = Counter[str]()
         for each in parts:
             sums.update(each.model_dump(by_alias=True, exclude_none=True))
@@ -205,8 +203,7 @@ class Counts(SpecModel):
 
 
 class ReplacedFiles(SpecModel):
-    """Input files that have changed or are gone since the last complete run, or since an unfinished
-    output began."""
+    """Input files that have changed or are gone since the output began or was last complete."""
 
     recomputed: Rows = 0
     """Changed files whose rows were computed again."""
@@ -247,8 +244,7 @@ class ProgressHistory:
     """Records the finished rows at up to MAX_POINTS times, and computes their speed. `start` is a
     time of a clock in seconds. Each point has the seconds since `start` and the finished rows.
 
-    If there are too many points, every second point is dropped, and later points are twice as far
-    apart."""
+    If there are too many points, every second point is dropped, and later gaps double."""
 
     start: float
     points: list[tuple[float, int]] = field(default_factory=list, init=False)

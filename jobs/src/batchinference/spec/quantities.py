@@ -89,8 +89,7 @@ MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, _at_least("1Mi", "a unit is mi
 
 
 def _bytes_of(value: object) -> object:
-    """Return the bytes of a size such as 64Mi; an integer unchanged. Raises a validation error for
-    any other value."""
+    """Return an integer, or the bytes of a size such as 64Mi. Other values are refused."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and len(value) <= _MAX_SIZE and re.fullmatch(MEMORY, value):

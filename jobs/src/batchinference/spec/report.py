@@ -79,8 +79,7 @@ class MemoryUse(SpecModel):
     """The memory use of a job in bytes."""
 
     peak_worker_bytes: int
-    """The highest memory use of a single process that reads, runs steps or writes, including shared
-    memory."""
+    """The highest memory use, with shared memory, of a process that reads, runs steps or writes."""
     spilled_bytes: int | None = None
     """Bytes that Ray's object store wrote to disk because it was full."""
 
@@ -94,8 +93,7 @@ class StepTimes(SpecModel):
     seconds: float
     """Seconds that the step took for these rows, without the time in which it waited for rows."""
     compute_seconds: float | None = None
-    """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
-    the step runs in tasks."""
+    """Seconds in which the replicas of an actor pool computed. Absent if the step runs in tasks."""
     wait_seconds: float | None = None
     """Seconds in which the replicas waited for rows, between the first and the last measured row of
     each replica. Absent if the step runs in tasks."""
@@ -103,8 +101,7 @@ class StepTimes(SpecModel):
     """Seconds in which the replicas waited until the next step, or the write, took their results.
     Absent if the step runs in tasks."""
     load_seconds: float | None = None
-    """Seconds in which the processes loaded the model or the code of the step. Absent if loading
-    took no time."""
+    """Seconds in which processes loaded the model or code of the step. Absent if they were 0."""
     rows_per_second: float
     """Rows per second and process."""
     reused: int | None = None
@@ -163,8 +160,7 @@ class RunCost(SpecModel):
     """The estimated cost of a run on a cluster whose platform has prices."""
 
     amount: Money
-    """Cost of the pods of this run, from the start of Ray in each pod until the report was
-    written."""
+    """Cost of the pods of this run, from the start of Ray in each pod until the report."""
     before: Money = "0"
     """Cost of the earlier attempts of the job."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
@@ -321,8 +317,7 @@ def printable(value: Any) -> Any:
 
 
 PRICES_VARIABLE = "BATCHINFERENCE_JOB_PRICES"
-"""Environment variable of the head with the prices as JSON. Jobs cannot set it, because its prefix
-is reserved."""
+"""Environment variable of the head with the prices as JSON. Jobs cannot set it."""
 
 
 class PodPrices(SpecModel):

@@ -46,9 +46,8 @@ class RunTemplate(SpecModel):
     metadata: RunMetadata = RunMetadata()
     """The metadata of each BatchInference."""
     spec: dict[str, Any]
-    """The spec of each BatchInference. If it declares the parameters `date`, `previous_date`,
-    `year`, `month`, `day`, `hour`, `minute` or `timestamp` without a value, the schedule sets
-    them."""
+    """The spec of each BatchInference. The schedule gives values to its parameters `date`,
+    `previous_date`, `year`, `month`, `day`, `hour`, `minute` and `timestamp`, if they have none."""
 
 
 class ScheduleSpec(SpecModel):

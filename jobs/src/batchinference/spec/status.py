@@ -133,8 +133,7 @@ class Choice(SpecModel):
     """The price of a device per hour; for several types, their mean, weighted by the maximum
     numbers of devices. Absent if a device has no price."""
     after: Duration | None = None
-    """The time without capacity after which the next attempt tries the next choice. Absent for the
-    last choice."""
+    """The time without capacity before the next choice is tried. Absent for the last choice."""
 
     @property
     def name(self) -> str:
@@ -199,8 +198,7 @@ class Attempt(SpecModel):
     cpu_seconds: Rows | None = None
     """CPU seconds of the pods of the attempt, by their requests."""
     faulty_nodes: FaultyNodes | None = None
-    """The nodes on which a device failed. Later attempts do not use them, until the job is
-    suspended."""
+    """The nodes on which a device failed. Attempts before the next suspension do not use them."""
     choice: Choice | None = None
     """The types of devices and capacity that the attempt asks for. Absent if the job names none."""
     waiting: Waiting | None = None
@@ -243,16 +241,14 @@ class BatchInferenceStatus(SpecModel):
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage that processes rows now. A task may run several stages, such as `read, embed,
-    write`."""
+    """The last stage that processes rows now. A task may run several, as `read, embed, write`."""
     counts: Counts | None = None
     """Rows by result."""
     warnings: Annotated[
         list[WarningCount],
         Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = []
-    """Differences between input and output, such as files that were not read or texts that were
-    cut."""
+    """Differences between input and output, such as files not read or texts that were cut."""
     replaced_files: ReplacedFiles | None = None
     """Input files whose rows the job has replaced or removed. Absent if there are none."""
     start_time: Timestamp | None = None

@@ -15,8 +15,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A path or address that a step names. With `may_be_of_hub`, the text may instead be the id of
-    a model of the Hub."""
+    """A path or address in a step; with `may_be_of_hub`, perhaps the id of a model of the Hub."""
 
     uri: str
     may_be_of_hub: bool = False
@@ -24,16 +23,14 @@ class NamedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """The facts about a step. The defaults are those of a step that keeps all columns and loads
-    nothing."""
+    """The facts about a step. The default is a step that keeps all columns and loads nothing."""
 
     reads: Collection[str] = ()
     """The columns that the step reads. Columns that only user code reads are unknown."""
     needs_paths: bool = False
     """Whether the step reads the column `path`, which the input must add."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
-    """The columns that the step adds or replaces, with their types. The type is None if it is
-    unknown before the run."""
+    """The columns that the step adds or replaces, with their types; None for an unknown type."""
     fixed_names: Collection[str] = ()
     """Columns that the step adds with fixed names. No other column may have such a name."""
     replaces_input: bool = False
@@ -46,8 +43,7 @@ class StepFacts:
     """The column, named by the user, for the results of a model or a class."""
     expressions: Sequence[str] = ()
     summary: str | None = None
-    """The model, code or expression that the step runs, to display. If None, all settings are
-    displayed."""
+    """The model, code or expression of the step, to display; None to display all settings."""
     user_code: bool = False
     """Whether the step passes rows to code of the user, which may read and return any columns."""
     fix_of_when: str = "Remove it: only steps that compute columns row by row may have it"

@@ -57,8 +57,7 @@ MAX_BATCH = 1_000_000
 
 
 def _refuse_divided(value: object) -> object:
-    """Return the value. Raises a validation error if YAML has divided an expression at a comma, as
-    in {a: matches(b, c)}."""
+    """Return the value. Raises a validation error if YAML divided it at a comma: {a: f(b, c)}."""
     name, joined = "", ""
     for key, text in value.items() if isinstance(value, dict) else ():
         if text is not None:

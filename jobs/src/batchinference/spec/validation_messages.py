@@ -167,9 +167,8 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Prob
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
-    """Return the indexes of errors that repeat another error: an item of a list has the same
-    problem as an earlier item, or ` b)` is a part of a call without quotes such as `{a: f(x,
-    b)}`."""
+    """Return the indexes of errors that repeat another error. An earlier item of a list has the
+    same problem, or ` b)` is a part of a call such as `{a: f(x, b)}`."""
     known: set[tuple[object, ...]] = set()
     repeated, rests = set(), set()
     for at, details in enumerate(errors):
@@ -252,8 +251,7 @@ def _unknown_field(
 
 
 def _with_value(name: str, model: type[BaseModel] | None, value: object) -> str:
-    """Return the fix for an unknown field that means `name`, if its value must change too; empty if
-    only the name changes."""
+    """Return the fix for an unknown field that means `name`; empty if only the name changes."""
     kind = _fields(model).get(name)
     if name == "callable" and ":" not in str(value):
         return (
@@ -325,8 +323,7 @@ def _field_below(parent: object, name: str) -> str | None:
 def _field_of_another_variant(
     loc: tuple[str | int, ...], location: list[str | int], owners: list[type[BaseModel] | None]
 ) -> str:
-    """Return the message about a field of other variants of a tagged union, such as other runtimes;
-    empty if none has it."""
+    """Return the message about a field of another variant, such as a runtime, or no text."""
     for tag, kind in _fields(owners[-1]).items() if len(location) > 1 else ():
         variants = _variants_around(location, owners)
         if loc[-2] in typing.get_args(kind) and (
@@ -340,8 +337,7 @@ def _field_of_another_variant(
 def _of_other_variants(
     location: list[str | int], owners: list[type[BaseModel] | None], value: object
 ) -> str:
-    """Return the end of the message about a value that only other formats allow; empty if no
-    format allows it."""
+    """Return the end of a message about a value that other formats allow; empty if none does."""
     names = [
         str(typing.get_args(fields["format"])[0])
         for fields in _variants_around(location, owners)

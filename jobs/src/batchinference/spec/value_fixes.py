@@ -295,15 +295,13 @@ def length_fix(length: int, bound: int, unit: str) -> str:
 def above_max(
     minimum: float | str, maximum: float | str, low: str = "min", high: str = "max"
 ) -> str:
-    """Return the message about a minimum above the maximum, with the fix. `low` and `high` are the
-    names of their fields."""
+    """Return the message about a minimum above a maximum. `low` and `high` name the fields."""
     fix = f"Set {high} to {minimum} or more, or {low} to {maximum} or less"
     return f"{low} ({minimum}) is above {high} ({maximum}). {fix}"
 
 
 def _number_in(value: object) -> float | None:
-    """Return a number, a boolean, or a text such as `5 %` as a float; None for large numbers and
-    other values."""
+    """Return a number, boolean or text such as `5 %` as a float; None for other or large values."""
     if isinstance(value, str):
         value = value.replace(",", "").replace("_", "")
         if re.fullmatch(r"[1-9](\.[0-9]+)?[eE]\+?[0-9]{1,2}", value):

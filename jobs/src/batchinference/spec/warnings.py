@@ -210,11 +210,9 @@ class WarningPolicy(SpecModel):
     """`count`: the warning is counted and shown. `fail`: each row with the warning is a failed row.
     If the warning counts files, the job is refused before it starts."""
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
-    """Maximum number of input rows per step, or of files, with the warning. If there are more, the
-    job fails."""
+    """Maximum number of input rows per step, or of files, with the warning. More fail the job."""
     max_percent: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
-    """Maximum percentage of input rows per step with the warning. If there are more, the job
-    fails."""
+    """Maximum percentage of input rows per step with the warning. More fail the job."""
 
     def _check(self) -> None:
         if self.max_percent is not None and self.name.unit == "file":

@@ -184,8 +184,7 @@ def parse(document: dict[str, Any], values: ParameterValues | None = None) -> Ba
 
 
 def parse_one(text: str, values: ParameterValues | None = None) -> BatchInference:
-    """Return the BatchInference in a YAML text. Raises SpecError if it is invalid or not the only
-    one."""
+    """Return the one BatchInference in a YAML text. Raises SpecError for errors or a second one."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))

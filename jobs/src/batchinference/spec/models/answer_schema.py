@@ -49,8 +49,7 @@ class AnswerField(SpecModel):
     name: ColumnName
     """The name. The model generates the fields in the order of the list."""
     type: TypeText
-    """The type, such as `string`, `float32`, `list<string>` or `json` (docs/formats.md lists all
-    types)."""
+    """The type, such as `string`, `list<string>` or `json` (docs/formats.md lists all types)."""
     enum: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=256)] = []
     """The values that a `string` may have."""
     minimum: Bound | None = None
@@ -107,8 +106,7 @@ class AnswerSchema(SpecModel):
     """The fields of the answers, in their order. An answer with other fields is invalid."""
     json_schema: Arguments | None = None
     """A JSON Schema (2020-12) of the answers. References must stay within the schema, as
-    `#/$defs/NAME`. Kubernetes sorts the keys, so the order of fields may differ from that on your
-    machine."""
+    `#/$defs/NAME`. Kubernetes sorts the keys, so the order of fields may differ."""
 
     @model_validator(mode="before")
     @classmethod

@@ -63,8 +63,7 @@ class RuntimeModel(StepSettings):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
-    """A model of the Hub has at least one of these files. If empty, `source` cannot be an id of the
-    Hub."""
+    """A model of the Hub has one of these files. If empty, `source` cannot be an id of the Hub."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
     REMOTE: ClassVar[bool] = False
@@ -157,8 +156,7 @@ class RuntimeModel(StepSettings):
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose texts are converted to tokens by tasks on CPUs; empty if the
-        replicas convert them."""
+        """Return the inputs that tasks on CPUs convert to tokens; empty if the replicas do it."""
         return ()
 
     @property
@@ -217,8 +215,7 @@ class WindowedModel(TextModel):
     """Base class of models that can combine their results for several windows of a text."""
 
     window_overlap: Annotated[int, Field(ge=0, le=65536)] | None = None
-    """The number of tokens that a window repeats from the end of the previous one. By default, an
-    eighth of a window."""
+    """Number of tokens repeated from the end of the previous window. An eighth of it by default."""
 
     def check_overlap(self) -> None:
         """Raise a validation error if `windowOverlap` is set without windows."""

@@ -1,5 +1,4 @@
-"""Fields for generated text and for requests of the OpenAI API, which the runtimes vllm, http and
-transformers share."""
+"""Fields that vllm, http and transformers share: for generated text and OpenAI requests."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -23,8 +22,7 @@ class GeneratingModel(TextModel):
     `cached_tokens` (prompt tokens whose computation was reused), `completion_tokens`, and
     `finish_reason` (`length` if the text was cut). A value that the runtime or the endpoint does
     not know is null. With `sampling.logprobs` of vllm, the struct also has the `logprobs` of the
-    tokens. If a row has several texts, the fields about a text are lists with one value for each
-    text."""
+    tokens. If a row has several texts, the fields about a text are lists."""
 
     answer_schema: Annotated[AnswerSchema | None, Field(alias="schema")] = None
     """The JSON that the model answers with, if it generates text. `vllm` generates only such JSON,
@@ -33,8 +31,8 @@ class GeneratingModel(TextModel):
     fields. A row whose answer does not fit is a failed row."""
     repair: Annotated[int, Field(ge=0, le=5)] | None = None
     """How many times the model is asked to correct an answer that does not fit `schema`. The new
-    request has the answer and its error. 0 by default. Rows whose answer was corrected are counted
-    as AnswerRepaired."""
+    request has the answer and its error. 0 by default. Corrected answers are counted as
+    AnswerRepaired."""
 
     @property
     def templates(self) -> list[str]:

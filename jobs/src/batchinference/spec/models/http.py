@@ -107,16 +107,14 @@ class HttpModel(RequestModel):
     api: Literal["chat", "completions", "embeddings", "json"]
     """The API of the endpoint: an OpenAI API, or `json` for any other JSON API."""
     url: Url
-    """The base URL for the OpenAI APIs, such as `https://api.openai.com/v1`. For json, the URL of
-    the endpoint."""
+    """The base URL of an OpenAI API, such as `https://api.openai.com/v1`, or for json the URL."""
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The name of the model at the endpoint, for the OpenAI APIs. If it is set, it also replaces
     the name in each `request`."""
     inputs: Inputs
     """Names for columns. Templates and `images` use these names."""
     output: ColumnName
-    """The column for the result: a text, for embeddings a vector, and for json a value of
-    `resultType`."""
+    """The column for the result: a text, a vector for embeddings, or for json a `resultType`."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
     `prompt`, the input that no other field uses is sent unchanged. It is a text, or for chat a list
@@ -127,12 +125,10 @@ class HttpModel(RequestModel):
     """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
     """The inputs that are images. Pixels and the bytes of files are sent as data URIs. Addresses
-    (http://, https:// or data URIs) are sent unchanged, and the endpoint fetches them. For chat, an
-    image replaces its `{name}` in `prompt`, or precedes the prompt. For json, an image replaces its
-    `{name}` in `body`."""
+    (http://, https:// or data URIs) are sent unchanged. For chat, an image replaces its `{name}` in
+    `prompt`, or precedes the prompt. For json, an image replaces its `{name}` in `body`."""
     sampling: Arguments = {}
-    """Additional fields of each request, such as `temperature`, `max_tokens`, `seed` or
-    `dimensions`."""
+    """Additional fields of each request, such as `temperature`, `max_tokens` or `dimensions`."""
     body: Arguments = {}
     """The request body for json: any structure, with `{name}` for an input in its strings. A string
     that is only `{name}` is replaced by the value with its type. Bytes become base64."""
@@ -204,8 +200,7 @@ class HttpModel(RequestModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return a small number, because a killed process loses the answers of a batch that has not
-        ended."""
+        """Return a small number: a killed process loses the answers of its unfinished batch."""
         return 16
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:

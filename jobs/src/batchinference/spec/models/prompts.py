@@ -147,8 +147,7 @@ def check_prompt(
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:
-    """Raise a validation error if `images` or a request body refers to an unknown input, or if an
-    input is not used."""
+    """Raise a validation error if `images` or a body has unknown inputs, or an input is unused."""
     for name in images:
         _check_input(name, inputs)
     bodies = [("body", text) for text in texts]

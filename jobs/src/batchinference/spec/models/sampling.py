@@ -87,8 +87,7 @@ LOST: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("skip_clone", "output_text_buffer_length"), (None, _NO_EFFECT)),
     **dict.fromkeys(("logit_bias", "repetition_detection"), (None, _NEEDS_OBJECTS)),
 }
-"""SamplingParams of vLLM that a job cannot use: the value that changes nothing, and why all other
-values are refused."""
+"""By refused parameter of vLLM: the value that changes nothing, and why others are refused."""
 _STRUCTURED = "structured_outputs: {%s: ...}"
 _CUT = {"truncate_prompt_tokens": "the model's field tooLong"}
 _INSTEAD = {

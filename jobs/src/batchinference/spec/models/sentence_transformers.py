@@ -34,8 +34,7 @@ class SentenceTransformersModel(WindowedModel):
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8, height x width x 3) for an
-    image model."""
+    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8, height x width x 3)."""
     output: ColumnName
     """The column for the embeddings, float32."""
     normalize: bool | None = None

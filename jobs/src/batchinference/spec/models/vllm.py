@@ -74,7 +74,7 @@ class VllmModel(RequestModel, LabelModel):
     """The library that runs the model."""
     task: Literal["generate", "embed", "classify", "score"] = "generate"
     """What the model computes for a row. `generate`: a text. `embed`: an embedding. `classify`: the
-    most likely label. `score`: how well the input `document` answers the input `query`, by a
+    most likely label. `score`: how well the input `document` answers `query`, by a
     cross-encoder."""
     source: Source
     """A model id of the Hub, the path of a folder, or an object store prefix."""
@@ -102,12 +102,10 @@ class VllmModel(RequestModel, LabelModel):
     """The inputs that are images: pixels, the bytes of files, or addresses (http://, https:// or
     data URIs). An image replaces its `{name}` in `prompt`, or precedes the prompt."""
     allow: Annotated[list[HttpPrefix], Field(max_length=64)] = []
-    """Prefixes of additional image addresses that are allowed, such as
-    https://intranet.example/photos/. The public internet is always allowed. A row with any other
-    address fails."""
+    """Prefixes of additional allowed image addresses, such as https://intranet.example/photos/. The
+    public internet is always allowed. Rows with other addresses fail."""
     chat: bool | None = None
-    """Whether to apply the chat template of the model. By default, true for generate and false for
-    embed."""
+    """Whether to apply the chat template of the model. By default, only for the task generate."""
     tool_call_parser: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """vLLM's parser for the tool calls of the model, such as `hermes`. Requests with tools that the
     model may use (`tool_choice: auto`) need it."""
@@ -117,10 +115,9 @@ class VllmModel(RequestModel, LabelModel):
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
     """The SamplingParams of vLLM, such as `max_tokens`, `temperature`, `top_p`, `seed`, `stop`, `n`
-    or `structured_outputs`. `max_tokens` is by default the rest of the context of the model. A
-    number may be a value of the row, such as `max_tokens: "{limit}"` with an input `limit`; for
-    null, the default applies. `logprobs` needs `details`. For embed, classify and score, the
-    PoolingParams of vLLM."""
+    or `structured_outputs`. `max_tokens` is by default the rest of the context. A number may come
+    from the row, such as `max_tokens: "{limit}"` with an input `limit`. Null means the default.
+    `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     row_timeout: Duration | None = None
     """Maximum time of a row in the engine, including the wait for rows that the engine got before.
     After this time, the row is a failed row, and its computation ends. Unlimited by default."""

@@ -44,8 +44,7 @@ class FileOptions(ReadOptions):
     """The extensions of the files to read from directories, without the dot. By default, the
     extensions of the format, and unknown extensions if the content has the format."""
     ignore_missing_paths: bool = False
-    """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
-    set."""
+    """Skip paths that do not exist. Without `allowEmpty`, at least one path must have files."""
     partitioning: Literal["hive"] | None = None
     """`hive` adds a column for each directory of the form `name=value`, such as `class=cat/`. The
     type of the column is inferred from all values: `int64`, `date` or text."""
@@ -145,8 +144,8 @@ class ReadModel(SpecModel):
         return self.own_columns
 
     def row_bytes(self, size: int, rows: int) -> int:
-        """Return the approximate bytes of a row in memory, if files of `size` bytes have `rows`
-        rows."""
+        """Return the approximate bytes of a row in memory, by the size and the rows of its
+        files."""
         return max(64, self.INFLATION * size // max(1, rows))
 
     @property
@@ -215,9 +214,8 @@ class ReadFiles(ReadModel):
     options: FileOptions
     """Options of the format."""
     paths: Paths
-    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. If
-    the same path is listed twice, it is read twice. A file that matches several different paths is
-    read once."""
+    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. A
+    path that is listed twice is read twice. A file that matches different paths is read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
     allow_empty: bool = False

@@ -52,8 +52,7 @@ class WriteModel(SpecModel):
 
     @property
     def id_column(self) -> str | None:
-        """Return the column whose values identify failed rows in the error file; None if the format
-        has no error file."""
+        """Return the column that identifies failed rows in the error file; None without a file."""
         return None
 
     @property

@@ -79,8 +79,7 @@ class WriteOpenaiBatch(WriteModel):
     custom_id_column: ColumnName = "custom_id"
     """The column with the id of each line."""
     response_column: ColumnName = "response"
-    """The column with the body of each response: a JSON object as text. A model with `request`
-    makes such a column."""
+    """The column with the body of each response, as JSON text. Models with `request` make it."""
 
     @property
     def number_column(self) -> str | None:

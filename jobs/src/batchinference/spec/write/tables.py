@@ -57,8 +57,7 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
     """The columns whose values identify a row: integers or texts. No two rows of a job may have the
     same values, and no value may be null."""
     distance: Literal["cosine", "dot", "euclidean"] | None = None
-    """How a search compares vectors, in a collection or index that the job creates. Cosine by
-    default."""
+    """How a search compares vectors in a new collection or index. Cosine by default."""
 
     @property
     def connection(self) -> str:

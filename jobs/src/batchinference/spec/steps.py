@@ -202,8 +202,8 @@ class Step(SpecModel):
     """Run your own function or class on each batch."""
     filter: Condition | None = None
     """Keep the rows for which this expression is true. Rows for which it is null are filtered out.
-    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and `a
-    if b else c` as in Python. Its functions are len, lower, upper, strip, abs, round, int, float,
+    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `a if b else c`
+    and `is None` as in Python. Its functions are len, lower, upper, strip, abs, round, int, float,
     str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a struct,
     and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an identifier."""
     add_columns: AddedColumns | None = None

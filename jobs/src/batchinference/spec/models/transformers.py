@@ -52,8 +52,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The columns for the inputs of the task, such as `text: COLUMN`, `image: COLUMN` or `audio:
-    COLUMN`. For tasks that generate text, any names, which `prompt` and `images` use."""
+    """The columns for the inputs of the task: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN` or
+    others. For tasks that generate text, any names, which `prompt` and `images` use."""
     output: ColumnName
     """The column for the result. Depending on the task, it is an embedding, a struct of `label` and
     `score`, a text, or a list of structs."""

@@ -37,7 +37,7 @@ class VersionedOptions(ReadOptions):
 
     @property
     def added_columns(self) -> tuple[str, ...]:
-        """Return the columns that are not columns of the table."""
+        """Return the columns that `changes` adds to those of the table."""
         return self.CHANGE_COLUMNS if self.changes == "include" else ()
 
 

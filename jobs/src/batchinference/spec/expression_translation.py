@@ -277,8 +277,12 @@ class _Forms(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Replace `'x' || a` by `'x' + str(a)`, `a == 1 or 2` by `a in [1, 2]`, and `'x' or 'y' in
-        a` by calls of contains(). `||` between two columns has no translation."""
+        """Replace operators. `||` between two columns has no translation.
+
+        - `'x' || a` -> `'x' + str(a)`
+        - `a == 1 or 2` -> `a in [1, 2]`
+        - `'x' or 'y' in a` -> `contains(a, 'x') or contains(a, 'y')`
+        """
         self.generic_visit(node)
         match node.values:
             case [*texts, ast.Call(ast.Name("contains"), [column, _]) as last] if all(

@@ -1,5 +1,5 @@
-"""Refuses credentials in addresses. Each kind of address has one pattern, which the parser and the
-API server search in it, so that the API server does not store a password."""
+"""Refuses credentials in addresses. Each kind of address has one pattern of credentials. The parser
+and the API server search it, because the API server must not store passwords."""
 
 import re
 from collections.abc import Iterable
@@ -17,15 +17,15 @@ _KEYS = (
     "(api|access|account|auth|client|deploy|encryption|private|signing|ssh|subscription)[-_]?key"
 )
 _BEFORE = "([^=&?;%]|%[^3])*"
-"""The beginning of a name. As it has no separator, two searches from different separators do not
-read the same characters, which would take cubic time."""
+"""Matches the beginning of a name, without separators. A search that begins at each separator, and
+goes on after the next, would take cubic time."""
 _ENCODED = "%(2d|[46][1-9a-f]|[57][0-9a]|5f)"
-"""Matches a letter, `-` or `_` that is percent-encoded. No program encodes them in names, and they
-would hide the name of a credential."""
+"""Matches a percent-encoded letter, `-` or `_`. No program encodes these characters in names, and
+they could hide the name of a credential."""
 _PARTS = f"(secret|passw|passph|pwd|credential|{_KEYS}|{_ENCODED})[^=&?;]*"
 _WORDS = f"({_BEFORE}[-_]|admin|database|db|redis|smtp|sql|user)?(pass|pat|sas|sig)|key|code|auth"
 _SPECIAL_TOKENS = ("bos", "cls", "eos", "mask", "pad", "sep", "unk")
-"""`pad_token` and the like are settings of a tokenizer. All have at least three letters."""
+"""Words before `_token` in settings of tokenizers. Each has at least three letters."""
 
 
 def _other_ends(words: Iterable[str]) -> str:
@@ -38,9 +38,9 @@ def _other_ends(words: Iterable[str]) -> str:
 
 
 def _query(token: str, short_token: str) -> str:
-    """Return a pattern that matches the name of a credential in the query of a URL, even in one
-    with `%3D` for `=`, as in connection strings of ODBC. It does not match `max_tokens`,
-    `token_type` or `authSource`. The arguments match ends of names, and names."""
+    """Return a pattern that matches the name of a credential in the query of a URL. `=` may be
+    `%3D`, as in connection strings of ODBC. `max_tokens`, `token_type` and `authSource` do not
+    match. `token` is a pattern for the end of a name, and `short_token` for a whole name."""
     names = f"{_BEFORE}({_PARTS}|{token}|signature|authorization)|{_WORDS}|{short_token}"
     return f"([?&;]|%3b)({names})(=|%3d)"
 
@@ -49,9 +49,8 @@ OF_PATHS = (
     "(?i)^(s3[an]?|gc?s|az|https?)://[^/]*@|^[a-z0-9+.-]+://[^/@]*:[^/]*@|^https?://.*[?&;]"
     "([^=&?;]*(secret|token|passw|pwd|credential|signature|key|%[4-7])[^=&?;]*|code|auth|sas|sig)="
 )
-"""Matches credentials in the address of files. No address of files begins with https://, so that
-fewer names in its query are searched: the API server limits the length of a pattern for a list.
-`CONTAINER@ACCOUNT` of Azure has no password."""
+"""Matches credentials in an address of files. It has fewer names than other patterns, because the
+API server limits the length of a pattern for a list. `CONTAINER@ACCOUNT` has no password."""
 _ANY_TOKEN = f"([^-_=]|{_other_ends(_SPECIAL_TOKENS)}[-_])token"
 OF_SERVERS = f"(?i)^https?://[^/?#]*@|{_query(_ANY_TOKEN, '[a-z]{0,2}[-_]?token')}"
 """Matches credentials in the address of an HTTP API."""
@@ -62,8 +61,8 @@ OF_PROPERTIES = "(?i)secret|token|passw|pwd|credential|authorization|access-key|
 
 
 def rule(expression: str) -> Any:
-    """Return the annotation of a field with a rule of the API server, which is an expression in
-    CEL. Most other rules are in validators only."""
+    """Return the annotation of a field that the API server checks with an expression in CEL. Most
+    other rules are in validators only."""
     extra: dict[str, Any] = {"x-kubernetes-validations": [{"rule": expression, "message": REFUSAL}]}
     return Field(json_schema_extra=extra)
 

@@ -45,8 +45,8 @@ def unexpanded_variable(path: str) -> str:
 
 
 def reference_in(path: str) -> str:
-    """Return the first reference to a variable in a path, such as `{{ day }}`, `$(day)` or `%day%`;
-    empty if there is none. A message names it as the likely reason that a path does not exist."""
+    """Return the first reference to a variable in a path, such as `$(day)`, `%day%` or `{{ day }}`;
+    empty if there is none. If the path does not exist, the reference is the likely reason."""
     match = _REFERENCE.search(path)
     return match[0] if match else ""
 

@@ -20,10 +20,11 @@ _Values = TypeVar("_Values", dict[str, Any], list[dict[str, Any]])
 
 
 def check_json_value(value: Any) -> Any:
-    """Return the value. Raises a validation error if JSON cannot represent it, or if it is large.
+    """Return the value. Raises a validation error if JSON cannot represent it, or if it is too
+    large.
 
-    A job is sent to a cluster as JSON. YAML also has dates, binary values, numbers as keys, lists
-    that contain themselves, and aliases: JSON repeats the value of an alias each time.
+    A job is sent to a cluster as JSON. Unlike YAML, JSON has no dates, binary values, numbers as
+    keys or lists that contain themselves. JSON also repeats the value of each YAML alias.
     """
     _check_nested(value, 0, itertools.count(1))
     return value

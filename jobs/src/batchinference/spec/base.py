@@ -35,7 +35,7 @@ DELIMITER = r"^[\x01-\t\x0b\x0c\x0e-~]$"
 PUNCTUATION = "^[!-/:-@\\[-`{-~]?$"
 """An empty text, or an ASCII punctuation character, such as a quote in CSV files."""
 WRITTEN_DELIMITER = r"^[\t!#-*,/;-@\[-`{-~]$"
-"""Lacks all characters of numbers, dates and booleans, because these are written without quotes."""
+"""A delimiter that is not in numbers, dates and booleans, which are written without quotes."""
 SQL_NAME = "^[A-Za-z_][A-Za-z0-9_.]*$"
 HTTP_URL = r"^https?://[^\x00-\x20]+$"
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
@@ -47,7 +47,7 @@ PARAMETER_NAME = "^[a-z][a-z0-9_]*$"
 VARIABLE = "^[A-Z_][A-Z0-9_]*$"
 WEIGHTS = "^[A-Z][A-Z0-9_]*$"
 ENDPOINT = r"^https?://[^/@?#\x00-\x20]+(/[^@?#\x00-\x20]*)?$"
-"""Excludes U+0000 to U+0020, because the meaning of `\\s` differs between Python, Rust and Go."""
+"""Excludes U+0000 to U+0020, and not `\\s`, which differs between Python, Rust and Go."""
 ACCELERATOR = "^[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$"
 KUBERNETES_RESOURCE = f"^[a-z0-9][-.a-z0-9]*/{_NAME_PART}$"
 DEVICE_KIND = "^[a-z][a-z0-9]*$"
@@ -90,9 +90,8 @@ def _check_unique(names: list[str]) -> list[str]:
 
 
 def keyed(key: str, max_items: int, *more_keys: str) -> tuple[Any, Any]:
-    """Return the annotations of a list in which no two items have the same values of the fields
-    `key` and `more_keys`. Kubernetes merges the list by these fields, so that several clients can
-    each add items."""
+    """Return the annotations of a list whose items differ in the fields `key` and `more_keys`.
+    Kubernetes merges the list by these fields, and several clients can add items."""
     keys = [key, *more_keys]
 
     def check(items: list[Any]) -> list[Any]:
@@ -129,7 +128,7 @@ class SpecModel(BaseModel):
     )
 
     def model_post_init(self, _: Any) -> None:
-        """Call `_check`. A pydantic validator would need a MiB more for all models together."""
+        """Call `_check`. Validators of pydantic would need a MiB more memory for all models."""
         self._check()
 
     def _check(self) -> None:

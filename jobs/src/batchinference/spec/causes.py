@@ -49,7 +49,7 @@ class Cause(StrEnum):
 
     @property
     def ended_by_operator(self) -> bool:
-        """Return whether the operator ends the attempt. Its driver may then still run."""
+        """Return whether the operator ends an attempt for this cause. Its driver may still run."""
         return self in _ENDED_BY_OPERATOR
 
     @property

@@ -15,13 +15,13 @@ _OWN_COLUMN = f"column: the step adds {INDEX}, {START} and {END}. Rename the col
 
 
 class Chunk(StepSettings):
-    """Divides texts into chunks, each in its own row. All chunks of a text, joined without their
-    overlaps, are the text. A chunk ends with a paragraph, a sentence or a word, if possible."""
+    """Divides texts into chunks, each in its own row. Joined without their overlaps, the chunks
+    give the text again. A chunk ends with a paragraph, a sentence or a word, if possible."""
 
     column: ColumnName
     """The column with texts, which are replaced by their chunks. The step adds `chunk_index`, the
-    number of the chunk in its text from 0, and `chunk_start` and `chunk_end`, the position of the
-    chunk in the text in characters. An empty text is one empty chunk. A null stays one row."""
+    number of the chunk in its text from 0. It also adds `chunk_start` and `chunk_end`, the position
+    of the chunk in characters. An empty text is one empty chunk. A null stays one row."""
     size: Annotated[int, Field(ge=2, le=10**9)]
     """Maximum size of a chunk in units of `unit`, without special tokens."""
     overlap: Annotated[int, Field(ge=0, le=10**9)] = 0

@@ -67,7 +67,7 @@ def lower_limits(job: Limits, platform: Limits) -> Limits:
 QueueName = Annotated[str, Field(pattern=DNS_SUBDOMAIN, max_length=63)]
 """The name of a queue of Kueue. It is the value of a label, which limits its length."""
 MAX_GRACE_SECONDS = 60
-"""Maximum grace period of pods. It is short because the next attempt waits for its end."""
+"""Maximum grace period of pods. It is short, because the next attempt waits until it has passed."""
 
 
 GracePeriod = Annotated[
@@ -86,8 +86,8 @@ RAY_START_OPTIONS = (
     *("object-manager-port", "node-manager-port", "runtime-env-agent-port"),
     *("dashboard-agent-grpc-port", "include-log-monitor", "log-style", "log-color"),
 )
-"""Options of `ray start` that a job may set. All others are refused, such as those with which other
-clients could connect to the node."""
+"""Options of `ray start` that a job may set. All other options are refused. Some of them would let
+other clients connect to the node."""
 
 
 def _check_start_option(name: str) -> str:
@@ -104,7 +104,7 @@ RayStartParams = Annotated[
     ],
     Field(max_length=32),
 ]
-"""Values of options by name. Their pattern is strict: KubeRay puts them into a shell command."""
+"""Values of options by name. The pattern is strict: KubeRay puts them into a shell command."""
 
 
 class Requests(SpecModel):
@@ -136,7 +136,7 @@ class Workers(SpecModel):
 
     cpu: Cpus | None = None
     """CPUs of a worker. By default, enough for `replicas.min` of each CPU step, a read task and a
-    write task, but at most 8 unless a single replica or task needs more."""
+    write task, but at most 8. The default is higher if a single replica or task needs more."""
     memory: Memory | None = None
     """Memory of a worker. 4Gi by default."""
     min: Annotated[int, Field(ge=0, le=10000)] | None = None
@@ -152,12 +152,11 @@ class Workers(SpecModel):
 
 class Fallback(SpecModel):
     """What happens if the cluster has no capacity for the devices of an attempt. The choices are
-    all types in `acceleratorType` with the first capacity type, then with the next one."""
+    all types in `acceleratorType` with the first capacity type, then all with the next."""
 
     after: Duration = "10m"
-    """How long the pods of a worker group may wait for a node, or the attempt may wait in the queue
-    of Kueue. Then the next attempt tries the next choice. The last choice waits for ever, or until
-    `deadlines.pending`."""
+    """How long pods of a worker group may wait for a node, or the attempt in the queue of Kueue.
+    Then the next attempt tries the next choice. The last choice waits until `deadlines.pending`."""
     capacity_types: Annotated[list[ResourceName], Field(max_length=4), Unique] = []
     """Names of profiles with the nodes to try, such as `[spot, on-demand]`. They apply to the pods
     with devices, or to all workers if the job has no devices."""
@@ -224,9 +223,8 @@ class Cluster(SpecModel):
     fallback: Fallback = Fallback()
     """Which nodes the next attempt tries if there is no capacity."""
     gang_scheduling: bool | None = None
-    """Whether the head and the minimum number of replicas of all steps start together or not at
-    all, as in a queue of Kueue. Requires that KubeRay uses Volcano, YuniKorn or KAI. By default,
-    replicas start one by one."""
+    """Whether the head and `replicas.min` of all steps start together or not at all, as in a queue
+    of Kueue. KubeRay must use Volcano, YuniKorn or KAI. By default, replicas start one by one."""
     limits: Limits = Limits()
     """Limits on the resources of the job."""
     ray_start_params: Annotated[dict[GroupName, RayStartParams], Field(max_length=32)] = {}

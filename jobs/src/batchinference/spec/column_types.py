@@ -1,8 +1,8 @@
 """Parses the types of columns and fields, in the notation of Arrow.
 
-The notation, such as `int64`, `decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` or
-`struct<NAME: TYPE, ...>`, declares columns of files, partition values and fields of JSON. The type
-`json` is a text with the JSON of any value.
+Types are declared for columns of files, partition values and fields of JSON. Examples are `int64`,
+`decimal<10, 2>`, `timestamp<UTC>`, `list<TYPE>` and `struct<NAME: TYPE, ...>`. The type `json` is a
+text with the JSON of any value.
 """
 
 import re
@@ -30,8 +30,8 @@ _SYNONYMS = {
 }
 """The types that users mean by names of other languages."""
 ColumnType: TypeAlias = "str | list[ColumnType] | dict[str, ColumnType]"
-"""A scalar such as `int64`, `decimal<10,2>` or `timestamp<us,UTC>`, a list with its element type,
-or the types of the fields of a struct by name."""
+"""A scalar such as `int64`, `decimal<10,2>` or `timestamp<us,UTC>`. A list has its element type as
+item, and a struct is a mapping of names to types."""
 _TOKEN = re.compile(r'\s*([<>:,]|"[^"]*"|[^\s<>:,]+)')
 _OFFSET = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
@@ -128,8 +128,8 @@ def _fields(tokens: list[str], depth: int) -> dict[str, ColumnType]:
 
 
 def _next(tokens: list[str], expected: str | None = None) -> str:
-    """Return the next token, and remove it. Raises ValueError if it differs from `expected`;
-    without `expected`, if it is not a name."""
+    """Return the next token, and remove it. Raises ValueError if it is not `expected`. By default,
+    any name is expected."""
     text = tokens.pop() if tokens else "the end"
     if text != expected if expected else text in "<>:,":
         raise ValueError(f"expected {expected or 'a name'}, found {text}")

@@ -62,7 +62,7 @@ def _module_descriptions(module: str) -> dict[str, dict[str, str]]:
 
 Schema = dict[str, Any]
 
-_KEPT = (
+_KEYWORDS = (
     *("type", "format", "description", "default", "enum", "pattern", "required"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
@@ -108,7 +108,7 @@ def _expand(schema: Schema, definitions: dict[str, Schema]) -> Schema:
         return _int_or_literal(schema)
     if "const" in schema:
         schema = {**schema, "enum": [schema["const"]]}
-    result = {key: schema[key] for key in schema if key in _KEPT or key.startswith("x-")}
+    result = {key: schema[key] for key in schema if key in _KEYWORDS or key.startswith("x-")}
     result = _plain_numbers(_plain_description(result))
     if isinstance(result.get("type"), list):  # a quantity: an integer, a fraction or a text
         del result["type"]
@@ -181,9 +181,8 @@ def _plain_numbers(schema: Schema) -> Schema:
 
 
 def _merge_unions(schema: Schema, *, with_defaults: bool = True) -> Schema:
-    """Return the schema with each union as one object. Only scalar defaults outside of lists are
-    kept: tools that compare an object with its manifest compare each list as one value, so a
-    default that the API server adds in a list would be a difference."""
+    """Return the schema with each union as one object. Only scalar defaults outside of lists stay.
+    GitOps tools compare a list as one value, and would report a default that is added in it."""
     if "variants" in schema:
         schema = _merge_union(schema)
     result = {key: value for key, value in schema.items() if key != "default"}
@@ -196,8 +195,8 @@ def _merge_unions(schema: Schema, *, with_defaults: bool = True) -> Schema:
         }
     for key in ("items", "additionalProperties"):
         if key in schema:
-            kept = with_defaults and key != "items"
-            result[key] = _merge_unions(schema[key], with_defaults=kept)
+            has_defaults = with_defaults and key != "items"
+            result[key] = _merge_unions(schema[key], with_defaults=has_defaults)
     return result
 
 
@@ -219,7 +218,7 @@ def _merge_variants(tag: str, variants: dict[str, Schema]) -> Schema:
         ]
         properties[name] = _merge_field(tag, name, fields)
         if len(fields) < len(variants):
-            # otherwise, the API server would add the default where a variant lacks the field
+            # the API server would add the default even where a variant lacks the field
             properties[name].pop("default", None)
     merged: Schema = {"type": "object", "properties": properties}
     required = set.intersection(*(set(each.get("required", [])) for each in variants.values()))
@@ -241,8 +240,8 @@ def _merge_field(tag: str, name: str, fields: list[Schema]) -> Schema:
     if not all("enum" in field for field in fields):
         raise ValueError(f"the variants of {tag} have different schemas for {name}")
     values = [value for field in fields for value in field["enum"]]
-    kept = {key: value for key, value in first.items() if key != "default"}
-    return {**kept, "enum": list(dict.fromkeys(values))}
+    others = {key: value for key, value in first.items() if key != "default"}
+    return {**others, "enum": list(dict.fromkeys(values))}
 
 
 def _loosest_bounds(fields: list[Schema]) -> Schema:

@@ -1,8 +1,7 @@
 """Calculates the times of a cron schedule in a time zone.
 
-cronsim behaves like Debian's cron when clocks change: a skipped time runs right after the gap, and
-a repeated time runs once. But if the field of the minute or the hour begins with `*`, the schedule
-follows the elapsed time.
+When clocks change, cronsim behaves like Debian's cron. A skipped time runs right after the gap, and
+a repeated time runs once. A schedule whose minute or hour begins with `*` follows the elapsed time.
 """
 
 import re
@@ -54,7 +53,7 @@ def check_schedule(schedule: str) -> None:
 
 
 def _fix_of(schedule: str, name: str) -> str:
-    """Return how to correct the field of a schedule with this name."""
+    """Return how to correct the field `name` of a schedule."""
     if name in _LAST:
         fixed = _with_two_ranges(schedule, name)
         with suppress(CronSimError):  # the field may have another mistake
@@ -64,9 +63,8 @@ def _fix_of(schedule: str, name: str) -> str:
 
 
 def _with_two_ranges(schedule: str, name: str) -> str:
-    """Return a schedule in which ranges over midnight, or over the full hour, become two ranges in
-    the field with this name: 22-2 becomes 22-23,0-2. Ranges with a step stay, because the step
-    would begin again."""
+    """Return a schedule in which no range of the field `name` passes its end: `22-2` becomes
+    `22-23,0-2`. A range with a step stays, because the step would begin again."""
     at, fields = [*_FIELDS].index(name), schedule.split()
     parts = fields[at].split(",")
     for number, part in enumerate(parts):
@@ -98,8 +96,8 @@ class Cron:
         return next(self.times(after), None)
 
     def due(self, after: datetime, until: datetime) -> tuple[datetime | None, int]:
-        """Return two facts about the scheduled times after `after` and up to `until`: the last of
-        these times, or None, and their number, at most MAX_COUNTED."""
+        """Return the last scheduled time after `after` and up to `until`, or None, and the number
+        of such times. The number is at most MAX_COUNTED."""
         times = list(islice(self._between(after, until), MAX_COUNTED))
         if len(times) < MAX_COUNTED:
             return (times[-1] if times else None), len(times)

@@ -25,7 +25,7 @@ _FROM_ENVIRONMENT = (
     "cluster.env fills from a Secret"
 )
 _CLASS = re.compile(r"(^|[.-])impl$", re.IGNORECASE)
-"""Names of properties that make pyiceberg import a class, such as py-io-impl."""
+"""Matches names of properties that make pyiceberg import a class, such as py-io-impl."""
 _LOCAL_PREFIXES = ("/", ".", "~", "file:")
 _SQLITE = re.compile(r"^(sqlite(?:\+\w+)?:///)([^?]+)")
 

@@ -19,8 +19,7 @@ class DecodeModel(StepSettings):
     format: str
     """The format of the bytes."""
     column: ColumnName
-    """The column with bytes, or with structs with a field `bytes` as in Hugging Face data sets.
-    Null values stay null."""
+    """The column with bytes, or with structs with a field `bytes`. Null values stay null."""
     output: ColumnName | None = None
     """The column for the result. By default, the result replaces `column`."""
 
@@ -47,7 +46,7 @@ class DecodeModel(StepSettings):
 
 
 class DecodeImage(ImageFields, DecodeModel):
-    """Image files: height x width x channels (uint8), but height x width for the modes L and I;16.
+    """Image files: height x width x channels (uint8), or height x width for the modes L and I;16.
     Of a file with several pages or frames, only the first one is decoded."""
 
     format: Literal["image"]

@@ -8,11 +8,11 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def with_defaults(settings: Model, defaults: Model) -> Model:
-    """Return the settings, in which each field that is not set has the value of `defaults`.
+    """Return the settings, with values from `defaults` for the fields that are not set.
 
-    Objects and maps are merged by key, and lists of named items (env, volumes) by name. Any other
-    value except an empty list overrides the default. A field that is absent from the document
-    counts as not set, even if its model has a default.
+    Objects and maps are merged by key, and lists of named items (env, volumes) by name. Other
+    values replace the default, but an empty list does not. A field is not set if the document lacks
+    it, even if the model has a value for it.
     """
     own, fields = settings.model_fields_set, type(settings).model_fields
     update = {

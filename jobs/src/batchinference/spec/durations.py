@@ -1,5 +1,4 @@
-"""Durations in the notation of Go, such as 90s, 30m or 1h30m, and in days such as 7d; timestamps in
-the ISO 8601 format that Kubernetes uses."""
+"""Durations in the notation of Go or in days, such as 1h30m or 7d, and ISO 8601 timestamps."""
 
 import math
 import re
@@ -23,7 +22,7 @@ def seconds_of(duration: str) -> int:
 
 
 def duration_text(seconds: float) -> str:
-    """Return seconds, rounded up, as 45s or 2m30s, and from an hour on as 3h05m, rounded down."""
+    """Return a duration as text, such as 45s or 2m30s; without seconds from an hour on: 3h05m."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

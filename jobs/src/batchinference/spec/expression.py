@@ -1,7 +1,7 @@
 """Parses the expression language of filters and computed columns, a safe subset of Python.
 
-This module only parses and checks expressions, so that a spec can be validated without Arrow. The
-pipeline converts the syntax tree into an Arrow expression.
+This module only parses and checks expressions, and does not need Arrow for it. The pipeline
+converts the syntax tree into an Arrow expression.
 """
 
 import ast
@@ -74,7 +74,7 @@ _CHANGE = re.compile(
 _REFERENCE = re.compile(r"(?:\$\{?|\{\{) *([a-z]\w*)")
 """Matches a reference to a variable in the syntax of other tools, such as ${name}."""
 _COMPARED = re.compile(r"\b(\w+)\b(?=\s*(?:[=!<>)]|(?:is|in|not)\b|$))")
-"""Matches a word that can be a column: one before a comparison, `)` or the end."""
+"""Matches a word that can be a column, because a comparison, `)` or the end follows."""
 _KEY = re.compile(r"\.(\w+)|\[(\d+)\]|\['([^']+)'\]")
 _UNCLOSED = re.compile(r"(?:'(?=[(\[{]' was never))?([(\[{]|unterminated string)")
 """Matches the errors of Python about a bracket or a quote that is not closed."""
@@ -85,8 +85,7 @@ _KEYWORDS = ("and", "or", "not", "in", "is", "if", "else", "None", "True", "Fals
 
 def parse_expression(text: str) -> ast.expr:
     """Return the syntax tree of an expression, with negative numbers as constants. Raises
-    ValueError if the expression is invalid or uses unsupported syntax. The message has a
-    translation if there is one."""
+    ValueError for an invalid expression. The message shows a translation if there is one."""
     try:
         return _checked_tree(text)
     except ValueError as error:
@@ -94,8 +93,7 @@ def parse_expression(text: str) -> ast.expr:
 
 
 def _with_translation(text: str, message: str) -> str:
-    """Return the message about an invalid expression. If the text has a translation, the fix in the
-    message is the translation."""
+    """Return the message about an invalid expression, with its translation, if any, as the fix."""
     problem, translation = _FIX.split(message)[0], None
     are_apart = "side by side" in message and re.search("['\"] +['\"]", text)
     if not (_CHANGE.fullmatch(text) or are_apart):
@@ -180,8 +178,8 @@ def _translation(text: str) -> str | None:
 
 
 def _may_mean_bits(node: ast.AST) -> bool:
-    """Return whether a translated `and`, `or` or `not` was perhaps the bit operator `&`, `|` or
-    `~`, because it is within arithmetic or has an operand that is not a condition."""
+    """Return whether a translated `and`, `or` or `not` was perhaps an operator for bits. It then is
+    within arithmetic, or has an operand that is no condition."""
     match node:
         case ast.BoolOp(values=values):
             return any(map(_is_no_condition, values))
@@ -199,8 +197,8 @@ def _is_no_condition(node: ast.expr) -> bool:
 
 
 def _for_other_types(tree: ast.expr, text: str) -> str:
-    """Return the end of a fix: what else to declare, or what to write instead if a column or a name
-    is not what the translation assumes; empty if there is nothing to add."""
+    """Return the end of a fix: what to declare, or what to write for a column of another type. It
+    is empty if there is nothing to add."""
     if "{{ params.since }}" in ast.unparse(tree):
         return ", and declare the parameter 'since'"
     match tree:
@@ -224,15 +222,15 @@ def search_in_list(column: str, item: ast.expr) -> str:
 
 def _has_adjacent_texts(text: str) -> bool:
     """Return whether a valid expression has two texts without an operator between them. Python
-    joins such texts: it would read 'it''s', which is one text in SQL, as `its`."""
+    joins such texts, and would read 'it''s' of SQL as `its`."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     kinds = [token.type for token in tokens if token.type not in (tokenize.NL, tokenize.NEWLINE)]
     return any(pair == (tokenize.STRING, tokenize.STRING) for pair in pairwise(kinds))
 
 
 def _fix_of_syntax(text: str, problem: str) -> str:
-    """Return the fix for a common mistake, such as a missing bracket, a loop, `=` instead of `==`,
-    or a column whose name is a Python keyword; empty for other syntax errors."""
+    """Return the fix for a common mistake; empty for other syntax errors. Such mistakes are a
+    missing bracket, a loop, `=` instead of `==`, and a column with the name of a keyword."""
     if problem.startswith("unmatched"):
         return f". Remove the {problem.split()[1]}"
     if unclosed := _UNCLOSED.match(problem):
@@ -303,8 +301,8 @@ def _columns(nodes: Iterable[ast.AST]) -> set[str]:
 def columns_read_by(text: str) -> frozenset[str]:
     """Return the columns that an expression reads. Raises ValueError like `parse_expression`.
 
-    The result is cached because the operator validates and plans all jobs, and parsing an
-    expression of the maximum length takes 10 ms.
+    The result is cached, because the operator parses the expressions of all jobs, and a long
+    expression takes 10 ms.
     """
     return frozenset(columns_of(parse_expression(text)))
 
@@ -439,17 +437,17 @@ def key_of(node: ast.Attribute | ast.Subscript) -> str | int:
 
 
 def root_of(field: str) -> str:
-    """Return the column of which a text is a part: `name` for `name.field` or `name[0]`."""
+    """Return the column in a path of fields and items: `name` for `name.field` or `name[0]`."""
     return re.split(r"[.\[]", field, maxsplit=1)[0]
 
 
 def is_part_of_column(field: str) -> bool:
-    """Return whether a text is a part of a column such as `name.field` or `name[0]`."""
+    """Return whether a text is a path to a part of a column, such as `name.field` or `name[0]`."""
     return re.fullmatch(rf"[^.\[\]]+(?:{_KEY.pattern})+", field) is not None
 
 
 def keys_of(field: str) -> list[str | int]:
-    """Return the fields and indexes of a part of a column: `field` and 0 for `name.field[0]`."""
+    """Return the fields and indexes in a path: `field` and 0 for `name.field[0]`."""
     matches = _KEY.findall(field.removeprefix(root_of(field)))
     return [int(index) if index else name or quoted for name, index, quoted in matches]
 
@@ -468,8 +466,7 @@ def _check_key(node: ast.Subscript) -> None:
 
 
 def _compared(node: ast.Compare) -> list[ast.expr]:
-    """Return the operands of a comparison, without the lists of `in`. Raises ValueError if the
-    comparison is invalid."""
+    """Return the operands of a comparison, without lists of `in`. Raises ValueError if invalid."""
     operands = [node.left]
     left = node.left
     for operator, right in zip(node.ops, node.comparators, strict=True):

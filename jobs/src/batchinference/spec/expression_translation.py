@@ -1,8 +1,8 @@
 """Translates SQL, pandas and general Python into the expression language, for messages.
 
-First, regular expressions (`_SYNTAX`) replace syntax of other languages by that of Python. Then,
+First, regular expressions (`_SYNTAX`) replace syntax of other languages by Python syntax. Then,
 `_Forms` replaces calls, comparisons and operators in the syntax tree of the new text. The result is
-a guess: `spec.expression` shows it only if it is a valid expression.
+a guess. `spec.expression` shows only results that are valid expressions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ ROWS = ("df", "row", "batch", "record", "r")
 """Usual names of tables and rows. `row.NAME` and `row['NAME']` become the column NAME."""
 _STRING = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"")
 _MARK = "\u01c2"
-"""A letter around the number that stands for a quoted text: `_SYNTAX` must not change quoted
-texts. For example, `a = 'x'` becomes `a = \u01c20\u01c2`."""
+"""A letter before and after the number that replaces a quoted text, which `_SYNTAX` must not
+change. For example, `a = 'x'` becomes `a = \u01c20\u01c2`."""
 _PLACEHOLDER = re.compile(rf"{_MARK}(\d+){_MARK}")
 _SYMBOLS = str.maketrans(
     {
@@ -32,9 +32,9 @@ _WORDS = {
     **{word: word for word in ("and", "or", "not", "in", "is", "if", "else")},
     **{"null": "None", "none": "None", "true": "True", "false": "False"},
 }
-"""Words in lower case, with their spelling in Python."""
+"""Python's spelling of each word, by the word in lower case."""
 _OPERAND = r"(?<![-+*/%.\w])(?<![-+*/%] )([^\W\d][\w.]*(?:\([\w.]+\))?)"
-"""Matches a name, or a function with one argument, that is not part of a calculation."""
+"""Matches a name, or a call with one argument, that is not the right side of a calculation."""
 _NO_NAMES = (
     *(*keyword.kwlist, *_WORDS, "like", "ilike", "between", "select", "where", "case", "when"),
     *("xor", "of", "mod", "div", "contains", "startswith", "endswith", "matches", "equals", "than"),
@@ -140,7 +140,7 @@ def translated(text: str, rows: Sequence[str] = ROWS) -> str:
 
 
 def _quoted(literal: str) -> str:
-    """Return a text literal as Python writes it. In SQL, 'it''s' has a quote in it."""
+    """Return a quoted text of SQL as Python writes it, such as "it's" for 'it''s'."""
     return repr(literal[1:-1].replace("''", "'")) if "''" in literal[1:-1] else literal
 
 
@@ -200,8 +200,8 @@ def _with_forms(text: str, rows: Sequence[str], *, joins: bool) -> str:
 
 class _Forms(ast.NodeTransformer):
     """Replaces methods of Python, pandas and Polars by functions and operators, and f-strings by
-    sums. `rows` are the names that stand for a row, and a field of a row is a column. `joins` says
-    whether the original text has `||`, which joins texts in SQL."""
+    sums. `rows` are names of rows, whose fields are columns. `joins` says whether the original text
+    has `||`, which joins texts in SQL."""
 
     def __init__(self, rows: Sequence[str], *, joins: bool) -> None:
         self._rows, self._joins = rows, joins
@@ -255,8 +255,8 @@ class _Forms(ast.NodeTransformer):
         return _form(name, value, *arguments) or node
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
-        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation: it is
-        true for null."""
+        """Replace `~` by `not`, and omit `+`. A negation with `na=False` has no translation,
+        because it is true for null."""
         names = {each.arg for each in ast.walk(node) if isinstance(each, ast.keyword)}
         if "na" in names:
             return _UNKNOWN
@@ -265,7 +265,7 @@ class _Forms(ast.NodeTransformer):
         return node.operand if isinstance(node.op, ast.UAdd) else result
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-        """Replace `&` and `|`, and the square of a column."""
+        """Replace `&` by `and`, `|` by `or`, and `a ** 2` by `a * a`."""
         self.generic_visit(node)
         match node:
             case ast.BinOp(left, ast.BitAnd(), right):
@@ -277,8 +277,12 @@ class _Forms(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        """Replace `||` of SQL by a sum if a side is a text, `a == 1 or 2` by `a in [1, 2]`, and
-        `'x' or 'y' in a` by calls. `||` between values of unknown types has no translation."""
+        """Replace operators. `||` between two columns has no translation.
+
+        - `'x' || a` -> `'x' + str(a)`
+        - `a == 1 or 2` -> `a in [1, 2]`
+        - `'x' or 'y' in a` -> `contains(a, 'x') or contains(a, 'y')`
+        """
         self.generic_visit(node)
         match node.values:
             case [*texts, ast.Call(ast.Name("contains"), [column, _]) as last] if all(
@@ -328,8 +332,8 @@ class _Forms(ast.NodeTransformer):
 
 
 def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return the translation of `in range(...)`, `in` with one value, `== (a or b)`, or of a
-    comparison of `find()`; None for other comparisons."""
+    """Return the translation of a search; None for other comparisons. A search is `in range(...)`,
+    `in` with one value, `== (a or b)`, or a comparison of `find()`."""
     match operator, left, right:
         case ast.In(), _, ast.Call(ast.Name("range"), [first, end]):
             return ast.Compare(first, [ast.LtE(), ast.Lt()], [left, end])
@@ -350,8 +354,7 @@ def _searched(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr | None:
-    """Return the translation of a comparison with null (by `is`), with NaN, or with another
-    constant (by `==`); None for other comparisons."""
+    """Return the translation of `a == None`, `a != nan`, `a is 'x'` and the like, or None."""
     is_equal = isinstance(operator, ast.Eq | ast.Is)
     match operator, right:
         case ast.Eq() | ast.NotEq(), ast.Constant(None):
@@ -367,8 +370,7 @@ def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> ast.expr 
 
 
 def _form(name: str, *arguments: ast.expr) -> ast.expr | None:
-    """Return the translation of a call; None if there is none. The object of a method is the first
-    argument."""
+    """Return the translation of a call, or None. For a method, the first argument is its object."""
     name = name.replace("_", "").lower()
     if name in _MAKERS:
         return _MAKERS[name](*arguments) if len(arguments) in _MAKER_COUNTS[name] else None
@@ -444,7 +446,7 @@ def _converted(value: ast.expr, kind: ast.expr) -> ast.expr:
 
 
 def _any_of(function: str) -> Callable[..., ast.expr]:
-    """Return a maker of a call of `function`. For several texts, it joins their calls by `or`."""
+    """Return a function that makes a call of `function`, or several joined by `or` for a list."""
 
     def made(value: ast.expr, texts: ast.expr) -> ast.expr:
         parts = texts.elts if isinstance(texts, ast.Tuple | ast.List) else [texts]
@@ -455,7 +457,7 @@ def _any_of(function: str) -> Callable[..., ast.expr]:
 
 
 def _beginning(value: ast.expr, pattern: ast.expr) -> ast.expr:
-    """Return a search with a regular expression at the beginning of a text."""
+    """Return the translation of re.match(): a call of matches() with `^` before the pattern."""
     if not (isinstance(pattern, ast.Constant) and isinstance(pattern.value, str)):
         return _UNKNOWN
     text = pattern.value if _NO_PATTERN.fullmatch(pattern.value) else f"(?:{pattern.value})"
@@ -506,7 +508,7 @@ _TYPES = {
     **dict.fromkeys(("float", "double", "real"), "float"),
     **dict.fromkeys(("str", "string", "text", "varchar", "char", "utf"), "str"),
 }
-"""Functions that convert to a type of SQL, pandas or Polars, by type without the number of bits."""
+"""Functions that convert to a type, by its name in other languages without the number of bits."""
 _FORMS = {
     "len(X)": "len lenght length size lenchars charlength strlen",
     "lower(X)": "lower lcase casefold tolower tolowercase",
@@ -554,7 +556,7 @@ _MAKERS: dict[str, Callable[..., ast.expr]] = {
     **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(("substr", "substring"), _substring),
 }
-"""Makers of the translations that no template can express, by function or method."""
+"""Functions that make the translations without a template, by function or method."""
 _MAKER_COUNTS = {
     **dict.fromkeys(_MAKERS, (2,)),
     **{"col": (1,), "column": (1,), "concat": tuple(range(2, 9))},

@@ -20,8 +20,8 @@ def packed(*endings: str) -> tuple[str, ...]:
 
 
 def extension_of(name: str) -> str:
-    """Return the extension of a file name, such as `csv` or, with a compression, `csv.gz`; empty if
-    the name has none, or ends with a number or with another text that is not an extension."""
+    """Return the extension of a file name, such as `csv` or `csv.gz`; empty if there is none.
+    Numbers, as in `log.2024`, and long texts are not extensions."""
     parts = name.lower().split(".")[1:]
     if not parts or parts[-1].isdigit() or not _EXTENSION.fullmatch(parts[-1]):
         return ""

@@ -102,18 +102,17 @@ def parse_expectation(text: str) -> Expectation:
 
 class Gate(SpecModel):
     """A check of the results of the first rows. If `expect` is not true for them, the job fails
-    with the cause GateFailed before it computes other rows. The results of the first rows are
-    kept."""
+    with the cause GateFailed before it computes other rows. It keeps these results."""
 
     rows: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """The number of first rows of the input. Files are in the order of their names."""
     percent: Annotated[float, Field(gt=0, le=100), *Quantity] | None = None
     """The number of first rows as a percentage of the rows of the input, instead of `rows`."""
     expect: Annotated[str, Field(min_length=1, max_length=2048), accepted_by(parse_expectation)]
-    """What must be true of the output rows that come from these input rows: a condition on the
-    functions count, fraction, mean, min and max of expressions in the language of `filter`, such as
-    `mean(score) > 0.9`. `count` and `fraction` give the number or fraction of rows for which a
-    condition is true. The other functions ignore nulls. If `expect` gives null, the job fails."""
+    """A condition on the output rows that come from these input rows, such as `mean(score) > 0.9`.
+    It uses count, fraction, mean, min and max of expressions in the language of `filter`. `count`
+    and `fraction` give the number or fraction of rows for which a condition is true. The other
+    functions ignore nulls. If `expect` gives null, the job fails."""
 
     def _check(self) -> None:
         if self.rows is None and self.percent is None:

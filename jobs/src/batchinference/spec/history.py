@@ -16,7 +16,7 @@ from batchinference.spec.status import Timestamp
 DIED = "died"
 """The state of a run whose process ended without a report."""
 KEPT_RUNS, SHOWN_RUNS = 100, 20
-"""Maximum number of records that are kept per output, and that commands show."""
+"""Maximum number of records that an output keeps, and that commands show."""
 MAX_MESSAGE, MAX_KINDS = 1024, 100
 """Limits of a record, which is untrusted: characters of a text, and number of kinds."""
 _Text = Annotated[str, Field(max_length=MAX_MESSAGE)]
@@ -30,9 +30,9 @@ class RunRecord(SpecModel):
     """A run that has written to an output. `counts` has only the rows of this run.
 
     `kinds` says what the run did with the output: `start`, `restart`, `resume`, `append`, `merge`,
-    `addColumn`, `overwrite`, `retry` (of failed rows) or `recompute` (rows of changed files).
-    `updatedAt` is when the run ended or last stored the record, `passNumber` the number of its last
-    pass, and `job` the job and where it ran. `rayClusterName` is a field of the status of a job."""
+    `addColumn`, `overwrite`, `retry` (failed rows) or `recompute` (changed files). `updatedAt` is
+    when the run ended or last stored the record. `passNumber` is the number of its last pass. `job`
+    is the name of the job and where it ran. `rayClusterName` is a field of the status of a job."""
 
     started_at: Timestamp
     updated_at: Timestamp
@@ -101,8 +101,7 @@ def figures_of(report: Report, before: Counts) -> dict[str, Any]:
 
 
 def table_of(records: Sequence[RunRecord]) -> list[list[str]]:
-    """Return the headings and the rows of the table, without columns that are empty in all rows; an
-    empty list if there are no records."""
+    """Return headings and rows of the table, without empty columns; empty without records."""
     rows = [list(HEADINGS), *(record.cells for record in records)] if records else []
-    used = [any(row[column] for row in rows[1:]) for column in range(len(HEADINGS))]
-    return [[cell for cell, shown in zip(row, used, strict=True) if shown] for row in rows]
+    is_shown = [any(row[column] for row in rows[1:]) for column in range(len(HEADINGS))]
+    return [[cell for cell, shown in zip(row, is_shown, strict=True) if shown] for row in rows]

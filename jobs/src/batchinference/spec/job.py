@@ -51,10 +51,10 @@ MUTABLE_OF_STEP = (
 
 
 class ErrorPolicy(SpecModel):
-    """What happens to failed rows. If a row cannot be decoded or a step raises an error for it, an
-    error record is written and the job continues, up to a limit. In most jobs without actor pools,
-    this also applies to a row that repeatedly ends its process. Without a limit, the first failed
-    row fails the job."""
+    """What happens to rows that cannot be decoded, or for which a step raises an error. The job
+    writes an error record for each, and continues up to a limit. In most jobs without actor pools,
+    rows that repeatedly end their process also fail. Without a limit, one failed row fails the
+    job."""
 
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
     """Maximum number of failed rows."""
@@ -62,10 +62,10 @@ class ErrorPolicy(SpecModel):
     """Maximum percentage of failed rows among the rows of the input. If the number of input rows is
     an estimate, the job ends early only if the percentage is clearly higher."""
     path: Uri | None = None
-    """The directory or object store prefix for the error records: Parquet files with the columns
-    id, path, row, step, error, traceback and values. It must be outside of the output. By default,
-    `_batchinference/errors` below the output, and with `write.mode: append`
-    `_batchinference/append-*/errors`."""
+    """The directory or object store prefix for the error records, outside of the output. They are
+    Parquet files with the columns id, path, row, step, error, traceback and values. The default is
+    `_batchinference/errors` below the output, or `_batchinference/append-*/errors` with
+    `write.mode: append`."""
     values: bool = False
     """Whether an error record contains the values of the row before the failed step, as a JSON
     object. Long values are shortened."""
@@ -107,8 +107,7 @@ class BatchInferenceSpec(SpecModel):
     write: Write
     """The output."""
     errors: ErrorPolicy = ErrorPolicy()
-    """What happens to failed rows: rows that cannot be decoded, for which a step raises an error,
-    or that repeatedly end their process."""
+    """What happens to rows that cannot be decoded, or for which a step raises an error."""
     gate: Gate | None = None
     """A check of the results of the first rows, before further rows are computed. The gate can be
     changed: a job that resumes checks the changed gate before it computes further rows."""
@@ -134,11 +133,10 @@ class BatchInferenceSpec(SpecModel):
     ttl: Ttl = Ttl()
     """On a cluster: how long the objects of the finished job are kept."""
     notifications: Annotated[list[Notification], *keyed("name", 8)] = []
-    """Webhooks that are called when the job has ended: by the operator, or at the end of a run on
-    your machine."""
+    """Webhooks that the operator, or a run on your machine, calls when the job has ended."""
     managed_by: Annotated[str, Field(pattern=CONTROLLER, max_length=63)] | None = None
     """On a cluster: the controller that runs the job, by default `batchinference.dev/operator`. The
-    operator ignores a job with another value, such as `kueue.x-k8s.io/multikueue`. The value cannot
+    operator ignores jobs with another value, such as `kueue.x-k8s.io/multikueue`. The value cannot
     be changed."""
 
     def _check(self) -> None:
@@ -174,8 +172,7 @@ class BatchInferenceSpec(SpecModel):
 
     @property
     def first_rows_columns(self) -> dict[str, set[str]]:
-        """Return the output columns that the gate and cascades read in the first rows, by field;
-        empty if the job has neither a gate nor a cascade."""
+        """Return output columns that the gate and the cascades read in the first rows, by field."""
         columns = {
             f"steps[{number}].cascade": {
                 *columns_read_by(step.cascade.score),

@@ -11,9 +11,9 @@ from batchinference.spec.quantities import Memory, Quantity
 from batchinference.spec.value_fixes import above_max
 
 DRAIN_SECONDS = 15
-"""Seconds in which a driver that is asked to stop can commit rows in progress."""
+"""After a request to stop, a driver can commit rows in progress for this many seconds."""
 STOP_SECONDS = 30
-"""Seconds in which a driver that is asked to stop must end and report its end."""
+"""After a request to stop, a driver must end and report its end within this many seconds."""
 CauseName = Annotated[str, Field(max_length=32)]
 
 
@@ -26,8 +26,8 @@ class Backoff(SpecModel):
     """The maximum backoff."""
 
     def _check(self) -> None:
-        """Raise a validation error if both are set, and `initial` is above `max` and so would not
-        be used. A value that is not set may come from the platform."""
+        """Raise a validation error if both fields are set, and `initial` is above `max`. A field
+        that is not set may get its value from the platform."""
         is_above = seconds_of(self.initial) > seconds_of(self.max)
         if is_above and {"initial", "max"} <= self.model_fields_set:
             raise invalid(above_max(self.initial, self.max, "initial", "max"))
@@ -43,8 +43,8 @@ class Backoff(SpecModel):
 
 
 class OutOfMemory(SpecModel):
-    """More memory for the next attempt after the cause `OutOfMemory`, for the head or the worker
-    group that ran out of memory. If it is unknown which of them did, all worker groups get more."""
+    """More memory for the next attempt after the cause `OutOfMemory`. The head or the worker group
+    that ran out of memory gets more. If this group is unknown, all worker groups get more."""
 
     memory_factor: Annotated[float, Field(gt=1, le=10), *Quantity] = 1.5
     """The factor by which the memory of a pod of the group increases with the next attempt."""
@@ -61,7 +61,7 @@ class Retry(SpecModel):
     backoff: Backoff = Backoff()
     """The backoff between two attempts."""
     on_cause: Annotated[dict[CauseName, Literal["Retry", "Fail"]], Field(max_length=32)] = {}
-    """What happens after a cause, if it is not the default, such as `OutOfMemory: Fail`."""
+    """What happens after a cause instead of the default, such as `OutOfMemory: Fail`."""
 
     out_of_memory: OutOfMemory | None = None
     """More memory for attempts after `OutOfMemory`; their batch sizes and numbers of replicas stay
@@ -77,8 +77,8 @@ class Retry(SpecModel):
         return on_cause
 
     def allows(self, cause: Cause, attempts: int) -> bool:
-        """Return whether another attempt follows `attempts` attempts, if the last of them failed
-        with this cause."""
+        """Return whether another attempt follows after `attempts` attempts, the last of which
+        failed with this cause."""
         action = self.on_cause.get(cause.value)
         return attempts < self.max_attempts and (
             cause.is_retried if action is None else action == "Retry"
@@ -95,8 +95,8 @@ class Deadlines(SpecModel):
     """Maximum time from the creation of the RayJob of an attempt to its end. In a Kueue queue, the
     time starts at the last admission."""
     total: Duration | None = None
-    """Maximum time from the creation of the job to its end. All attempts count, but not the time in
-    which the job is suspended."""
+    """Maximum time from the creation of the job to its end. It includes all attempts, but not the
+    time in which the job is suspended."""
     stall: Duration | None = None
     """Maximum time between two finished rows. It does not apply before the first one."""
 
@@ -105,10 +105,9 @@ class Ttl(SpecModel):
     """How long the objects of a finished job are kept. The output is never deleted."""
 
     cluster: DurationOrZero = "0s"
-    """How long the head of the Ray cluster is kept, for its dashboard and logs. Workers are not
-    kept."""
+    """How long the head of the Ray cluster is kept, for its dashboard and logs. Workers are not."""
     ray_job: Duration | None = None
     """How long the RayJobs are kept. By default, as long as the BatchInference."""
     after_finished: Duration | None = None
-    """How long the BatchInference and all objects that it owns are kept. They are not deleted
-    before `cluster` and `rayJob` have passed, and by default never."""
+    """How long the BatchInference and all objects that it owns are kept; by default, for ever. They
+    are kept at least as long as `cluster` and `rayJob` say."""

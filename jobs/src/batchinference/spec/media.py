@@ -35,8 +35,8 @@ class MediaFields(BaseModel):
 
     truncated: Literal["fail", "accept"] = "fail"
     """What happens if the end of a file is missing. `fail`: the row is a failed row. `accept`: the
-    existing part is read, and missing pixels are black or gray. If nothing can be decoded, the row
-    is always a failed row."""
+    existing part is read, and missing pixels are black or gray. A file without any readable part is
+    a failed row."""
 
 
 class FrameFields(MediaFields):
@@ -48,11 +48,11 @@ class FrameFields(MediaFields):
     max_pixels: MaxPixels = MAX_PIXELS
     """Maximum number of pixels of a picture. A larger picture is a failed row."""
     orientation: Literal["apply", "ignore"] = "apply"
-    """`apply`: rotate and mirror pictures as their file says, so that they look as they do in a
-    viewer. `ignore`: keep the pixels as they are stored."""
+    """`apply`: rotate and mirror pictures as their file says, like a viewer. `ignore`: keep the
+    pixels as they are stored."""
     background: Colour = "white"
-    """The colour over which transparent pixels are drawn, unless the mode is RGBA: `black`, `gray`,
-    `white`, or red, green and blue as in `"#ffffff"`."""
+    """The colour behind transparent pixels: `black`, `gray`, `white`, or red, green and blue as in
+    `"#ffffff"`. With the mode RGBA, pixels stay transparent."""
 
 
 class ImageFields(FrameFields):
@@ -60,13 +60,13 @@ class ImageFields(FrameFields):
 
     mode: Mode = "RGB"
     """The Pillow mode to which every image is converted. `I;16` gives 16-bit numbers with the shape
-    height x width. They are the values in the file, or with `range` values scaled to 0 for black
-    and 65535 for white. The values of images with 8 bits are multiplied by 257."""
+    height x width. They are the values in the file. `range` scales them to 0 for black and 65535
+    for white. Values of 8 bits are multiplied by 257."""
     range: Range | None = None
     """The values of black and white, for images with more than 8 bits per channel. Values outside
     of the range are clipped. Required for images of floating-point numbers and of signed or 32-bit
-    integers. By default, white is the value that the file states, or else the smallest of 255,
-    1023, 4095, 16383 and 65535 that is not below any value of the image."""
+    integers. By default, white is the value that the file states. Without such a value, white is
+    the smallest of 255, 1023, 4095, 16383 and 65535 that no value of the image exceeds."""
 
 
 class SoundFields(MediaFields):
@@ -76,8 +76,7 @@ class SoundFields(MediaFields):
     """Sampling rate in Hz to which all audio is resampled, such as 16000 for speech models. Each
     recording keeps its own sampling rate by default."""
     mono: bool = False
-    """Mix all channels into one. The result is then a list of samples, without the dimension of the
-    channels."""
+    """Mix all channels into one. The result is then a list of samples, without channels."""
 
 
 _LINE = "x" * 64

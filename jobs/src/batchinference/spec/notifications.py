@@ -96,8 +96,7 @@ def _filled(value: Any, values: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class EndedJob:
-    """A job that has ended, as its notifications describe it. A job may end several times, and each
-    end has its own `id`."""
+    """The end of a job, as notifications describe it. A job may end again, with another `id`."""
 
     id: str
     name: str
@@ -165,8 +164,8 @@ def is_retryable(status: int) -> bool:
 
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
-    """Return whether a URL begins with one of these prefixes, which end with a slash; false if it
-    is not a _PLAIN_URL, or has `.` or `..` in its path. An absent port is the default port."""
+    """Return whether a URL begins with one of these prefixes, which end with a slash. It must be a
+    _PLAIN_URL without `.` and `..` in its path. An absent port is the default port."""
     if not _PLAIN_URL.fullmatch(url):
         return False
     names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}

@@ -40,15 +40,14 @@ _INTENDED = re.compile(rf"{_REFERENCE_BEGINS}.{{0,40}}", re.DOTALL)
 _UNPREFIXED = re.compile(r"\{\{ *([a-z][a-z0-9_]*) *\}\}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][-+]?[0-9]{1,2})?", re.ASCII)
 _MAX_NESTING = 100
-"""Maximum depth at which references are replaced. No valid document is nested as deeply."""
+"""Maximum depth at which references are replaced. No valid document is nested this deeply."""
 Value = str | int | float
 Location = tuple[str | int, ...]
 """The path of a value in the document: keys and indexes."""
 
 
 class Parameter(SpecModel):
-    """A parameter. Strings in `read`, `steps`, `write`, `errors` and `gate` refer to it as
-    `{{ params.NAME }}`."""
+    """A parameter, for `{{ params.NAME }}` in `read`, `steps`, `write`, `errors` and `gate`."""
 
     name: Annotated[str, Field(pattern=PARAMETER_NAME, max_length=63)]
     """The name of the parameter."""
@@ -101,8 +100,8 @@ class ParameterValues:
 
 
 def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, Any]:
-    """Return a document with references replaced by values. `spec.parameters` of the result has
-    their values, except values in arguments of user code, which may be secret.
+    """Return a document with references replaced by values. `spec.parameters` of the result has the
+    values, but not those for arguments of user code, which may be secret.
 
     Raises SpecError for invalid parameters, or with each field whose reference cannot be replaced.
     """
@@ -129,10 +128,10 @@ def substitute(document: dict[str, Any], values: ParameterValues) -> dict[str, A
 
 
 def _declared(spec: dict[str, Any], values: ParameterValues) -> dict[str, Parameter]:
-    """Return the declared parameters by name. Raises SpecError if they or given names are wrong."""
+    """Return declared parameters by name. Raises SpecError if they or names of --set are wrong."""
     try:
-        given = {"spec": {"parameters": spec.get("parameters", [])}}
-        parameters = _Document.model_validate(given).spec.parameters
+        document = {"spec": {"parameters": spec.get("parameters", [])}}
+        parameters = _Document.model_validate(document).spec.parameters
     except ValidationError as error:
         from batchinference.spec.validation_messages import problems_of
 
@@ -213,8 +212,7 @@ class _Substitution(_Search):
         return REFERENCE.sub(lambda match: self._value_as_text(match[1], location), text)
 
     def _value(self, name: str, location: Location) -> Value:
-        """Return the value of a parameter. Without a valid value, record a problem, and return an
-        empty string."""
+        """Return the value of a parameter; if it is invalid, report it and return an empty text."""
         parameter = self._declared.get(name)
         if parameter is None:
             add = "parameters: " if not self._declared else "to parameters: "

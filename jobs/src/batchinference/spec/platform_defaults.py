@@ -37,14 +37,13 @@ class Patch(SpecModel):
 
 
 class PlatformLimits(Limits):
-    """The limits of all jobs. If a job has a higher limit, deadline, TTL or number of attempts, or
-    has none, the platform's applies."""
+    """The limits of all jobs. Each limit applies to jobs that set a higher value, or no value."""
 
     deadlines: Deadlines = Deadlines()
     ttl: Ttl = Ttl()
     max_attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     ephemeral_storage: MemoryRequest | None = None
-    """Maximum disk space of a pod. A pod that uses more is evicted. Pods do not request it."""
+    """Maximum disk space of a pod, which it does not request. A pod that uses more is evicted."""
 
 
 class Lifecycle(NamedTuple):
@@ -56,7 +55,7 @@ class Lifecycle(NamedTuple):
 
 
 class PlatformDefaults(Cluster):
-    """The chart value `defaults`: the default settings of all jobs. Its fields are those of
+    """The chart value `defaults`: the default settings of all jobs. It has the fields of
     `spec.cluster`, and also `retry`, `deadlines` and `ttl` of `spec`."""
 
     retry: Retry = Retry()
@@ -72,7 +71,7 @@ class PlatformDefaults(Cluster):
         attempts = min(retry.max_attempts, limits.max_attempts or retry.max_attempts)
         backoff = retry.backoff.fitting(own.retry.backoff)
         ttl = limits.ttl
-        # a job is kept at least as long as its objects, so its limit applies to them too
+        # a job is kept until the TTLs of its objects have passed, so its limit applies to them too
         if (longest := ttl.after_finished) is not None:
             ttl = with_defaults(ttl, Ttl(cluster=longest, rayJob=longest))
         return Lifecycle(
@@ -87,7 +86,7 @@ NO_DEFAULTS = PlatformDefaults()
 
 def _limited(section: Section, limits: Section) -> Section:
     """Return the section with each duration cut to its limit, or set to the limit if absent."""
-    given = {name: getattr(limits, name) for name in limits.model_fields_set}
-    lower = {name: min(limit, getattr(section, name) or limit, key=seconds_of)
-             for name, limit in given.items() if limit is not None}  # fmt: skip
-    return section.model_copy(update=lower)
+    durations = {name: getattr(limits, name) for name in limits.model_fields_set}
+    changed = {name: min(limit, getattr(section, name) or limit, key=seconds_of)
+               for name, limit in durations.items() if limit is not None}  # fmt: skip
+    return section.model_copy(update=changed)

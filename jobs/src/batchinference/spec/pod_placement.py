@@ -66,14 +66,13 @@ class NodeAffinity(SpecModel):
 
 
 class PodTerm(SpecModel):
-    """Pods in the namespace of the job. Other namespaces cannot be named: a job could then keep the
+    """Pods in the namespace of the job. A term cannot name other namespaces, because it could keep
     pods of other users away from nodes."""
 
     label_selector: LabelSelector
     """The pods."""
     topology_key: NodeLabelKey
-    """The node label that defines a place, such as a zone: nodes with the same value are one
-    place."""
+    """The node label that defines a place, such as a zone: its nodes have the same value."""
 
 
 class PreferredPods(SpecModel):
@@ -87,11 +86,11 @@ class PodAffinity(SpecModel):
     required_during_scheduling_ignored_during_execution: Annotated[
         list[PodTerm], Field(max_length=8)
     ] = []
-    """Pods with which the job's pods must share a place, or for anti-affinity must not."""
+    """The job's pods must run in the place of these pods; with anti-affinity, in another place."""
     preferred_during_scheduling_ignored_during_execution: Annotated[
         list[PreferredPods], Field(max_length=8)
     ] = []
-    """Pods with which the job's pods share a place, or for anti-affinity do not, if possible."""
+    """If possible, the job's pods run where these pods run; with anti-affinity, elsewhere."""
 
 
 class Affinity(SpecModel):
@@ -125,9 +124,9 @@ class Topology(SpecModel):
     level: NodeLabelKey
     """The node label that defines a place: nodes with the same value are one place."""
     mode: Literal["Required", "Preferred"] | None = None
-    """`Required`, the default: all pods of a replica start in one place. If each replica has one
-    pod, this applies to all pods of a worker group. `Preferred`: all pods of a worker group start
-    in one place if possible."""
+    """`Required`, the default: all pods of a replica start in one place. If replicas have one pod
+    each, all pods of a worker group start in one place. `Preferred`: all pods of a worker group
+    start in one place if possible."""
 
 
 TopologySpreads = Annotated[list[TopologySpread], *keyed("topologyKey", 8, "whenUnsatisfiable")]

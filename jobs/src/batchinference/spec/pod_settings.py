@@ -83,8 +83,8 @@ RESERVED_NAMES = (
     "BATCHINFERENCE_PLAN_.*|BATCHINFERENCE_NODE|BATCHINFERENCE_END_FILE|"
     f"{'|'.join(DEVICE_VARIABLES)})$"
 )
-"""Environment variables that jobs cannot set. KubeRay, the operator or a device plugin sets them,
-or they would disable Ray's authentication, or Ray Data's protection against pickled input."""
+"""Matches environment variables that jobs cannot set. Some are set by KubeRay, the operator or a
+device plugin. Others disable Ray's authentication or protection against pickled input."""
 _RESERVED = "is reserved for Ray, KubeRay, device plugins and the operator. Remove it"
 _RESERVED_PREFIXES = ("RAY_", "KUBERAY_", "BATCHINFERENCE_JOB_")
 _RESERVED_PREFIX = (
@@ -137,10 +137,10 @@ Environment = Annotated[list[EnvVar], *keyed("name", 64)]
 
 
 class EnvFrom(SpecModel):
-    """A ConfigMap or a Secret, each of whose keys becomes a variable."""
+    """A ConfigMap or a Secret. Each of its keys becomes a variable."""
 
     prefix: Annotated[str, Field(pattern=ENV_NAME, max_length=128)] | None = None
-    """The beginning of the names of the variables, before the key. The platform may require it."""
+    """The text before each key in the name of its variable. The platform may require a prefix."""
     secret_ref: NamedRef | None = None
     """A Secret."""
     config_map_ref: NamedRef | None = None
@@ -158,7 +158,7 @@ class Toleration(SpecModel):
     """A taint that pods tolerate."""
 
     key: Annotated[str, Field(pattern=TAINT_KEY, max_length=316), ShortPrefix] | None = None
-    """The key of the taint. If absent, all keys match. This requires the operator Exists."""
+    """The key of the taint. If absent, all keys match, and `operator` must be `Exists`."""
     operator: Literal["Exists", "Equal"] = "Equal"
     """`Equal`: the taint must have the key and the value. `Exists`: it needs only the key."""
     value: LabelValue | None = None
@@ -166,10 +166,10 @@ class Toleration(SpecModel):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The effect of the taint. If absent, all effects match."""
     toleration_seconds: Annotated[int, Field(ge=0, le=10**9)] | None = None
-    """How many seconds a NoExecute taint is tolerated. Without a limit by default."""
+    """How many seconds pods tolerate a NoExecute taint. By default, there is no limit."""
 
     def _check(self) -> None:
-        # otherwise the API server would reject the pods, long after it accepted the job
+        # the API server would reject pods with such a toleration, long after it accepted the job
         if not self.key and self.operator != "Exists":
             raise invalid("without a key, operator must be Exists")
         if self.value and self.operator == "Exists":

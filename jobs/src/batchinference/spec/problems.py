@@ -15,10 +15,10 @@ from batchinference.text import cut
 MAX_SHOWN = 60
 """Maximum number of characters of a value in a message."""
 MAX_MASKED = 4096
-"""Number of characters of a text that are searched for credentials. Others are not shown."""
+"""Only this many characters of a text are searched for credentials, and may be shown."""
 MAX_PROBLEMS = 20
-"""Maximum number of problems that are described, because the operator parses the documents of all
-tenants, and one document may have thousands of problems."""
+"""Maximum number of problems that are described. A document may have thousands, and the operator
+parses the documents of all tenants."""
 MAX_COMPARED = 50_000
 """Maximum number of character pairs to compare for a similar name. This takes up to 10 ms."""
 _TYPE_NAMES = {
@@ -51,7 +51,7 @@ class SpecError(Exception):
     """An error about an invalid document, with its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
-        """Store at most MAX_PROBLEMS problems, and one that says so if there are more."""
+        """Store the first MAX_PROBLEMS problems. If there are more, another problem says so."""
         self.problems = list(islice(problems, MAX_PROBLEMS + 1))
         if len(self.problems) > MAX_PROBLEMS:
             self.problems[-1] = Problem("", "there are more problems. Correct these first")
@@ -80,7 +80,7 @@ def did_you_mean(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def closest(word: str, known: Collection[str], cutoff: float = 0.6) -> str | None:
-    """Return the most similar known word; None if none is similar, or if they are too long."""
+    """Return the most similar known word; None if no word is similar, or words are too long."""
     if len(word) * sum(map(len, known)) > MAX_COMPARED:
         return None
     same = (name for name in known if name.lower() == word.lower() and name != word)

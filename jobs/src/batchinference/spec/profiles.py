@@ -50,11 +50,10 @@ class Profile(SpecModel):
     device_hour: Money | None = None
     """The price of a device per hour, instead of `prices.deviceHour` of the chart."""
     price_factor: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
-    """For a profile in `cluster.fallback.capacityTypes`: the factor by which the price of devices
-    is multiplied, such as 0.4 for spot nodes."""
+    """The factor for the price of devices, such as 0.4 for spot nodes. Only for profiles in
+    `cluster.fallback.capacityTypes`."""
     idle_timeout: Duration | None = None
-    """How long a pod with the device must be idle before the autoscaler removes it, instead of
-    `cluster.idleTimeout`."""
+    """How long a pod must be idle before it is removed, instead of `cluster.idleTimeout`."""
     image: Image | None = None
     """The image of the pods, such as one with CUDA or vLLM. By default, `cluster.image`. Both
     images must have the same versions of Python, Ray and BatchInference. If the job sets
@@ -67,8 +66,8 @@ BUILT_IN: Mapping[str, Profile] = {
     GPU: Profile(resource="nvidia.com/gpu", device="cuda"),
     NPU: Profile(resource="huawei.com/Ascend910", device="npu"),
 }
-"""Built-in profiles. Ray itself sets CUDA_VISIBLE_DEVICES and ASCEND_RT_VISIBLE_DEVICES, so that a
-replica sees only its own devices."""
+"""Built-in profiles. Ray shows a replica only its own devices, with CUDA_VISIBLE_DEVICES and
+ASCEND_RT_VISIBLE_DEVICES."""
 
 
 def known_profiles(profiles: Mapping[str, Profile]) -> dict[str, Profile]:

@@ -22,7 +22,7 @@ MAX_ROWS = 10**15
 MAX_POINTS = 60
 """Maximum number of points in RowsOverTime."""
 MIN_WINDOW_SECONDS = 60.0
-"""Minimum time over which the speed is measured, if the job has run that long."""
+"""The speed is measured over at least this time, except at the start of a job."""
 Rows = Annotated[int, Field(ge=0, le=MAX_ROWS, json_schema_extra={"format": "int64"})]
 
 
@@ -32,8 +32,8 @@ def average_rate(rows: int, seconds: float) -> float | None:
 
 
 class Progress(SpecModel):
-    """The progress of the job. It does not decrease, except with the final report of an attempt
-    that has started over."""
+    """The progress of the job. It decreases only with the final report of an attempt that started
+    over."""
 
     rows: Rows
     """Finished rows: written, failed or filtered rows."""
@@ -42,11 +42,10 @@ class Progress(SpecModel):
     estimated: bool | None = None
     """Whether `total` is an estimate."""
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Finished rows as a percentage of the total, rounded down. An estimated total never gives
-    100."""
+    """Finished rows as a percentage of `total`, rounded down. At most 99 if this is an estimate."""
     rows_per_second: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Finished rows per second in the second half of the time since the first finished row, or in
-    the last minute if that is longer. After the end, the average of the running time."""
+    """Finished rows per second over the last minute; in a long run, over the second half of the
+    time since the first finished row. After the end, over the running time."""
     eta: Annotated[str, Field(max_length=32)] | None = None
     """The remaining time at `rowsPerSecond`, such as 2m30s."""
 
@@ -173,8 +172,8 @@ class Counts(SpecModel):
 
     @property
     def tokens_text(self) -> str:
-        """The tokens such as `1,200 input (200 cached) + 300 output tokens`, without kinds that are
-        zero or unknown; empty without input and output tokens."""
+        """The tokens such as `1,200 input (200 cached) + 300 output tokens`. Kinds without tokens
+        are left out; empty without input and output tokens."""
         cached = f" ({self.cached_tokens:,} cached)" if self.cached_tokens else ""
         parts = [f"{self.input_tokens:,} input{cached}"] if self.input_tokens else []
         parts += [f"{self.output_tokens:,} output"] if self.output_tokens else []
@@ -196,8 +195,7 @@ class Counts(SpecModel):
 
     @classmethod
     def sum(cls, parts: Iterable[Counts]) -> Counts:
-        """Return the sum of counts. Each number is cut to MAX_ROWS, because counts in untrusted
-        files may be higher."""
+        """Return the sum of counts, cut to MAX_ROWS. Counts in untrusted files may be higher."""
         sums = Counter[str]()
         for each in parts:
             sums.update(each.model_dump(by_alias=True, exclude_none=True))
@@ -205,8 +203,7 @@ class Counts(SpecModel):
 
 
 class ReplacedFiles(SpecModel):
-    """Input files that have changed or are gone since the last complete run, or since an unfinished
-    output began."""
+    """Input files that have changed or are gone since the output began or was last complete."""
 
     recomputed: Rows = 0
     """Changed files whose rows were computed again."""
@@ -234,8 +231,8 @@ class RowsOverTime(SpecModel):
 
 
 def _percent(rows: int, total: int | None, *, estimated: bool) -> int | None:
-    """Return the percentage, rounded down; at most 99 with an estimated total, because the input
-    may have more rows; None if it is unknown."""
+    """Return the percentage, rounded down; None if it is unknown. With an estimated total, it is at
+    most 99, because the input may have more rows."""
     if total is None or (estimated and not total):
         return None
     percent = 100 * rows // total if total else 100
@@ -245,10 +242,9 @@ def _percent(rows: int, total: int | None, *, estimated: bool) -> int | None:
 @dataclass
 class ProgressHistory:
     """Records the finished rows at up to MAX_POINTS times, and computes their speed. `start` is a
-    time of a clock in seconds, and each point has the seconds since `start` and the finished rows.
+    time of a clock in seconds. Each point has the seconds since `start` and the finished rows.
 
-    If there are too many points, every second point is dropped, and later points are twice as far
-    apart."""
+    If there are too many points, every second point is dropped, and later gaps double."""
 
     start: float
     points: list[tuple[float, int]] = field(default_factory=list, init=False)
@@ -271,9 +267,9 @@ class ProgressHistory:
 
     @property
     def rate(self) -> float | None:
-        """The rows per second in the second half of the time since the first new rows, or in the
-        last MIN_WINDOW_SECONDS if that is longer; None if there are no new rows. This time is
-        extended back to a point with fewer rows, because rows are counted in rare commits."""
+        """The rows per second over the last MIN_WINDOW_SECONDS, or over half of the time since the
+        first new rows if this is longer. None if there are no new rows. The measured time begins at
+        a point with fewer rows, because commits are rare."""
         if not self.points:
             return None
         end, rows = self.points[-1]

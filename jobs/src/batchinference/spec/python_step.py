@@ -13,7 +13,7 @@ from batchinference.spec.base import ColumnName, ModulePath, SpecModel, invalid
 from batchinference.spec.step_facts import NamedSource, StepFacts, StepSettings
 
 CLASS = "[:.]_*[A-Z][A-Za-z0-9_]*$"
-"""Matches `module:name` if the last name is that of a class: in CapWords (PEP 8)."""
+"""Matches `module:name` if the last name is in CapWords, like a class (PEP 8)."""
 DEVICE = "{device}"
 """The placeholder in constructor arguments that stands for the device of the replica."""
 
@@ -42,13 +42,12 @@ class PythonStep(StepSettings):
     """For a class with a method `predict_batch`, which takes a list of values."""
     constructor_args: Arguments = {}
     """Keyword arguments of the class. The string `{device}` becomes PyTorch's name of the device of
-    the replica, such as cpu or cuda:0. A string that begins with ./ or ../ is a path relative to
-    the job file."""
+    the replica, such as cpu or cuda:0. Strings that begin with ./ or ../ are relative to the job
+    file."""
     constructor_refs: Annotated[
         dict[Annotated[str, Field(max_length=128)], ModulePath], Field(max_length=32)
     ] = {}
-    """Further keyword arguments of the class. Each value is the `module:name` of an object, which
-    is imported."""
+    """Further keyword arguments of the class: objects to import, as `module:name`."""
     call_args: Arguments = {}
     """Keyword arguments of each call, after the batch."""
 

@@ -16,7 +16,7 @@ MIN_HEAD_MEMORY = "1Gi"
 EXPECTED = "a quantity of memory such as 512Mi or 8Gi"
 NUMBER = r"^([0-9]{1,9}(\.[0-9]{1,3})?|[0-9]{1,12}m)$"
 DISK_SPACE = "ephemeral-storage"
-"""The name of the disk space of a container among its resources."""
+"""The name of the Kubernetes resource for the disk space of a container."""
 _UNITS = {
     **{"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12},
     **{"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40},
@@ -46,7 +46,7 @@ def memory_quantity(size: float) -> str:
 
 
 def cpu_quantity(cpus: float) -> str:
-    """Return CPUs as a Kubernetes quantity such as 2 or 500m. A fraction is never 0m (no limit)."""
+    """Return CPUs as a Kubernetes quantity such as 2 or 500m. The minimum is 1m: 0m is no limit."""
     return str(int(cpus)) if cpus == int(cpus) else f"{max(1, round(cpus * 1000))}m"
 
 
@@ -89,8 +89,7 @@ MemoryRequest = Annotated[str, _SIZE, _WITH_UNIT, _at_least("1Mi", "a unit is mi
 
 
 def _bytes_of(value: object) -> object:
-    """Return the bytes of a size such as 64Mi; an integer unchanged. Raises a validation error for
-    any other value."""
+    """Return an integer, or the bytes of a size such as 64Mi. Other values are refused."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and len(value) <= _MAX_SIZE and re.fullmatch(MEMORY, value):

@@ -1,5 +1,4 @@
-"""The report that the driver of a job writes, the last line of the driver's log, and the prices
-that the operator passes to the driver."""
+"""What a driver and the operator exchange: the report, the last line of the log, and prices."""
 
 from __future__ import annotations
 
@@ -35,15 +34,15 @@ _MAX_FAILURE_MESSAGE = 1024
 def failure_line(reason: str | None, message: str | None) -> str:
     """Return the last log line of a driver that failed, with the cause and the message.
 
-    KubeRay copies the end of the log into the status of the RayJob, so that the operator knows the
-    cause even if the report is lost.
+    KubeRay copies the end of the log into the status of the RayJob. If the report is lost, the
+    operator reads the cause there.
     """
     failure = {"cause": reason, "message": (message or "")[:_MAX_FAILURE_MESSAGE]}
     return f"batchinference: {json.dumps(failure)}"
 
 
 def parse_failure_line(log: str) -> tuple[str, str] | None:
-    """Return cause and message of the last failure line in a log; None if there is no valid one."""
+    """Return cause and message of the last `failure_line` in a log; None if absent or invalid."""
     lines = _FAILURE_LINE.findall(log)
     try:
         failure = json.loads(lines[-1]) if lines else {}
@@ -56,9 +55,9 @@ def parse_failure_line(log: str) -> tuple[str, str] | None:
 
 
 FEW_ROWS = 1000
-"""Number of rows below which the start may take most of the time of a job."""
+"""The start may take most of the time of a job with fewer rows."""
 MAX_WARNINGS = 32
-"""Maximum number of warnings in a report. Each name and step has its own warning."""
+"""Maximum number of warnings in a report. It has a warning for each name and step."""
 
 
 class JobState(StrEnum):
@@ -72,7 +71,7 @@ class JobState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Return whether the driver has finished, so that the state is final."""
+        """Return whether the driver has finished. The state is then final."""
         return self in (JobState.SUCCEEDED, JobState.FAILED)
 
 
@@ -80,33 +79,29 @@ class MemoryUse(SpecModel):
     """The memory use of a job in bytes."""
 
     peak_worker_bytes: int
-    """The highest memory use of a single process that reads, runs steps or writes, including shared
-    memory."""
+    """The highest memory use, with shared memory, of a process that reads, runs steps or writes."""
     spilled_bytes: int | None = None
     """Bytes that Ray's object store wrote to disk because it was full."""
 
 
 class StepTimes(SpecModel):
-    """The time of a step, of reading or of writing, summed over all processes. In an actor pool,
-    the last rows of a replica may be missing: the rows of up to a tenth of its time, or of 0.1
-    seconds."""
+    """The time of a step, of reading or of writing, summed over all processes. The last rows of a
+    replica may be missing: up to a tenth of its time, or 0.1 seconds."""
 
     rows: int
     """Number of measured rows."""
     seconds: float
     """Seconds that the step took for these rows, without the time in which it waited for rows."""
     compute_seconds: float | None = None
-    """Seconds in which the models or classes of the replicas of an actor pool computed. Absent if
-    the step runs in tasks."""
+    """Seconds in which the replicas of an actor pool computed. Absent if the step runs in tasks."""
     wait_seconds: float | None = None
-    """Seconds in which the replicas waited for rows that were read, copied or converted, from the
-    first to the last measured row of each replica. Absent if the step runs in tasks."""
+    """Seconds in which the replicas waited for rows, between the first and the last measured row of
+    each replica. Absent if the step runs in tasks."""
     blocked_seconds: float | None = None
     """Seconds in which the replicas waited until the next step, or the write, took their results.
     Absent if the step runs in tasks."""
     load_seconds: float | None = None
-    """Seconds in which the processes loaded the model or the code of the step. Absent if loading
-    took no time."""
+    """Seconds in which processes loaded the model or code of the step. Absent if they were 0."""
     rows_per_second: float
     """Rows per second and process."""
     reused: int | None = None
@@ -165,8 +160,7 @@ class RunCost(SpecModel):
     """The estimated cost of a run on a cluster whose platform has prices."""
 
     amount: Money
-    """Cost of the pods of this run, from the start of Ray in each pod until the report was
-    written."""
+    """Cost of the pods of this run, from the start of Ray in each pod until the report."""
     before: Money = "0"
     """Cost of the earlier attempts of the job."""
     currency: Annotated[str, Field(pattern="^[A-Z]{3}$", max_length=3)]
@@ -201,7 +195,7 @@ class Report(SpecModel):
     counts: Counts | None = None
     """Rows by result."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage in which rows are processed now, from `read` to `write`."""
+    """The last stage, from `read` to `write`, that processes rows now."""
     output: Annotated[str, Field(max_length=8192)]
     """The path of the output."""
     output_bytes: Annotated[int, Field(ge=0)] | None = None
@@ -217,14 +211,14 @@ class Report(SpecModel):
     seconds: dict[str, float] = {}
     """Seconds spent in each state."""
     batch_sizes: dict[str, int] = {}
-    """The smallest batch size of each step with `batchSize: auto` and of each step whose batch size
-    was reduced because memory ran out."""
+    """The smallest batch size of each step with `batchSize: auto`, or with batches that became
+    smaller for lack of memory."""
     replicas_per_device: dict[str, int] = {}
     """How many replicas share a device, for each step with `replicasPerDevice: auto`."""
     steps: dict[str, StepTimes] = {}
-    """The time of each step that ran in this attempt, of reading and decoding rows (`read`), and of
-    encoding and storing rows (`write`). `STEP (preparation)` is the time in which tasks convert the
-    texts of a model to tokens for its actor pool."""
+    """The time of each step in this attempt. `read` is for reading and decoding rows, and `write`
+    for encoding and storing rows. `STEP (preparation)` is for tasks that convert texts to tokens
+    for the actor pool of a model."""
     retries: int = 0
     """Number of tasks of this attempt that were retried because their process died."""
     memory: MemoryUse | None = None
@@ -244,8 +238,8 @@ class Report(SpecModel):
     notes: list[str] = []
     """Other events, as text."""
     warnings: Annotated[list[WarningCount], Field(max_length=MAX_WARNINGS)] = []
-    """Differences between the input and what the job made of it, such as files that were not read
-    or texts that were cut: the most frequent ones, by name and step."""
+    """The most frequent warnings, by name and step. They are differences between input and output,
+    such as files that were not read or texts that were cut."""
     faulty_nodes: FaultyNodes = []
     """The Kubernetes nodes on which a device failed."""
     version: str
@@ -259,8 +253,8 @@ class Report(SpecModel):
 
     @property
     def start_text(self) -> str:
-        """The time of the start of a job with few rows, such as `77 s for the start of workers and
-        models`; empty if the start took less than half of the time of the job, or is unknown."""
+        """The time of the start, such as `77 s for the start of workers and models`. Empty for a
+        job with many rows, or if the start took less than half of its time."""
         rows = self.counts.read if self.counts else 0
         total = sum(self.seconds.values())
         processing = sum(times.seconds for times in self.steps.values())
@@ -323,8 +317,7 @@ def printable(value: Any) -> Any:
 
 
 PRICES_VARIABLE = "BATCHINFERENCE_JOB_PRICES"
-"""Environment variable of the head with the prices as JSON. Jobs cannot set it, because its prefix
-is reserved."""
+"""Environment variable of the head with the prices as JSON. Jobs cannot set it."""
 
 
 class PodPrices(SpecModel):

@@ -101,8 +101,7 @@ class Resources(SpecModel):
     """Ray's name of the type of GPU or other device, such as T4, A100 or Ascend910B4. A cluster
     needs a profile with this name in `cluster.profiles`, or in the defaults of the platform. A
     local machine uses the devices that it has. With a list such as `[H100, A100]`, each attempt
-    uses one type: the first, or the next one after an attempt that got no capacity
-    (`cluster.fallback`)."""
+    uses one type. Without capacity, the next attempt uses the next type (`cluster.fallback`)."""
     custom: Annotated[
         dict[ResourceName, Annotated[int, Field(ge=1, le=10000)]], Field(max_length=8)
     ] = {}

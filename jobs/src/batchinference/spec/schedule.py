@@ -46,9 +46,8 @@ class RunTemplate(SpecModel):
     metadata: RunMetadata = RunMetadata()
     """The metadata of each BatchInference."""
     spec: dict[str, Any]
-    """The spec of each BatchInference. If it declares the parameters `date`, `previous_date`,
-    `year`, `month`, `day`, `hour`, `minute` or `timestamp` without a value, the schedule sets
-    them."""
+    """The spec of each BatchInference. The schedule gives values to its parameters `date`,
+    `previous_date`, `year`, `month`, `day`, `hour`, `minute` and `timestamp`, if they have none."""
 
 
 class ScheduleSpec(SpecModel):
@@ -59,11 +58,11 @@ class ScheduleSpec(SpecModel):
     time_zone: Annotated[str, Field(pattern=TIME_ZONE, max_length=64), accepted_by(zone_of)] = "UTC"
     """The time zone of `schedule`: a name of the IANA database, such as Europe/Berlin."""
     concurrency_policy: Literal["Allow", "Forbid", "Replace"] = "Forbid"
-    """What happens at a scheduled time if the previous run is not finished. Allow: the new run
-    starts. Forbid: the new run waits for the end of the previous run. Replace: the new run
+    """What happens at a scheduled time if the previous run is not finished. `Allow`: the new run
+    starts. `Forbid`: the new run waits for the end of the previous run. `Replace`: the new run
     starts, and the previous run is deleted."""
     starting_deadline: Duration | None = None
-    """Maximum delay of a run. Without it, the last missed run starts with any delay."""
+    """Maximum delay of a run. Without a maximum, the last missed run starts with any delay."""
     suspend: bool = False
     """Whether the creation of runs is suspended. Existing runs continue."""
     successful_runs_history_limit: Annotated[int, Field(ge=0, le=100)] = 3
@@ -96,7 +95,7 @@ class ScheduleStatus(SpecModel):
     next_schedule_time: Timestamp | None = None
     """The next scheduled time; absent while the schedule is suspended."""
     checked_until: Timestamp | None = None
-    """The time up to which all scheduled times have been handled: run or missed."""
+    """The time up to which all scheduled times have a run or are counted as missed."""
     missed_runs: Annotated[int, Field(ge=0)] = 0
     """Number of scheduled times that were missed."""
     observed_schedule: str | None = None
@@ -125,8 +124,8 @@ class BatchInferenceSchedule(SpecModel):
     """Written by the operator."""
 
     def run(self, time: datetime) -> dict[str, Any]:
-        """Return the BatchInference for a scheduled time, as plain data. The name depends only on
-        the schedule and the time, so that no run is created twice."""
+        """Return the BatchInference for a scheduled time, as plain data. No run is created twice,
+        because its name depends only on the schedule and the time."""
         metadata, spec = self.spec.template.metadata, dict(self.spec.template.spec)
         values = time_values(time, self.spec.cron.zone)
         if "parameters" in spec:

@@ -1,5 +1,5 @@
-"""Finds the environment variables with secrets that a spec names, and removes arguments of user
-code, which may be secret, from a spec before the spec is stored."""
+"""Finds the environment variables with secrets that a spec names. Removes arguments of user code,
+which may be secret, before a spec is stored."""
 
 import os
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ def secret_variables(spec: BatchInferenceSpec) -> SecretVariables:
 
 
 def without_secrets(spec: BatchInferenceSpec) -> dict[str, Any]:
-    """Return the spec as plain data, without `cluster`, the arguments of user code, and fields that
-    are absent from the file. The result is a valid spec."""
+    """Return the spec as plain data, without `cluster` and the arguments of user code. The result
+    has only fields that are in the file, and is a valid spec."""
     dumped = spec.model_dump(mode="json", by_alias=True, exclude={"cluster"}, exclude_unset=True)
     return without_arguments(dumped)
 

@@ -48,8 +48,8 @@ Timestamp = Annotated[
 
 _ANY_OBJECT = {"type": "object", "additionalProperties": True}
 _OPEN = WithJsonSchema({"type": "string", "maxLength": 64})
-"""The schema of an enum without its values. A CRD with the values may be older than the operator,
-and the API server would then refuse the whole status because of one unknown value."""
+"""The schema of an enum without its values. With the values, an API server with an older CRD would
+refuse the whole status because of one new value."""
 OpenPhase = Annotated[Phase, _OPEN]
 OpenCause = Annotated[Cause, _OPEN]
 Outcome = Annotated[Literal["Succeeded", "Failed", "Suspended"], _OPEN]
@@ -130,11 +130,10 @@ class Choice(SpecModel):
     capacity_type: Annotated[str, Field(max_length=63)] | None = None
     """The profile in `cluster.fallback.capacityTypes`."""
     device_hour: Money | None = None
-    """The price of a device per hour; for several types, the mean at the maximum number of devices
-    of each type. Absent if a device has no price."""
+    """The price of a device per hour; for several types, their mean, weighted by the maximum
+    numbers of devices. Absent if a device has no price."""
     after: Duration | None = None
-    """The time without capacity after which the next attempt tries the next choice. Absent for the
-    last choice."""
+    """The time without capacity before the next choice is tried. Absent for the last choice."""
 
     @property
     def name(self) -> str:
@@ -199,8 +198,7 @@ class Attempt(SpecModel):
     cpu_seconds: Rows | None = None
     """CPU seconds of the pods of the attempt, by their requests."""
     faulty_nodes: FaultyNodes | None = None
-    """The nodes on which a device failed. Later attempts do not use them, until the job is
-    suspended."""
+    """The nodes on which a device failed. Attempts before the next suspension do not use them."""
     choice: Choice | None = None
     """The types of devices and capacity that the attempt asks for. Absent if the job names none."""
     waiting: Waiting | None = None
@@ -208,8 +206,8 @@ class Attempt(SpecModel):
 
 
 class Internal(SpecModel):
-    """Bookkeeping of the operator, which is not part of the API. The CRD lists no fields of it, so
-    that an operator that is newer than its CRD loses none."""
+    """Bookkeeping of the operator, which is not part of the API. Its fields are not in the CRD,
+    because an older CRD would drop the fields of a newer operator."""
 
     suspended_seconds: int | None = None
     """The total time of suspension in seconds, which does not count towards `deadlines.total`."""
@@ -224,8 +222,8 @@ class Internal(SpecModel):
     driver_head: DriverHead | None = None
     """The head on which the driver of the last attempt runs. Absent until it has started."""
     gap_since: Timestamp | None = None
-    """The time since which no pod of the group in `waiting` of the last attempt waits. A minute
-    later, `since` starts again."""
+    """The time since which the group in `waiting` of the last attempt has no waiting pod. After a
+    minute without one, `since` starts again."""
 
 
 class BatchInferenceStatus(SpecModel):
@@ -243,21 +241,18 @@ class BatchInferenceStatus(SpecModel):
     progress: Progress | None = None
     """The progress in rows."""
     stage: Annotated[str, Field(max_length=1024)] | None = None
-    """The last stage in which rows are processed now. A task may run several stages, such as `read,
-    embed, write`."""
+    """The last stage that processes rows now. A task may run several, as `read, embed, write`."""
     counts: Counts | None = None
     """Rows by result."""
     warnings: Annotated[
         list[WarningCount],
         Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     ] = []
-    """Differences between the input and what the job made of it, such as files that were not read
-    or texts that were cut."""
+    """Differences between input and output, such as files not read or texts that were cut."""
     replaced_files: ReplacedFiles | None = None
     """Input files whose rows the job has replaced or removed. Absent if there are none."""
     start_time: Timestamp | None = None
-    """When the first RayJob was created: as in a Job of Kubernetes, not the time of the first
-    row."""
+    """When the first RayJob was created. The first row is finished later."""
     completion_time: Timestamp | None = None
     """When the job ended."""
     attempt: int | None = None

@@ -1,6 +1,6 @@
 """The facts about a step that planning, checks and reports need.
 
-The class of each kind of step returns the facts, so that no other module lists the kinds.
+The class of each kind of step returns the facts. Other modules do not list the kinds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A path or address that a step names. With `may_be_of_hub`, the text may instead be the id of
-    a model of the Hub."""
+    """A path or address in a step; with `may_be_of_hub`, perhaps the id of a model of the Hub."""
 
     uri: str
     may_be_of_hub: bool = False
@@ -24,16 +23,14 @@ class NamedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class StepFacts:
-    """The facts about a step. The defaults are those of a step that keeps all columns and loads
-    nothing."""
+    """The facts about a step. The default is a step that keeps all columns and loads nothing."""
 
     reads: Collection[str] = ()
-    """The columns that the step reads. Those that only user code reads are unknown."""
+    """The columns that the step reads. Columns that only user code reads are unknown."""
     needs_paths: bool = False
     """Whether the step reads the column `path`, which the input must add."""
     adds: Mapping[str, ColumnType | None] = field(default_factory=dict)
-    """The columns that the step adds or replaces, with their types. None is a type that is unknown
-    before the run."""
+    """The columns that the step adds or replaces, with their types; None for an unknown type."""
     fixed_names: Collection[str] = ()
     """Columns that the step adds with fixed names. No other column may have such a name."""
     replaces_input: bool = False
@@ -46,16 +43,15 @@ class StepFacts:
     """The column, named by the user, for the results of a model or a class."""
     expressions: Sequence[str] = ()
     summary: str | None = None
-    """The model, code or expression that the step runs, to display. If None, all settings are
-    displayed."""
+    """The model, code or expression of the step, to display; None to display all settings."""
     user_code: bool = False
     """Whether the step passes rows to code of the user, which may read and return any columns."""
     fix_of_when: str = "Remove it: only steps that compute columns row by row may have it"
-    """The fix in the message that `when` and `cascade` are not allowed; empty if they are."""
+    """What to write instead of `when` or `cascade`; empty if the step may have them."""
     tunable: bool = False
     """Whether the step may have the fields about batches, replicas and resources."""
     in_actors: bool = False
-    """Whether the step runs in actors, which keep what they load. Otherwise, it has no replicas."""
+    """Whether the step runs in actors, which keep what they load. In tasks, it has no replicas."""
     why_in_tasks: str = ""
     """Why the step does not run in actors, for a message."""
     modules: Sequence[str] = ()
@@ -71,7 +67,7 @@ class StepFacts:
 
     @property
     def columns_added(self) -> list[str]:
-        """Return the columns that the step declares to add, to replace or to name anew."""
+        """Return the columns that the step adds or replaces, and new names of renamed columns."""
         return [*self.adds, *self.renames.values()]
 
     def columns_after(self, columns: Sequence[str] | None) -> list[str] | None:
@@ -80,8 +76,8 @@ class StepFacts:
             return list(self.selects)
         if columns is None or self.user_code:
             return None
-        kept = [self.renames.get(name, name) for name in columns if name not in self.drops]
-        return [*dict.fromkeys([*kept, *self.adds])]
+        names = [self.renames.get(name, name) for name in columns if name not in self.drops]
+        return [*dict.fromkeys([*names, *self.adds])]
 
 
 class StepSettings(SpecModel):

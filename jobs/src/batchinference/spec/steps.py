@@ -33,13 +33,12 @@ from batchinference.spec.value_fixes import above_max, number_fix
 
 
 class Cascade(SpecModel):
-    """Runs a step for the first rows of the input, and learns from them at which score an earlier
-    result is good enough. The step skips all later rows with at least this score, like rows for
-    which `when` is not true."""
+    """Runs a step for the first rows, and learns at which score the result of an earlier step is
+    good enough. The step skips later rows with at least this score, as if `when` was not true."""
 
     score: Condition
-    """How sure the earlier step is: an expression that is a number, such as `cheap.score`. The step
-    runs for all rows whose score is null or NaN."""
+    """A number that says how sure the earlier step is, as an expression such as `cheap.score`. The
+    step runs for all rows whose score is null or NaN."""
     agree: Condition
     """Whether the results of both steps are the same: a condition on columns of the output, such as
     `cheap.label == expensive.label`."""
@@ -58,8 +57,7 @@ MAX_BATCH = 1_000_000
 
 
 def _refuse_divided(value: object) -> object:
-    """Return the value. Raises a validation error if YAML has divided an expression at a comma, as
-    in {a: matches(b, c)}."""
+    """Return the value. Raises a validation error if YAML divided it at a comma: {a: f(b, c)}."""
     name, joined = "", ""
     for key, text in value.items() if isinstance(value, dict) else ():
         if text is not None:
@@ -191,10 +189,10 @@ class Step(SpecModel):
     name: Annotated[str, Field(pattern=DNS_LABEL, max_length=40)]
     """The name of the step in reports, errors and worker groups. It cannot be `read` or `write`."""
     when: Condition | None = None
-    """Run the step only for the rows for which this expression is true, in the language of
-    `filter`. All other rows, also those for which the expression is null, are skipped and counted
-    as Skipped: a column that the step adds is null for them, and a column that it replaces keeps
-    its value. For model, python, addColumns, decode and labelFromPath."""
+    """Run the step only for rows for which this expression is true, in the language of `filter`. If
+    it is false or null, the row is counted as Skipped. A column that the step adds is then null,
+    and a column that it replaces keeps its value. For model, python, addColumns, decode and
+    labelFromPath."""
     cascade: Cascade | None = None
     """Learn from the first rows at which score an earlier result is good enough, and skip rows with
     such a score. For a step without `when`."""
@@ -204,11 +202,10 @@ class Step(SpecModel):
     """Run your own function or class on each batch."""
     filter: Condition | None = None
     """Keep the rows for which this expression is true. Rows for which it is null are filtered out.
-    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `is None` and
-    `a if b else c` as in Python, and the functions len, lower, upper, strip, abs, round, int,
-    float, str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a
-    struct, and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an
-    identifier."""
+    An expression uses columns, comparisons, arithmetic, `and`, `or`, `not`, `in`, `a if b else c`
+    and `is None` as in Python. Its functions are len, lower, upper, strip, abs, round, int, float,
+    str, startswith, endswith, contains and matches. `a.b` or `a['b']` reads a field of a struct,
+    and `a[0]` an item of a list. Use col('NAME') for a column whose name is not an identifier."""
     add_columns: AddedColumns | None = None
     """Add or replace columns: `name: expression`, in the language of `filter`. An expression may be
     a constant, such as `"'web'"`. All expressions read the columns as they are before the step."""
@@ -233,15 +230,15 @@ class Step(SpecModel):
     replicas: Replicas | None = None
     """The number of replicas of a model or a python class. Each replica is an actor. Without this
     field, a step with GPUs, memory or custom resources, vLLM or an HTTP endpoint has one replica.
-    Any other step has as many copies as the CPUs can run, in tasks if the whole job can run in
-    tasks."""
+    Any other step has as many copies as the CPUs can run. They are tasks if the whole job can run
+    in tasks."""
     replicas_per_pod: Annotated[int, Field(ge=1, le=64)] | None = None
     """Number of replicas in one pod, which has the CPUs, memory and devices for all of them. By
     default 1, or as many as share a GPU. Local runs ignore it."""
     replicas_per_device: Literal["auto"] | None = None
-    """`auto` measures how many replicas are fastest on one GPU: it adds replicas while each makes
-    the GPU at least 10 % faster, up to `replicasPerPod`, which is then 4 by default. For `gpu: 1`.
-    For a fixed number, set `gpu` to a fraction instead."""
+    """`auto` measures how many replicas are fastest on one GPU. It adds replicas while each makes
+    the GPU at least 10 % faster, up to `replicasPerPod` (here 4 by default). For `gpu: 1`. For a
+    fixed number, set `gpu` to a fraction instead."""
     resources: Resources | None = None
     """The resources of one replica of a model or python step."""
     dedupe: bool | None = None
@@ -302,14 +299,14 @@ class Step(SpecModel):
         return _refuse_divided(value)
 
     def _check(self) -> None:
-        given = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
-        if len(given) != 1:
-            message = _number_of_actions(self.name, given)
+        actions = [to_alias(kind) for kind in self.kinds() if getattr(self, kind) is not None]
+        if len(actions) != 1:
+            message = _number_of_actions(self.name, actions)
             raise invalid(message)
         if self.condition is not None:
-            self._check_when(given[0])
+            self._check_when(actions[0])
         if not self.facts.tunable:
-            self._check_no_pool(given[0])
+            self._check_no_pool(actions[0])
         elif not self.facts.in_actors:
             self._check_tasks(self.facts.why_in_tasks)
         else:
@@ -371,13 +368,13 @@ class Step(SpecModel):
             raise invalid(f"'{field}' is for a class, and {what}")
 
 
-def _number_of_actions(step: str, given: list[str]) -> str:
+def _number_of_actions(step: str, actions: list[str]) -> str:
     """Return the message about a step without an action, or with several."""
-    if not given:
+    if not actions:
         kinds = ", ".join(map(to_alias, Step.kinds()))
         return f"step '{step}' has no action. Add one of {kinds}"
-    others = " and ".join(given[1:])
-    has = " and ".join(given)
+    others = " and ".join(actions[1:])
+    has = " and ".join(actions)
     return f"step '{step}' has {has}, but a step has one action. Move {others} to another step"
 
 

@@ -1,7 +1,6 @@
 """Names and values that users write although the API does not have them, and what to write instead.
 
-They are names of v1alpha1, names of other tools, and synonyms. Messages about unknown names say
-what to write.
+They are names of v1alpha1, names of other tools, and synonyms.
 """
 
 from collections.abc import Collection
@@ -16,7 +15,7 @@ RENAMED = {
     "model.timeoutSeconds": "timeout",
     "spec.startingDeadlineSeconds": "startingDeadline",
 }
-"""The new names of fields that v1alpha1 named differently, beyond snake_case and camelCase."""
+"""New names of fields of v1alpha1. A change from snake_case to camelCase needs no entry."""
 REMOVED = {
     "cluster.patches": "the fields of the pods in docs/devices.md",
     "volumes.mountPath": "cluster.volumeMounts",
@@ -38,7 +37,7 @@ REMOVED = {
         "a python step that calls the pipeline of the library",
     ),
 }  # fmt: skip
-"""What to use in place of fields, and of values (FIELD.VALUE), that were removed after v1alpha1."""
+"""What to use instead of fields (PARENT.FIELD) and values (FIELD.VALUE) of v1alpha1."""
 _KEYS_OF_A_STORE = (
     "Keys do not belong in the file. Put them into environment variables or, on a cluster, into a "
     "Secret that cluster.envFrom names"
@@ -129,7 +128,7 @@ OF_OTHER_KINDS = {
         for name in ("read", "steps", "write")
     },
 }
-"""Fields of a schedule in a job, and of a job in a schedule: path and message of the problem."""
+"""Path and message of the problem, by field of a schedule in a job, or of a job in a schedule."""
 METHODS = {f"steps.{name}": name for name in ("map", "flatMap", "mapBatches")} | {
     "steps.map_batches": "mapBatches",
     "steps.flat_map": "flatMap",
@@ -183,7 +182,7 @@ _MEANT = {
 
 
 def meant_by(word: str, known: Collection[str]) -> str | None:
-    """Return the known name for which users write this word; None if there is none."""
+    """Return the name in `known` that users mean by this word; None if there is none."""
     word = word.lower()
     names = (name for name, words in _MEANT.items() if word in words.split())
     return next((name for name in names if name in known), None)

@@ -55,8 +55,7 @@ def _fix_of_other_address(uri: str) -> str:
 
 
 def _check_uri(uri: str, http_fix: str = "") -> str:
-    """Return the path or URI. Raises a validation error if it is invalid. `http_fix` is the fix for
-    HTTP addresses."""
+    """Return the URI. Raises a validation error if invalid. `http_fix` is for HTTP addresses."""
     if match := _INCOMPLETE_SCHEME.match(uri):
         slashes = "" if match[1].lower() == "file" else "/"
         fixed = f"{match[1]}://{uri[match.end() :].lstrip(slashes)}"

@@ -105,7 +105,7 @@ _FIX = re.compile(
 MAX_FIX = 500
 """Maximum number of characters of a fix."""
 _KEY_MARK = "[key]"
-"""The end of pydantic's location of an error about a key of a mapping, not about its value."""
+"""The last part of pydantic's location of an error about a key of a mapping."""
 _OR_TRUE = "literal[True]"
 """A part of pydantic's location of an error about a list that may also be true."""
 _EXPECTED = {
@@ -146,7 +146,7 @@ _SECRET_PARTS = {
     *("env", "storage", "constructorArgs", "callArgs", "factoryArgs"),
     *("url", "urlEnv", "catalog", "apiKeyEnv", "headersFrom", "body", "sampling", "engine"),
 }
-"""Fields that may contain passwords, so that messages do not show their values."""
+"""Fields that may contain passwords. Messages do not show their values."""
 
 
 def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem]:
@@ -176,8 +176,8 @@ def _is_pod_template(value: object) -> bool:
 
 
 def _repetitions(errors: Sequence[ErrorDetails]) -> set[int]:
-    """Return the indexes of errors that repeat another one: about a list item with the same problem
-    as an earlier item, or about the rest ` b)` of a call without quotes such as `{a: f(x, b)}`."""
+    """Return the indexes of errors that repeat another error. An earlier item of a list has the
+    same problem, or ` b)` is a part of a call such as `{a: f(x, b)}`."""
     known: set[tuple[object, ...]] = set()
     repeated, rests = set(), set()
     for at, details in enumerate(errors):
@@ -261,8 +261,7 @@ def _unknown_field(
 
 
 def _with_value(name: str, model: type[BaseModel] | None, value: object) -> str:
-    """Return the fix for an unknown field that means `name`, if its value must change too; empty if
-    only the name changes."""
+    """Return the fix for an unknown field that means `name`; empty if only the name changes."""
     kind = _fields(model).get(name)
     if name == "callable" and ":" not in str(value):
         return (
@@ -324,7 +323,7 @@ def _field_with(model: object, value: str | int) -> str | None:
 
 def _field_below(parent: object, name: str) -> str | None:
     """Return how to write a field of this name or meaning one level below `parent`, such as
-    `resources: {gpu: ...}`; None unless exactly one field of `parent` has such a field."""
+    `resources: {gpu: ...}`. None if no field or several fields of `parent` have such a field."""
     fields = {
         f"{key}: {{{inner}: ...}}"
         for key, kind in _fields(parent).items()
@@ -336,8 +335,7 @@ def _field_below(parent: object, name: str) -> str | None:
 def _field_of_another_variant(
     loc: tuple[str | int, ...], location: list[str | int], owners: list[type[BaseModel] | None]
 ) -> str:
-    """Return the message about a field that only other variants of a tagged union have, such as
-    models of another runtime; empty if none has it."""
+    """Return the message about a field of another variant, such as a runtime, or no text."""
     for tag, kind in _fields(owners[-1]).items() if len(location) > 1 else ():
         variants = _variants_around(location, owners)
         if loc[-2] in typing.get_args(kind) and (
@@ -351,8 +349,7 @@ def _field_of_another_variant(
 def _of_other_variants(
     location: list[str | int], owners: list[type[BaseModel] | None], value: object
 ) -> str:
-    """Return the end of the message about a value that only other formats allow; empty if no
-    format allows it."""
+    """Return the end of a message about a value that other formats allow; empty if none does."""
     names = [
         str(typing.get_args(fields["format"])[0])
         for fields in _variants_around(location, owners)
@@ -519,8 +516,8 @@ def _not_one_of(value: _Value, location: list[str | int], expected: str) -> str:
 def _resolve(
     loc: tuple[str | int, ...], model: type[BaseModel]
 ) -> tuple[list[str | int], list[type[BaseModel] | None]]:
-    """Return the location of an error in the document, and for each part of this location the model
-    of which it is a field (None for keys and indexes).
+    """Return the location of an error in the document, and the model that has each part of it as a
+    field. The model is None for keys and indexes.
 
     Tags of unions and the mark for invalid keys are removed from pydantic's location `loc`. Numbers
     in the result are indexes of lists.

@@ -1,6 +1,6 @@
 """Makes the fixes in messages about invalid values: what to write instead.
 
-Functions named `..._fix` return the end of a message, beginning with `. ` or `: `, or no text.
+Functions named `..._fix` return the end of a message, such as `. Write 2`, or an empty text.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ _EXAMPLES = {
     "ttl": "ttl: {afterFinished: 7d}",
     "deadlines": "deadlines: {total: 2h}",
 }
-"""Examples of fields that are often missing or have a value of the wrong type. A name with a dot is
-for the field of this parent only."""
+"""Examples of fields that are often missing or have a value of the wrong type. `PARENT.NAME` is
+only for the field NAME of PARENT."""
 _MEMORY = re.compile(r"\s*([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([kmgt])i? ?b?\s*", re.IGNORECASE)
 _DURATION = re.compile(
     r"\s*([0-9]{1,4}(?:\.[0-9]{1,2})?) ?"
@@ -109,7 +109,7 @@ _MAX_NUMBER = 2**50
 
 
 def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidator:
-    """Return a validator for texts with a unit. It rejects numbers, with the fix from `fix`."""
+    """Return a validator that rejects a number without a unit, with the fix that `fix` returns."""
 
     def check(value: object) -> object:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -120,7 +120,7 @@ def refuse_numbers(expected: str, fix: Callable[[object], str]) -> BeforeValidat
 
 
 def name_of_example(names: Sequence[str]) -> str:
-    """Return the name under which a field may have an example. `names` are those of its path."""
+    """Return the name of a field in _EXAMPLES, if it has an example. `names` is its path."""
     with_parent = ".".join(names[-2:])
     return with_parent if with_parent in _EXAMPLES else "".join(names[-1:])
 
@@ -131,14 +131,14 @@ def example_fix(verb: str, field: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Return a value as text; empty for a list or mapping, because its text can be very long if
+    """Return a value as text; empty for a list or mapping. Their text may be very long, because
     aliases of YAML repeat items."""
     return "" if isinstance(value, list | dict) else str(value)
 
 
 def mapping_fix(field: str, value: object, *, is_item: bool = False) -> str:
-    """Return the fix for a value that should be a mapping: a mapping with this value in one of its
-    fields, or an example. With `is_item`, the mapping is an item of the list `field`."""
+    """Return the fix for a value in place of a mapping: a mapping that contains the value, or an
+    example. With `is_item`, the mapping is an item of the list `field`."""
     text = "" if isinstance(value, bool) or value is None else _plain(value)
     if is_item:
         item = re.search(r"\[(\{.*\})\]", _EXAMPLES.get(field, ""))
@@ -170,7 +170,7 @@ _FILLED = {
     "gate": ("mean(COLUMN) > 0.5", r"(?:mean|count|fraction|min|max)\(.*\) *[<>=]=? *[0-9.]+"),
     "cache": ("./cache", r"[\w./-]+"),
 }
-"""By field, the part of its example that a value replaces, and the pattern of these values."""
+"""By field: the part of its example that a value may replace, and the pattern of such values."""
 
 
 def _filled(example: str, field: str, text: str) -> str:
@@ -186,7 +186,7 @@ _SHORT_FORMS = {
     "retry": ("[1-9][0-9]?", "maxAttempts: {}"),
     **dict.fromkeys(("replicas", "workers"), ("[1-9][0-9]{0,3}", "min: {0}, max: {0}")),
 }
-"""By field, the pattern of a value that users write instead of a mapping, and its meaning."""
+"""By field: the pattern of values that users write instead of a mapping, and its fields."""
 
 
 def percent_fix(field: str, value: object) -> str:
@@ -318,15 +318,13 @@ def length_fix(length: int, bound: int, unit: str) -> str:
 def above_max(
     minimum: float | str, maximum: float | str, low: str = "min", high: str = "max"
 ) -> str:
-    """Return the message about a minimum above the maximum, with the fix. `low` and `high` are the
-    names of their fields."""
+    """Return the message about a minimum above a maximum. `low` and `high` name the fields."""
     fix = f"Set {high} to {minimum} or more, or {low} to {maximum} or less"
     return f"{low} ({minimum}) is above {high} ({maximum}). {fix}"
 
 
 def _number_in(value: object) -> float | None:
-    """Return a number that is not large, the number in a text such as `5` or `5 %`, or a boolean as
-    0 or 1; None for other values."""
+    """Return a number, boolean or text such as `5 %` as a float; None for other or large values."""
     if isinstance(value, str):
         value = value.replace(",", "").replace("_", "")
         if re.fullmatch(r"[1-9](\.[0-9]+)?[eE]\+?[0-9]{1,2}", value):

@@ -49,7 +49,7 @@ class KeyFiles(SpecModel):
     items: Annotated[list[KeyToPath], Field(max_length=64)] = []
     """The keys and their files. By default, each key becomes a file of this name."""
     optional: bool = False
-    """Whether pods start if there is no such object."""
+    """Whether pods start if the ConfigMap or Secret does not exist."""
 
 
 class ConfigMapVolume(KeyFiles):
@@ -197,7 +197,7 @@ def check_mounts(volumes: list[Volume], mounts: list[VolumeMount]) -> None:
     """Raise a validation error if a mount names a volume that is not in `volumes`, or if two mounts
     have the same directory.
 
-    The volumes of the platform are not in the settings of a job, so a job cannot mount them again,
+    The volumes of the platform are not in the settings of a job. So a job cannot mount them again,
     for example to make a read-only volume writable."""
     known = {volume.name for volume in volumes}
     for mount in mounts:

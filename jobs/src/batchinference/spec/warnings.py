@@ -1,7 +1,7 @@
 """The catalogue of warnings: differences between the input and what a job has made of it.
 
-A row with a warning, unlike a failed row, is in the output, or was left out as documented. Each
-warning is counted, and is shown with one example and with what to do about it.
+A row with a warning is in the output, or was left out as documented. Each warning is counted, and
+shown with one example and with what to do.
 """
 
 from __future__ import annotations
@@ -217,11 +217,9 @@ class WarningPolicy(SpecModel):
     """`count`: the warning is counted and shown. `fail`: each row with the warning is a failed row.
     If the warning counts files, the job is refused before it starts."""
     max_rows: Annotated[int, Field(ge=0, le=10**15)] | None = None
-    """Maximum number of input rows with the warning in a step, or of files. If there are more, the
-    job fails."""
+    """Maximum number of input rows per step, or of files, with the warning. More fail the job."""
     max_percent: Annotated[float, Field(ge=0, le=100), *Quantity] | None = None
-    """Maximum percentage of input rows with the warning in a step. If there are more, the job
-    fails."""
+    """Maximum percentage of input rows per step with the warning. More fail the job."""
 
     def _check(self) -> None:
         if self.max_percent is not None and self.name.unit == "file":
@@ -241,7 +239,7 @@ class WarningCount(SpecModel):
     amount: Annotated[int, Field(ge=0, le=2**53, json_schema_extra={"format": "int64"})] | None = (
         None
     )
-    """The sum over these rows of what the warning is about, such as tokens or pages."""
+    """The number of tokens, pages or other parts of these rows that the warning is about."""
     example: Annotated[str, Field(max_length=1024)] | None = None
     """One of these rows or files."""
     message: Annotated[str, Field(max_length=1024)]
@@ -269,9 +267,9 @@ class WarningCount(SpecModel):
 
 
 def sum_warnings(warnings: Iterable[WarningCount]) -> list[WarningCount]:
-    """Return one count per step and name: the sum, with the first example. For warnings that count
-    files, it is the highest count, because each appending run counts all files again. Such warnings
-    come first, and the other warnings in the order of their counts, the highest first."""
+    """Return one count per step and name: the sum, with the first example. A count of files is the
+    highest count, because each appending run counts all files again. Counts of files come first,
+    and then counts of rows, the highest first."""
     sums: dict[tuple[str | None, str], WarningCount] = {}
     for warning in warnings:
         key = warning.step, warning.name

@@ -91,8 +91,8 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str, Any]]:
-    """Return the documents of these kinds in a YAML stream, and skip documents of other kinds.
-    Raises SpecError if the text is not valid YAML, a document lacks a kind, or none has these."""
+    """Return the documents in a YAML stream whose kind is one of `kinds`. Raises SpecError if the
+    text is not valid YAML, a document has no kind, or there are no such documents."""
     documents = _load(text)
     for document in documents:
         if not isinstance(document, dict) or "kind" not in document:
@@ -100,10 +100,10 @@ def load_documents(text: str, kinds: tuple[str, ...] = (KIND,)) -> list[dict[str
             raise SpecError([Problem("", f"{problem}, got {_without_kind(document)}")])
     ours = [document for document in documents if document["kind"] in kinds]
     if not ours:
-        given = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
+        others = ", ".join(str(document["kind"]) for document in documents) or "an empty document"
         items = ". Write its items as documents, with a line --- between them"
-        near = items if given == "List" else did_you_mean(given, kinds)
-        problem = f"expected {' or '.join(kinds)}, got {given[:MAX_SHOWN]}{near}"
+        near = items if others == "List" else did_you_mean(others, kinds)
+        problem = f"expected {' or '.join(kinds)}, got {others[:MAX_SHOWN]}{near}"
         raise SpecError([Problem("kind", problem)])
     return ours
 
@@ -132,8 +132,8 @@ def _documents_of(text: str) -> list[Any]:
 
 def _check_repetitions(value: Any, known: dict[int, int]) -> int:
     """Return the number of nested values in a value if all aliases are expanded. `known` has the
-    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because checking so
-    many values would take for ever."""
+    results for lists and mappings by id. Raises YAMLError above MAX_VALUES, because it would take
+    too long to check so many values."""
     if not isinstance(value, dict | list):
         return 1
     if id(value) not in known:
@@ -193,7 +193,7 @@ def parse(document: dict[str, Any], values: ParameterValues | None = None) -> Ba
 
 
 def parse_one(text: str, values: ParameterValues | None = None) -> BatchInference:
-    """Return the BatchInference in a YAML text. Raises SpecError for an invalid or a second one."""
+    """Return the one BatchInference in a YAML text. Raises SpecError for errors or a second one."""
     documents = load_documents(text)
     if len(documents) > 1:
         names = ", ".join(map(_name, documents))

@@ -16,7 +16,7 @@ from batchinference.spec.value_fixes import label_name
 MAX_TEXT = 8192
 """Maximum number of characters of a text to repair, because each repair parses the text again."""
 MAX_TRIES, MAX_PARSED = 20, 40_000
-"""Maximum number of repairs that are tried, and of all characters that are parsed for them."""
+"""Maximum number of repairs to try, and of characters to parse for all of them."""
 MAX_DEPTH = 30
 """Maximum depth of nested brackets, because PyYAML is slow for deep nesting."""
 MAX_FIELD = 100
@@ -125,8 +125,8 @@ def _repaired_values(lines: list[str], number: int) -> Iterator[tuple[str, str]]
 
 
 def _repaired_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str]]:
-    """Yield what may be wrong in a list or mapping in brackets, and the line with the missing
-    bracket, or with one value in quotes."""
+    """Yield what may be wrong in a list or mapping in brackets, and the repaired line. The line has
+    the missing bracket, or quotes around one value."""
     match = _LINE.fullmatch(lines[number])
     value = match[4] if match else ""
     if value[:1] not in _CLOSING:
@@ -146,8 +146,7 @@ def _repaired_brackets(lines: list[str], number: int) -> Iterator[tuple[str, str
 
 
 def _fixed(name: str, value: str) -> str:
-    """Return a value that is in quotes or corrected; empty for an expression that cannot be
-    corrected."""
+    """Return a value, in quotes or corrected; empty for an expression that cannot be corrected."""
     if name in ("filter", "when") or re.match("f?['\"]", value):
         expression = _corrected_expression(value)
         if expression or name in ("filter", "when"):

@@ -47,8 +47,7 @@ class AnswerField(SpecModel):
     name: ColumnName
     """The name. The model generates the fields in the order of the list."""
     type: TypeText
-    """The type, such as `string`, `float32`, `list<string>` or `json` (docs/formats.md lists all
-    types)."""
+    """The type, such as `string`, `list<string>` or `json` (docs/formats.md lists all types)."""
     enum: Annotated[list[Annotated[str, Field(max_length=256)]], Field(max_length=256)] = []
     """The values that a `string` may have."""
     minimum: Bound | None = None
@@ -71,10 +70,10 @@ class AnswerField(SpecModel):
     @property
     def _bounds(self) -> dict[str, int | float]:
         """Return `minimum` and `maximum` as in JSON Schema, without those that are not set."""
-        given = {"minimum": self.minimum, "maximum": self.maximum}
+        bounds = {"minimum": self.minimum, "maximum": self.maximum}
         return {
             name: int(bound) if bound.is_integer() else bound
-            for name, bound in given.items()
+            for name, bound in bounds.items()
             if bound is not None
         }
 
@@ -104,8 +103,8 @@ class AnswerSchema(SpecModel):
     fields: Fields | None = None
     """The fields of the answers, in their order. An answer with other fields is invalid."""
     json_schema: Arguments | None = None
-    """A JSON Schema (2020-12) of the answers. References must stay within it, as `#/$defs/NAME`.
-    Kubernetes sorts its keys, so the order of fields may differ from that on your machine."""
+    """A JSON Schema (2020-12) of the answers. References must stay within the schema, as
+    `#/$defs/NAME`. Kubernetes sorts the keys, so the order of fields may differ."""
 
     @model_validator(mode="before")
     @classmethod
@@ -180,8 +179,8 @@ class _ColumnTypes:
         if reference := schema.get("$ref"):
             inner = _resolved(self._root, reference)
             return "json" if reference in above else self.of(inner, (*above, reference))
-        given = schema.get("type", [])
-        kinds = {*([given] if isinstance(given, str) else given)} - {"null"}
+        declared = schema.get("type", [])
+        kinds = {*([declared] if isinstance(declared, str) else declared)} - {"null"}
         if not kinds:
             return self._of_alternatives(schema, above)
         if kinds == {"object"}:
@@ -234,8 +233,8 @@ def _check_schema(schema: dict[str, Any]) -> None:
 
 
 def _check_pairs(schema: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise a validation error if a lower bound of a schema is above an upper one, so that no
-    answer is valid. `prefix` begins the message."""
+    """Raise a validation error if no answer is valid, because a lower bound is above an upper
+    bound. `prefix` begins the message."""
     for low, high in _PAIRS:
         bounds: tuple[Any, Any] = (schema.get(low), schema.get(high))
         if not all(map(_is_number, bounds)):

@@ -28,8 +28,8 @@ _HUB_ADDRESS = re.compile(
 
 
 def _check_source(source: str) -> str:
-    """Return the source of a model. Raises a validation error if it can be neither a path, nor an
-    address, nor the id of a model of the Hub."""
+    """Return the source of a model. Raises a validation error if it cannot be a path, an address or
+    the id of a model of the Hub."""
     problem = ""
     if hub := _HUB_ADDRESS.fullmatch(source):
         problem = f"a model of the Hub has no address. Write {hub[1]}"
@@ -63,8 +63,7 @@ class RuntimeModel(StepSettings):
     """Base class of models. Subclasses define `source` or `factory` if the runtime uses them."""
 
     HUB_FILES: ClassVar[tuple[str, ...]] = ()
-    """A model of the Hub has at least one of these files. If empty, `source` cannot be an id of the
-    Hub."""
+    """A model of the Hub has one of these files. If empty, `source` cannot be an id of the Hub."""
     IN_PROCESS: ClassVar[bool] = True
     """Whether a single process loads and runs the model, without other processes or services."""
     REMOTE: ClassVar[bool] = False
@@ -151,20 +150,19 @@ class RuntimeModel(StepSettings):
 
     @property
     def padded_texts(self) -> tuple[str, ...]:
-        """Return the columns whose texts the model pads to the longest text of a batch; empty for a
-        model that generates text, because its time depends mainly on the generated text."""
+        """Return the columns whose texts the model pads to the longest text of a batch. Models that
+        generate text have none: their time depends mainly on the generated text."""
         return ()
 
     @property
     def tokenized_inputs(self) -> tuple[str, ...]:
-        """Return the inputs whose texts are converted to tokens by tasks on CPUs, before a replica
-        gets them; empty if the replica converts its inputs itself."""
+        """Return the inputs that tasks on CPUs convert to tokens; empty if the replicas do it."""
         return ()
 
     @property
     def prefix_columns(self) -> tuple[str, ...]:
-        """Return the text columns of a prompt, in the order of the prompt, if the model is faster
-        when successive prompts begin alike; empty otherwise."""
+        """Return the text columns of the prompt, in its order. Empty for a model that is not faster
+        when successive prompts begin alike."""
         return ()
 
     @property
@@ -217,8 +215,7 @@ class WindowedModel(TextModel):
     """Base class of models that can combine their results for several windows of a text."""
 
     window_overlap: Annotated[int, Field(ge=0, le=65536)] | None = None
-    """The number of tokens that a window repeats from the end of the previous one. By default, an
-    eighth of a window."""
+    """Number of tokens repeated from the end of the previous window. An eighth of it by default."""
 
     def check_overlap(self) -> None:
         """Raise a validation error if `windowOverlap` is set without windows."""

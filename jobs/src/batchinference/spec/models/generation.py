@@ -1,5 +1,4 @@
-"""The fields of models that generate text or answer requests of the OpenAI API: what the runtimes
-vllm, http and transformers share."""
+"""Fields that vllm, http and transformers share: for generated text and OpenAI requests."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -19,11 +18,11 @@ class GeneratingModel(TextModel):
     """Base class of models that generate text in at least some of their tasks or APIs."""
 
     details: ColumnName | None = None
-    """A column for a struct with details of each generated text: `prompt_tokens`, `cached_tokens`
-    (prompt tokens whose computation was reused), `completion_tokens`, and `finish_reason` (`length`
-    if the text was cut). A value that the runtime or the endpoint does not know is null. With
-    `sampling.logprobs` of vllm, it also has the `logprobs` of the tokens. If a row has several
-    texts, the fields about a text are lists with one value for each text."""
+    """A column for a struct with details of each generated text. Its fields are `prompt_tokens`,
+    `cached_tokens` (prompt tokens whose computation was reused), `completion_tokens`, and
+    `finish_reason` (`length` if the text was cut). A value that the runtime or the endpoint does
+    not know is null. With `sampling.logprobs` of vllm, the struct also has the `logprobs` of the
+    tokens. If a row has several texts, the fields about a text are lists."""
 
     answer_schema: Annotated[AnswerSchema | None, Field(alias="schema")] = None
     """The JSON that the model answers with, if it generates text. `vllm` generates only such JSON,
@@ -32,8 +31,8 @@ class GeneratingModel(TextModel):
     fields. A row whose answer does not fit is a failed row."""
     repair: Annotated[int, Field(ge=0, le=5)] | None = None
     """How many times the model is asked to correct an answer that does not fit `schema`. The new
-    request has the answer and its error. 0 by default. Rows whose answer was corrected are counted
-    as AnswerRepaired."""
+    request has the answer and its error. 0 by default. Corrected answers are counted as
+    AnswerRepaired."""
 
     @property
     def templates(self) -> list[str]:
@@ -43,7 +42,7 @@ class GeneratingModel(TextModel):
 
     @property
     def generates_text(self) -> bool:
-        """Return whether the model generates text, so that it may have `details` and `schema`."""
+        """Return whether the model generates text, and may have `details` and `schema`."""
         raise NotImplementedError
 
     @property
@@ -53,7 +52,7 @@ class GeneratingModel(TextModel):
 
     @property
     def extra_details(self) -> dict[str, ColumnType]:
-        """Return the fields of the `details` of a text that not all runtimes have, by name."""
+        """Return additional fields of `details`, which not all runtimes have, by name."""
         return {}
 
     @property
@@ -117,10 +116,10 @@ class RequestModel(GeneratingModel):
 
     inputs: Inputs
     request: ColumnName | None = None
-    """The input that is a complete request, such as the `body` in a line of a batch file: a JSON
-    object as text. It replaces the fields of the prompt and `sampling`, but the model is that of
-    this step. The output is the body of the response as JSON text, with `choices` or `data`, and
-    `usage`. If a request is refused, its row is a failed row. Responses are not streamed."""
+    """The input that is a complete request: a JSON object as text, such as `body` in a batch file.
+    It replaces the fields of the prompt and `sampling`, but the model is that of this step. The
+    output is the body of the response as JSON text, with `choices` or `data`, and `usage`. If a
+    request is refused, its row is a failed row. Responses are not streamed."""
     request_url: ColumnName | None = None
     """The input with the URL of each request: `/v1/chat/completions`, `/v1/completions` or
     `/v1/embeddings`, or one of them without `/v1`. By default, all requests have the URL of the

@@ -117,32 +117,28 @@ class HttpModel(RequestModel):
     api: Literal["chat", "completions", "embeddings", "json"]
     """The API of the endpoint: an OpenAI API, or `json` for any other JSON API."""
     url: Url
-    """The base URL for the OpenAI APIs, such as `https://api.openai.com/v1`. For json, the URL of
-    the endpoint."""
+    """The base URL of an OpenAI API, such as `https://api.openai.com/v1`, or for json the URL."""
     name: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """The name of the model at the endpoint, for the OpenAI APIs. If it is set, it also replaces
     the name in each `request`."""
     inputs: Inputs
     """Names for columns. Templates and `images` use these names."""
     output: ColumnName
-    """The column for the result: a text, for embeddings a vector, and for json a value of
-    `resultType`."""
+    """The column for the result: a text, a vector for embeddings, or for json a `resultType`."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
-    it, the only input that no other field uses is sent unchanged: a text, or for chat a list of
-    messages with `role` and `content`."""
+    `prompt`, the input that no other field uses is sent unchanged. It is a text, or for chat a list
+    of messages with `role` and `content`."""
     system: Template | None = None
     """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
     """The inputs that are images. Pixels and the bytes of files are sent as data URIs. Addresses
-    (http://, https:// or data URIs) are sent unchanged, and the endpoint fetches them. For chat, an
-    image replaces its `{name}` in `prompt`, or precedes the prompt. For json, an image replaces its
-    `{name}` in `body`."""
+    (http://, https:// or data URIs) are sent unchanged. For chat, an image replaces its `{name}` in
+    `prompt`, or precedes the prompt. For json, an image replaces its `{name}` in `body`."""
     sampling: Arguments = {}
-    """Additional fields of each request, such as `temperature`, `max_tokens`, `seed` or
-    `dimensions`."""
+    """Additional fields of each request, such as `temperature`, `max_tokens` or `dimensions`."""
     body: Arguments = {}
     """The request body for json: any structure, with `{name}` for an input in its strings. A string
     that is only `{name}` is replaced by the value with its type. Bytes become base64."""
@@ -153,17 +149,16 @@ class HttpModel(RequestModel):
     """The type of the result for json. `numbers` are nested lists of the same shape in all rows.
     For `text`, a result that is not a string is written as JSON."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Maximum number of concurrent requests of each replica. A replica starts with at most 16,
-    raises the number, and halves it when the endpoint is overloaded: status 429, 503 or 504, or a
-    timeout."""
+    """Maximum number of concurrent requests of each replica. A replica starts with at most 16, and
+    raises the number. It halves the number after status 429, 503 or 504, or a timeout."""
     requests_per_second: Annotated[float, Field(gt=0, le=100000), *Quantity] | None = None
     """Maximum number of requests that each replica starts per second. Unlimited by default."""
     timeout: Timeout = "5m"
     """Timeout of one request, at most 1h."""
     retries: Annotated[int, Field(ge=0, le=100)] = 8
-    """Maximum number of retries after a transient error: status 408, 409, 425, 429 or 5xx, a broken
-    connection, a timeout, or a response that is not JSON. The backoff doubles from half a second to
-    a minute, and is as long as Retry-After requests."""
+    """Maximum number of retries after a transient error. Such errors are status 408, 409, 425, 429
+    or 5xx, a broken connection, a timeout, and a response that is not JSON. The backoff doubles
+    from half a second to a minute, and is at least as long as Retry-After says."""
     api_key_env: Variable | None = None
     """The environment variable with the API key, which is sent as `Authorization: Bearer`. On a
     cluster, `cluster.env` can set it from a Secret."""
@@ -174,7 +169,7 @@ class HttpModel(RequestModel):
     max_input_tokens: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """For embeddings: the maximum number of tokens that the model of the endpoint takes. Some
     endpoints cut longer texts without an error. If `usage` in a response has this number, the text
-    may have been cut: the row is counted as TextCut, or fails with `tooLong: fail`."""
+    may have been cut. The row is then counted as TextCut, or fails with `tooLong: fail`."""
 
     @property
     def endpoint(self) -> str:
@@ -215,8 +210,7 @@ class HttpModel(RequestModel):
 
     @property
     def default_batch_size(self) -> int:
-        """Return a small number, because a killed process loses the answers of a batch that has not
-        ended."""
+        """Return a small number: a killed process loses the answers of its unfinished batch."""
         return 16
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:

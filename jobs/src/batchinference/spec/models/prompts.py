@@ -23,8 +23,8 @@ def placeholders(template: str) -> list[str]:
 
 
 def fields_in(template: str) -> list[str]:
-    """Return the content of each placeholder in a template, in order: an input `name`, or a part of
-    its value such as `name.field` or `name[0]`.
+    """Return the content of each placeholder in a template, in order. Examples are an input `name`,
+    and a part of its value such as `name.field` or `name[0]`.
 
     `{{` and `}}` are literal braces. Raises ValueError if the template is invalid.
     """
@@ -136,8 +136,8 @@ def check_prompt(
     for name in [*model.images, *other_inputs]:
         _check_input(name, model.inputs)
     _check_image_placeholders(model, others, prompt)
-    used = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
-    unused = [name for name in model.inputs if name not in used]
+    used_names = {*_names_in([*others, *prompt], model.inputs), *model.images, *other_inputs}
+    unused = [name for name in model.inputs if name not in used_names]
     if model.prompt is not None and unused:
         raise _unused(unused[0], [*others, *prompt], "prompt")
     only_images = images_suffice and model.images and not any(text for _, text in others)
@@ -147,13 +147,12 @@ def check_prompt(
 
 
 def check_body(inputs: Mapping[str, str], texts: Iterable[str], images: Iterable[str]) -> None:
-    """Raise a validation error if `images` or a request body refers to an unknown input, or if an
-    input is not used."""
+    """Raise a validation error if `images` or a body has unknown inputs, or an input is unused."""
     for name in images:
         _check_input(name, inputs)
     bodies = [("body", text) for text in texts]
-    used = _names_in(bodies, inputs)
-    if unused := [name for name in inputs if name not in used]:
+    used_names = _names_in(bodies, inputs)
+    if unused := [name for name in inputs if name not in used_names]:
         raise _unused(unused[0], bodies, "body")
 
 

@@ -87,8 +87,7 @@ LOST: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("skip_clone", "output_text_buffer_length"), (None, _NO_EFFECT)),
     **dict.fromkeys(("logit_bias", "repetition_detection"), (None, _NEEDS_OBJECTS)),
 }
-"""SamplingParams of vLLM that a job cannot use: the value that changes nothing, and why all other
-values are refused."""
+"""By refused parameter of vLLM: the value that changes nothing, and why others are refused."""
 _STRUCTURED = "structured_outputs: {%s: ...}"
 _CUT = {"truncate_prompt_tokens": "the model's field tooLong"}
 _INSTEAD = {
@@ -130,7 +129,7 @@ _PAIRS = (
     ("min_new_tokens", "max_new_tokens"),
     ("min_length", "max_length"),
 )
-"""Names of parameters that must not be above another one, of all libraries."""
+"""Parameters for a minimum and a maximum, of all libraries."""
 
 
 def check_bounds(sampling: Mapping[str, Any]) -> None:
@@ -143,8 +142,8 @@ def check_bounds(sampling: Mapping[str, Any]) -> None:
 
 
 def check_vllm(task: str, sampling: Mapping[str, Any]) -> None:
-    """Raise a validation error for a parameter that vLLM does not have, whose value has a wrong
-    type, or whose results would be lost. Errors do not show values, which may be secret."""
+    """Raise a validation error for a parameter that vLLM does not have, that has a wrong type, or
+    whose results would be lost. Errors do not show values, which may be secret."""
     known, lost = _OF_TASK[task], LOST if task == "generate" else {}
     check_lost(sampling, lost)
     check_bounds(sampling)
@@ -211,9 +210,9 @@ def check_kind(name: str, value: Any, kind: Kind) -> None:
     raise invalid(f"sampling.{name}: expected {kind.expected}, got {got}{fix}")
 
 
-def _check_constraints(given: Mapping[str, Any]) -> None:
+def _check_constraints(constraints: Mapping[str, Any]) -> None:
     where = "sampling.structured_outputs"
-    for name, value in given.items():
+    for name, value in constraints.items():
         if name in WITHOUT_EFFECT:
             raise invalid(
                 f"{where}.{name}: the engine does not read it from a request. Set it in "
@@ -222,9 +221,9 @@ def _check_constraints(given: Mapping[str, Any]) -> None:
         if name not in CONSTRAINTS:
             raise invalid(f"{where}: vLLM has no constraint '{name}'{_near(name, CONSTRAINTS)}")
         check_kind(f"structured_outputs.{name}", value, CONSTRAINTS[name])
-    if len(given) != 1:
+    if len(constraints) != 1:
         raise invalid(
-            f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(given)} of them"
+            f"{where}: expected one of {', '.join(CONSTRAINTS)}, got {len(constraints)} of them"
         )
 
 

@@ -28,14 +28,13 @@ class SentenceTransformersModel(WindowedModel):
     """The library that runs the model."""
     source: Source
     """A model id of the Hub, the path of a folder that `save` wrote, or an object store prefix with
-    the content of such a folder."""
+    such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8, height x width x 3) for an
-    image model."""
+    """The column to embed: `text: COLUMN`, or `image: COLUMN` (uint8, height x width x 3)."""
     output: ColumnName
     """The column for the embeddings, float32."""
     normalize: bool | None = None

@@ -21,8 +21,7 @@ class TorchModel(RuntimeModel):
     runtime: Literal["torch"]
     """The library that runs the model."""
     factory: ModulePath | None = None
-    """`module:function` that returns the torch.nn.Module. The module then loads the state dict in
-    `source`, if set."""
+    """`module:function` that returns the torch.nn.Module, which then loads `source`, if set."""
     factory_args: Arguments | None = None
     """Keyword arguments of the factory."""
     source: Source | None = None
@@ -38,8 +37,7 @@ class TorchModel(RuntimeModel):
     output: ColumnName
     """The column for the output of the module, a tensor of batch x any shape."""
     output_name: OutputName | None = None
-    """The output to use if the module returns several: the key in a dict, or the position in a
-    tuple, from 0."""
+    """The output to use if there are several: the key in a dict, or the index in a tuple."""
     dtype: Dtype | None = None
     """The data type of the module. By default, the data type of its files."""
 

@@ -33,14 +33,13 @@ class TorchvisionModel(LabelModel):
     inputs: Inputs
     """The column with images (uint8, height x width x 3): `image: COLUMN`."""
     output: ColumnName
-    """The column for the result: a struct of `index`, `label` and `score`, or with `features` an
+    """The column for a struct of `index`, `label` and `score`; with `features`, for an
     embedding."""
     top_k: TopK | None = None
     """Return a list of at most this many of the most likely classes, the most likely first. By
     default, only the most likely class."""
     labels: Annotated[list[Label], Field(max_length=1000)] = []
-    """The names of the classes, in order, for a `source` with other classes. By default, the names
-    of the weights."""
+    """The names of the classes, in order, for a `source` with other classes than the weights."""
     features: bool | None = None
     """Whether to return the input of the last linear layer as an embedding, instead of classes."""
     dtype: Dtype | None = None
@@ -65,8 +64,8 @@ class TorchvisionModel(LabelModel):
     def _check(self) -> None:
         if set(self.inputs) != {"image"}:
             raise invalid("torchvision takes exactly one input: inputs: {image: COLUMN}")
-        for alias, given in (("topK", self.top_k), ("labels", self.labels)):
-            if self.features and given:
+        for alias, value in (("topK", self.top_k), ("labels", self.labels)):
+            if self.features and value:
                 raise invalid(f"'{alias}' is for classes, not for 'features'")
         self.check_score()
         if self.labels and self.source is None:

@@ -42,27 +42,25 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     runtime: Literal["transformers"]
     """The library that runs the model."""
     task: tasks.Task
-    """The transformers name of the task. For models with separate encoders for text and images,
-    such as CLIP or SigLIP, feature-extraction and image-feature-extraction return embeddings in
-    the same vector space."""
+    """The transformers name of the task. For models with encoders for text and images, such as
+    CLIP, feature-extraction and image-feature-extraction use one vector space."""
     source: Source
     """A model id of the Hub, the path of a folder that `save_pretrained` wrote, or an object store
-    prefix with the content of such a folder."""
+    prefix with such a folder."""
     revision: Revision | None = None
     """The branch, tag or commit of a model of the Hub."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of `source`."""
     inputs: Inputs
-    """The columns for the inputs of the task, such as `text: COLUMN`, `image: COLUMN` or
-    `audio: COLUMN`. For tasks that generate text, any names for columns, which `prompt` and
-    `images` use."""
+    """The columns for the inputs of the task: `text: COLUMN`, `image: COLUMN`, `audio: COLUMN` or
+    others. For tasks that generate text, any names, which `prompt` and `images` use."""
     output: ColumnName
     """The column for the result. Depending on the task, it is an embedding, a struct of `label` and
     `score`, a text, or a list of structs."""
     pooling: Literal["mean", "cls"] | None = None
-    """How the embeddings of the tokens of a text or the patches of an image are combined: `mean`
-    for their mean, or `cls` for the first one. For the two feature-extraction tasks. `mean` by
-    default. Models such as CLIP have their own pooling."""
+    """How the embeddings of tokens, or of patches of an image, are combined: `mean` for their mean,
+    or `cls` for the first one. For the two feature-extraction tasks. `mean` by default. Models such
+    as CLIP have their own pooling."""
     normalize: bool | None = None
     """Whether to scale each embedding to length 1. For the two feature-extraction tasks."""
     top_k: TopK | None = None
@@ -70,8 +68,8 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     classification tasks. By default, only the most likely label."""
     candidate_labels: Annotated[list[Label], Field(max_length=1000)] = []
     """The labels to choose from. For the zero-shot tasks. With `feature-extraction`, the result is
-    the label whose embedding is the most similar to that of the text, and `score` is the cosine
-    similarity of both."""
+    the label whose embedding is the most similar to that of the text. `score` is their cosine
+    similarity."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. For a
     model with a chat template, it is the message of the user. Without `prompt`, `system` and
@@ -85,15 +83,14 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     messages: Messages = []
     """Messages of the chat between `system` and `prompt`, such as examples."""
     images: Images = []
-    """The inputs that are images. An image replaces its `{name}` in `prompt`, or precedes the
-    prompt."""
+    """The inputs that are images. An image replaces its `{name}` in `prompt`, or precedes it."""
     sampling: Arguments = {}
     """The GenerationConfig of transformers, such as `max_new_tokens`, `do_sample`, `temperature`,
     `top_p` or `num_return_sequences`. The default of `max_new_tokens` is that of the model. If the
-    model has none, it is 256 for a model with a table of positions, and otherwise 4096, or the
-    length of the context if that is less. With `seed`, the random numbers of a row depend only on
-    its prompt and the seed. `max_length` and `min_length` need a model with an encoder: otherwise,
-    they count padding."""
+    model has none, it is 256 for a model with a table of positions. For other models, it is 4096,
+    or the length of a shorter context. With `seed`, random numbers depend only on the prompt and
+    the seed. `max_length` and `min_length` need a model with an encoder: otherwise, they count
+    padding."""
     max_tokens_per_batch: Annotated[int, Field(ge=1, le=100000000)] | None = None
     """Maximum number of tokens, including padding, that are computed together. The rows of a batch
     are divided into groups of similar length. For tasks with texts."""
@@ -103,13 +100,12 @@ class TransformersModel(RequestModel, WindowedModel, LabelModel):
     """The implementation of attention. The library chooses it by default."""
     device_map: Literal["auto", "balanced", "balanced_low_0", "sequential"] | None = None
     """How accelerate distributes the model over the devices of a replica. `auto` by default if a
-    replica has several devices. With one device, parts that do not fit on it are kept in CPU
-    memory."""
+    replica has several devices. With one device, parts that do not fit stay in CPU memory."""
     options: Arguments = {}
-    """Keyword arguments of the tokenizer or processor, such as `max_length`, and of the pipeline
-    for tasks that run in a pipeline, such as `threshold`. `backend` is the implementation of an
-    image processor: `torchvision` or `pil`. For `image-classification` and
-    `image-feature-extraction`, `device: cpu` prepares images on the CPU instead of the GPU."""
+    """Keyword arguments of the tokenizer or processor, such as `max_length`, or of the pipeline
+    that runs the task, such as `threshold`. `backend` is the implementation of an image processor:
+    `torchvision` or `pil`. For `image-classification` and `image-feature-extraction`, `device: cpu`
+    prepares images on the CPU instead of the GPU."""
 
     @property
     def padded_texts(self) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ class VllmModel(RequestModel, LabelModel):
     """The library that runs the model."""
     task: Literal["generate", "embed", "classify", "score"] = "generate"
     """What the model computes for a row. `generate`: a text. `embed`: an embedding. `classify`: the
-    most likely label. `score`: how well the input `document` answers the input `query`, by a
+    most likely label. `score`: how well the input `document` answers `query`, by a
     cross-encoder."""
     source: Source
     """A model id of the Hub, the path of a folder, or an object store prefix."""
@@ -85,15 +85,15 @@ class VllmModel(RequestModel, LabelModel):
     inputs: Inputs
     """Names for columns. Templates, `images` and `adapter` use these names."""
     output: ColumnName
-    """The column for the result: a text, a list of texts if `sampling.n` is above 1, an embedding,
-    a struct of `label` and `score`, or a score."""
+    """The column for the result: a text, an embedding, a struct of `label` and `score`, or a score.
+    If `sampling.n` is above 1, a list of texts."""
     top_k: TopK | None = None
     """Return a list of at most this many of the most likely labels, the most likely first. For
     classify. By default, only the most likely label."""
     prompt: Template | None = None
     """The prompt template, with `{name}` for an input. `{{` and `}}` are literal braces. Without
-    it, the only input that no other field uses is the prompt: a text, or for a chat a list of
-    messages with `role` and `content`."""
+    `prompt`, the input that no other field uses is the prompt. It is a text, or for a chat a list
+    of messages with `role` and `content`."""
     system: Template | None = None
     """The template of the system message, which is the first message of the chat."""
     messages: Messages = []
@@ -102,12 +102,10 @@ class VllmModel(RequestModel, LabelModel):
     """The inputs that are images: pixels, the bytes of files, or addresses (http://, https:// or
     data URIs). An image replaces its `{name}` in `prompt`, or precedes the prompt."""
     allow: Annotated[list[HttpPrefix], Field(max_length=64)] = []
-    """Prefixes of additional image addresses that are allowed, such as
-    https://intranet.example/photos/. The public internet is always allowed. A row with any other
-    address fails."""
+    """Prefixes of additional allowed image addresses, such as https://intranet.example/photos/. The
+    public internet is always allowed. Rows with other addresses fail."""
     chat: bool | None = None
-    """Whether to apply the chat template of the model. By default, true for generate and false for
-    embed."""
+    """Whether to apply the chat template of the model. By default, only for the task generate."""
     tool_call_parser: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """vLLM's parser for the tool calls of the model, such as `hermes`. Requests with tools that the
     model may use (`tool_choice: auto`) need it."""
@@ -116,11 +114,10 @@ class VllmModel(RequestModel, LabelModel):
     chat_template_args: Arguments = {}
     """Additional variables of the chat template, such as `enable_thinking`."""
     sampling: Arguments = {}
-    """The SamplingParams of vLLM, such as `max_tokens` (by default, the rest of the context of the
-    model), `temperature`, `top_p`, `seed`, `stop`, `n` or `structured_outputs`. A number may be a
-    value of the row, such as `max_tokens: "{limit}"` with an input `limit`; for null, the default
-    applies. `logprobs` needs `details`. For embed, classify and score, the PoolingParams of
-    vLLM."""
+    """The SamplingParams of vLLM, such as `max_tokens`, `temperature`, `top_p`, `seed`, `stop`, `n`
+    or `structured_outputs`. `max_tokens` is by default the rest of the context. A number may come
+    from the row, such as `max_tokens: "{limit}"` with an input `limit`. Null means the default.
+    `logprobs` needs `details`. For embed, classify and score, the PoolingParams of vLLM."""
     row_timeout: Duration | None = None
     """Maximum time of a row in the engine, including the wait for rows that the engine got before.
     After this time, the row is a failed row, and its computation ends. Unlimited by default."""
@@ -214,7 +211,7 @@ class VllmModel(RequestModel, LabelModel):
 
     @property
     def extra_locations(self) -> list[str]:
-        """Return the location of the LoRA adapters, unless they are from the Hub."""
+        """Return the location of the LoRA adapters; empty if they are from the Hub."""
         return [] if self.lora_path is None else [self.lora_path]
 
     def check_pool(self, resources: Resources, batch_size: int | str | None) -> None:
@@ -284,8 +281,8 @@ class VllmModel(RequestModel, LabelModel):
             raise invalid("tooLong: the pairs of task score are not cut. Use fail")
 
     def _check_adapters(self) -> None:
-        given = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
-        if self.adapter is None and (unused := [name for name, value in given.items() if value]):
+        fields = {"loraPath": self.lora_path, "loraAdapters": self.lora_adapters}
+        if self.adapter is None and (unused := [name for name, value in fields.items() if value]):
             raise invalid(f"'{unused[0]}' needs an 'adapter': the input with a name for each row")
         if self.lora_path is not None:
             if not re.match(_LOCATION, self.lora_path):

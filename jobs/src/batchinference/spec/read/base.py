@@ -41,11 +41,10 @@ class FileOptions(ReadOptions):
         ]
         | None
     ) = None
-    """The extensions of the files to read from directories, without the dot. By default, those of
-    the format, and unknown extensions if the content of the file has the format."""
+    """The extensions of the files to read from directories, without the dot. By default, the
+    extensions of the format, and unknown extensions if the content has the format."""
     ignore_missing_paths: bool = False
-    """Skip paths that do not exist. At least one path must have files, unless `allowEmpty` is
-    set."""
+    """Skip paths that do not exist. Without `allowEmpty`, at least one path must have files."""
     partitioning: Literal["hive"] | None = None
     """`hive` adds a column for each directory of the form `name=value`, such as `class=cat/`. The
     type of the column is inferred from all values: `int64`, `date` or text."""
@@ -61,7 +60,7 @@ class FileOptions(ReadOptions):
     shuffle: Literal["files"] | None = None
     """Read the files in random order."""
     shuffle_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    """The seed of the random order. Without it, the order is different in each run."""
+    """The seed of the random order. Without a seed, the order is different in each run."""
 
     def _check(self) -> None:
         if self.shuffle_seed is not None and self.shuffle is None:
@@ -112,7 +111,7 @@ class ReadModel(SpecModel):
     """The source of the rows."""
 
     LOCATION_FIELDS: ClassVar[tuple[str, ...]] = ()
-    """Fields with a path or URI, or a list of them."""
+    """Names of the fields with paths or URIs."""
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     """The columns of the source, if they are always the same."""
     HAS_TEXTS: ClassVar[bool] = True
@@ -145,8 +144,8 @@ class ReadModel(SpecModel):
         return self.own_columns
 
     def row_bytes(self, size: int, rows: int) -> int:
-        """Return the approximate bytes of a row in memory, if files of `size` bytes have `rows`
-        rows."""
+        """Return the approximate bytes of a row in memory, by the size and the rows of its
+        files."""
         return max(64, self.INFLATION * size // max(1, rows))
 
     @property
@@ -155,14 +154,13 @@ class ReadModel(SpecModel):
         return None
 
     def wrong_option(self, columns: list[str]) -> tuple[str, str] | None:
-        """Return the field that is probably wrong and the message about it, for a source that has
-        these columns although steps read none of them; None if no field looks wrong."""
+        """Return the field that is probably wrong and the message about it, or None. The source has
+        these columns, but steps read none of them."""
         return None
 
     @property
     def replaces_rows(self) -> str | None:
-        """Return the field that makes the job replace or remove rows of the output; None if none
-        does."""
+        """Return the field that makes the job replace or remove rows of the output, or None."""
         return None
 
     @property
@@ -216,23 +214,22 @@ class ReadFiles(ReadModel):
     options: FileOptions
     """Options of the format."""
     paths: Paths
-    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. If
-    the same path is listed twice, it is read twice. A file that matches several different paths is
-    read once."""
+    """Files, directories (with their subdirectories) and globs: local, s3://, gs:// or az://. A
+    path that is listed twice is read twice. A file that matches different paths is read once."""
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the paths."""
     allow_empty: bool = False
-    """Whether there may be no files to read. The output is then complete and has no rows. A local
-    path must exist, unless `ignoreMissingPaths` is set: a directory or a glob may be empty."""
+    """Whether there may be no files to read. The output is then complete and has no rows.
+    Directories and globs may be empty, but a missing local path also needs `ignoreMissingPaths`."""
     on_change: Literal["fail", "recompute"] = "fail"
-    """What happens if a file whose rows are in the output has changed, when an unfinished job
-    resumes or with `write.mode: append`. `fail`: the job fails before it writes anything, or when
-    it has read a file that changed meanwhile. `recompute`: in the next run, the rows of the new
-    content replace those of the old one. Not for tables."""
+    """What happens if a file has changed since its rows were written. The field applies to an
+    unfinished job that resumes, and to `write.mode: append`. `fail`: the job fails before it writes
+    anything, or when it has read a file that changed meanwhile. `recompute`: the next run replaces
+    the rows of the old content. Not for tables."""
     on_delete: Literal["keep", "removeRows"] = "keep"
-    """What happens to the output rows of a file that is gone, when an unfinished job resumes or
-    with `write.mode: append`. `keep`: the rows stay, and the job fails if it has not read all rows
-    of the file. `removeRows`: the rows and their error records are removed. Not for tables."""
+    """What happens to the output rows of a file that is gone. The field applies in the same cases
+    as `onChange`. `keep`: the rows stay, and the job fails if it has not read all rows of the file.
+    `removeRows`: the rows and their error records are removed. Not for tables."""
 
     @property
     def replaces_rows(self) -> str | None:
@@ -242,8 +239,8 @@ class ReadFiles(ReadModel):
 
     def limited(self, rows: int) -> Self:
         """Return a copy that reads at most `rows` rows, and does not replace or remove rows."""
-        kept = {"on_change": "fail", "on_delete": "keep"}
-        return super().limited(rows).model_copy(update=kept)
+        no_changes = {"on_change": "fail", "on_delete": "keep"}
+        return super().limited(rows).model_copy(update=no_changes)
 
     @property
     def path_name(self) -> str | None:

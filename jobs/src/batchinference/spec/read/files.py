@@ -100,9 +100,8 @@ class ReadJson(ReadFiles):
 
 class ReadOpenaiBatch(ReadFiles):
     """Request files of the OpenAI and Azure batch APIs: JSON Lines with the columns `custom_id`,
-    `method` and `url`, and the request `body` as JSON text. Further fields of a line are left out.
-    A line that the batch API would refuse is a failed row, except that several lines may have the
-    same `custom_id`."""
+    `method`, `url` and `body`, which is JSON text. Further fields of a line are left out. A line
+    that the batch API would refuse is a failed row, but a `custom_id` may be repeated."""
 
     EXTENSIONS = packed("jsonl", "ndjson", "json")
     COLUMNS = ("custom_id", "method", "url", "body")
@@ -135,8 +134,7 @@ class CsvOptions(TableOptions, RowOptions):
     skip_lines: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Number of lines to leave out before the header."""
     newlines_in_values: bool = True
-    """Whether values in quotes may contain line ends. If false, a quote that is not closed damages
-    only one line."""
+    """Whether values in quotes may have line ends. If false, a missing quote damages one line."""
     decimal: Literal[".", ","] = "."
     """The character before the fraction of a number. With a comma, `1.5` is not a number."""
     null_values: NullValues = []
@@ -146,8 +144,8 @@ class CsvOptions(TableOptions, RowOptions):
     def _check(self) -> None:
         super()._check()
         characters = [self.delimiter or ",", self.quote, self.escape, self.comment]
-        used = [character for character in characters if character]
-        if len(used) > len(set(used)):
+        not_empty = [character for character in characters if character]
+        if len(not_empty) > len(set(not_empty)):
             raise invalid(
                 "delimiter, quote, escape and comment: two of them are the same character. A "
                 "doubled quote is always a quote, so it needs no escape"
@@ -188,8 +186,8 @@ class NumpyOptions(RowOptions):
 
 
 class ReadNumpy(ReadFiles):
-    """NumPy files, one row per element of the first axis: .npy with a column `data`, .npz with a
-    column for each array."""
+    """NumPy files, one row per element of the first axis. In .npz files, arrays are columns; in
+    .npy files, the column is `data`."""
 
     EXTENSIONS = ("npy", "npz")
     HAS_TEXTS = False
@@ -219,15 +217,13 @@ class AudioOptions(SoundFields, RowOptions):
 
 class VideoOptions(FrameFields, FileOptions):
     fps: Annotated[float, Field(gt=0, le=1000), *Quantity] | None = None
-    """Number of frames to read per second: the first frame at or after each point in time. All
-    frames by default."""
+    """Frames per second to read: the first one at or after each point in time. All by default."""
     include_timestamps: bool = False
     """Add a column `frame_timestamp`: the time of the frame in seconds."""
 
 
 class ReadImages(ReadFiles):
-    """Images, one row per file or page, in a column `image` of height x width x channels
-    (uint8)."""
+    """Images, one row per file or page: `image` of height x width x channels (uint8)."""
 
     EXTENSIONS = PICTURES
     PACKAGED = HEIF
@@ -301,8 +297,7 @@ class WebdatasetOptions(TypedOptions, PictureOptions, RowOptions):
 
 class ReadWebdataset(ReadFiles):
     """Tar archives of samples. Members with the same name up to the first dot are a row, wherever
-    they are in the archive. The row has this name in the column `__key__`, and a column for each
-    extension."""
+    they are in the archive. The row has this name in `__key__`, and a column for each extension."""
 
     EXTENSIONS = ("tar", "tar.gz", "tgz", "tar.bz2", "tbz2", "tar.xz", "txz")
     AMBIGUOUS = ("gz",)
@@ -314,8 +309,8 @@ class ReadWebdataset(ReadFiles):
 
 class ManifestOptions(PictureOptions):
     column: ColumnName = "uri"
-    """The column with the addresses: https:// or http:// URLs, URIs of an object store, or paths
-    relative to the directory of the manifest."""
+    """The column with the addresses: HTTP URLs, URIs of an object store, or paths relative to the
+    directory of the manifest."""
     decode: Literal["bytes", "image", "text"] = "bytes"
     """How the content of each address is decoded. This is also the name of the new column."""
     on_unreachable: Literal["fail", "error"] = "fail"

@@ -22,8 +22,8 @@ SqlName = Annotated[str, Field(pattern=SQL_NAME, max_length=128)]
 
 class SqlOptions(ReadOptions):
     shard_keys: Annotated[list[SqlName], Field(min_length=1, max_length=8), Unique] | None = None
-    """Columns by whose hash the rows are divided into `overrideNumBlocks` concurrent queries. The
-    database must support MOD, ABS and the hash function."""
+    """Columns whose hash divides the rows into `overrideNumBlocks` concurrent queries. The database
+    must support MOD, ABS and the hash function."""
     shard_hash_fn: SqlName = "MD5"
     """The database function that computes a number from the shard keys."""
 

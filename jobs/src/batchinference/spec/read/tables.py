@@ -13,7 +13,7 @@ from batchinference.spec.storage import FROM_ENVIRONMENT, Storage
 from batchinference.spec.uri_fields import Uri
 
 MAX_SNAPSHOT = 9_223_372_036_854_775_000
-"""Maximum id of a snapshot. As a float, it is also below 2**63. The API server compares floats."""
+"""Maximum id of a snapshot. The API server compares it as a float, which is below 2**63."""
 
 
 class VersionedOptions(ReadOptions):
@@ -26,8 +26,7 @@ class VersionedOptions(ReadOptions):
     """The columns to read. Other columns are not fetched. All columns by default."""
     filter: Condition | None = None
     """An expression, as in a `filter` step. Files and row groups are not read if partition values
-    or statistics show that no row matches. Rows that are read, but do not match, are counted as
-    filtered rows."""
+    or statistics show that no row matches. Other rows that do not match are filtered rows."""
     limit: Limit | None = None
     """Maximum number of rows to read, before `filter`: the first rows in the order of the data
     files. If you change the limit, use another output path or `write.mode: overwrite`."""
@@ -38,7 +37,7 @@ class VersionedOptions(ReadOptions):
 
     @property
     def added_columns(self) -> tuple[str, ...]:
-        """Return the columns that are not columns of the table."""
+        """Return the columns that `changes` adds to those of the table."""
         return self.CHANGE_COLUMNS if self.changes == "include" else ()
 
 
@@ -68,8 +67,7 @@ class DeltaOptions(VersionedOptions):
     CHANGE_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
     version: Annotated[int, Field(ge=0, le=2**53)] | None = None
-    """The version to read. The latest by default. With it, `write.mode: append` adds no later
-    rows."""
+    """The version to read. The latest by default. If set, `write.mode: append` adds no rows."""
 
 
 class ReadDelta(ReadVersioned):
@@ -94,8 +92,7 @@ class IcebergOptions(VersionedOptions):
     )
 
     snapshot: Annotated[int, Field(ge=1, le=MAX_SNAPSHOT)] | None = None
-    """The id of the snapshot to read. The latest by default. With it, `write.mode: append` adds no
-    later rows."""
+    """The snapshot to read. The latest by default. If set, `write.mode: append` adds no rows."""
 
 
 class ReadIceberg(ReadVersioned, CatalogTable):

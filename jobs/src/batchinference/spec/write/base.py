@@ -32,10 +32,10 @@ class WriteModel(SpecModel):
     path: Uri
     """The directory or s3://, gs:// or az:// prefix of the output. No other job may use it."""
     mode: Literal["error", "append", "overwrite"] = "error"
-    """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
-    replace the content. If the job runs again after its output is complete, append reads only new
-    files, overwrite starts over, and error does nothing. A BatchInference on a cluster runs once:
-    if a complete one is applied again, nothing happens in any mode."""
+    """What to do if the path or the table is not empty. `error`: fail. `append`: add rows.
+    `overwrite`: replace the content. If the job runs again after its output is complete, `append`
+    reads only new files, `overwrite` starts over, and `error` does nothing. On a cluster, applying
+    a complete BatchInference again does nothing in any mode."""
 
     storage: Storage = FROM_ENVIRONMENT
     """How to access the object store of the output and of the error records."""
@@ -52,8 +52,7 @@ class WriteModel(SpecModel):
 
     @property
     def id_column(self) -> str | None:
-        """Return the column whose values identify failed rows in the error file; None if the format
-        has no error file."""
+        """Return the column that identifies failed rows in the error file; None without a file."""
         return None
 
     @property
@@ -85,7 +84,7 @@ class WritePartitioned(WriteModel):
     partition_by: KeyColumns | None = None
     """Columns whose values become directories (`class=cat/`) and are left out of the files. Parts
     of columns, such as `a.b` or `a[0]`, are allowed too, and stay in the files. For delta and
-    iceberg, the partition columns of a new table: no parts."""
+    iceberg, the columns partition a new table, and cannot be parts."""
 
     @property
     def column_fields(self) -> dict[str, list[str]]:
@@ -109,11 +108,11 @@ class WriteKeyed(WriteModel):
     """An output whose rows can have a key."""
 
     mode: Literal["error", "append", "overwrite", "merge"] = "error"  # type: ignore[assignment]
-    """What to do if the path or the table is not empty. error: fail. append: add rows. overwrite:
-    replace the content. merge: update existing rows that have the key of a row of the job, and add
-    all other rows of the job. If the job runs again after its output is complete, append and merge
-    read only new files, overwrite starts over, and error does nothing. A BatchInference on a
-    cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+    """What to do if the path or the table is not empty. `error`: fail. `append`: add rows.
+    `overwrite`: replace the content. `merge`: update existing rows that have the key of a row of
+    the job, and add all other rows of the job. If the job runs again after its output is complete,
+    `append` and `merge` read only new files, `overwrite` starts over, and `error` does nothing. On
+    a cluster, applying a complete BatchInference again does nothing in any mode."""
     key: KeyColumns | None = None
     """The columns whose values identify a row, for the mode merge. No two rows of a job may have
     the same values, and no value may be null."""
@@ -138,7 +137,7 @@ class WriteKeyed(WriteModel):
 class WriteSized(WriteColumns):
     rows_per_file: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Maximum number of rows of a file. Most files have about this number. By default, a file has
-    up to about 64 MiB, or less so that progress is committed in time."""
+    up to about 64 MiB, or less if progress would be committed too late."""
 
 
 class WriteRows(WriteSized, WritePartitioned):

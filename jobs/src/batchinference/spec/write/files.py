@@ -32,8 +32,8 @@ class WriteNumbered(WriteRows, WriteDirectories):
     MERGES_FILES = True
 
     row_number: ColumnName | None = None
-    """The name of a new first column with the number of the input row: from 0 in each input file,
-    plus 1000000000000 times the number of the file."""
+    """The name of a new first column with the number of the input row. Rows are numbered from 0 in
+    each input file, plus 1000000000000 times the number of the file."""
 
     @property
     def number_column(self) -> str | None:
@@ -79,8 +79,7 @@ class WriteOpenaiBatch(WriteModel):
     custom_id_column: ColumnName = "custom_id"
     """The column with the id of each line."""
     response_column: ColumnName = "response"
-    """The column with the body of each response: a JSON object as text. A model with `request`
-    makes such a column."""
+    """The column with the body of each response, as JSON text. Models with `request` make it."""
 
     @property
     def number_column(self) -> str | None:
@@ -111,9 +110,9 @@ class WriteCsv(WriteNumbered):
 
 class WriteWebdataset(WriteRows, WriteDirectories):
     """Tar files in WebDataset format. Each value of a row is a member of the archive. The column
-    name or its extension is the encoding of the value, if it is txt, cls, json, npy, jpg, jpeg, png
-    or webp. Otherwise the type decides: png for pixels, npy for other tensors, txt for text, cls
-    for integers, json for other values."""
+    name or its extension decides the encoding: txt, cls, json, npy, jpg, jpeg, png or webp. For
+    other names, the type decides: png for pixels, npy for other tensors, txt for text, cls for
+    integers, json for other values."""
 
     STORES_COLUMNS = False
     STORES_VALUES = False

@@ -51,14 +51,13 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
     and for rows before they are put into the store."""
 
     mode: Literal["merge"] = "merge"  # type: ignore[assignment]
-    """merge: replace the entries of the store that have the key of a row, and add the other rows.
+    """`merge`: replace the entries of the store that have the key of a row, and add the other rows.
     If the job runs again after its output is complete, it reads only new files."""
     key: KeyColumns
     """The columns whose values identify a row: integers or texts. No two rows of a job may have the
     same values, and no value may be null."""
     distance: Literal["cosine", "dot", "euclidean"] | None = None
-    """How a search compares vectors, in a collection or index that the job creates. Cosine by
-    default."""
+    """How a search compares vectors in a new collection or index. Cosine by default."""
 
     @property
     def connection(self) -> str:
@@ -67,9 +66,9 @@ class WriteStore(WriteKeyed, WriteVectors, Server):
 
 
 class WriteQdrant(WriteStore):
-    """Points of a Qdrant collection. The id of a point is its key if the key is a single integer
-    from 0, and otherwise a UUID made from the key. The payload has all columns except
-    `vectorColumn`, and the version of the commit."""
+    """Points of a Qdrant collection. The id of a point is its key, if this is a single integer from
+    0. Otherwise, it is a UUID made from the key. The payload has all columns except `vectorColumn`,
+    and the version of the commit."""
 
     format: Literal["qdrant"]
     collection: Annotated[str, Field(pattern=COLLECTION, max_length=255)]
@@ -90,15 +89,15 @@ class WriteOpensearch(WriteStore):
 
 
 class WriteLance(WriteSized):
-    """A Lance dataset at the path. Its vectors have a fixed size, so that they can be indexed."""
+    """A Lance dataset at the path. Its vectors have a fixed size, which an index requires."""
 
     format: Literal["lance"]
     mode: Literal["error", "append", "overwrite", "addColumn"] = "error"  # type: ignore[assignment]
-    """What to do if the dataset is not empty. error: fail. append: add rows. overwrite: replace the
-    content. addColumn: add the new `columns` to the rows of the dataset, which the job must also
-    read; other columns are not written again. If the job runs again after its output is complete,
-    append and addColumn do nothing, overwrite starts over, and error does nothing. A BatchInference
-    on a cluster runs once: if a complete one is applied again, nothing happens in any mode."""
+    """What to do if the dataset is not empty. `error`: fail. `append`: add rows. `overwrite`:
+    replace the content. `addColumn`: add the new `columns` to the rows of the dataset, which the
+    job must also read. Other columns are not written again. If the job runs again after its output
+    is complete, only `overwrite` starts over, and other modes do nothing. On a cluster, applying a
+    complete BatchInference again does nothing in any mode."""
 
     @property
     def number_column(self) -> str | None:

@@ -15,8 +15,9 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.pods import Crash, Disruption, PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, ray_job_body, report
 from support.operator.virtual_time import BEGINNING

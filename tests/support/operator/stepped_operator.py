@@ -20,7 +20,7 @@ from batchinference_operator.controller.workqueue import (
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.objects import CONFIG

@@ -23,7 +23,7 @@ from batchinference_operator.status.attempts import (
     failed_attempts,
     remove_attempt,
 )
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import (
     CREATED,

@@ -17,8 +17,10 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
-from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.status.pod_problems import Disruption
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import Harness
 from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, pod_body

@@ -10,10 +10,14 @@ import pytest
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.lost_or_crashed_pods import (
+    MAX_HEAD_CRASHES,
+    MAX_WORKER_CRASHES,
+)
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.failure_cause import MAX_HEAD_CRASHES, MAX_WORKER_CRASHES
-from batchinference_operator.status.pods import MAX_MESSAGE, Crash, PodView, crash_of
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import MAX_MESSAGE, Crash, crash_of
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness
 from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body

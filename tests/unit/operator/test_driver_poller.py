@@ -26,7 +26,7 @@ from batchinference_operator.controller.driver_poller import (
 )
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness
 from support.operator.objects import RUNNING, SUCCEEDED, job_body, ray_job_body, report

@@ -12,7 +12,7 @@ from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.job_events import Event, events_between
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from support.operator.objects import INITIALIZING, RUNNING, pod_body, waiting
 from support.operator.reconcile_loop import ReconcileLoop
 from support.tiers import examples

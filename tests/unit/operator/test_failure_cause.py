@@ -15,8 +15,8 @@ from batchinference_operator.status.failure_cause import (
     failure_cause,
     head_ran_out_of_memory,
 )
-from batchinference_operator.status.pods import Disruption
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import Disruption
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 from plugins.messages import Messages
 from support.operator.objects import FAILED, RUNNING, ray_job_body, report

@@ -10,7 +10,7 @@ import pytest
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.cost import Prices
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from plugins.messages import Messages
 from support.documents.minimal import model_step
 from support.operator.objects import INITIALIZING, pod_body

@@ -18,7 +18,7 @@ from batchinference_operator.kube.kopf_watches import KopfLogin
 from batchinference_operator.kube.object_client import PAGE
 from batchinference_operator.kube.reflector import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.objects import CONFIG, NAMESPACE, job_body

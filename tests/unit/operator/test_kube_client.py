@@ -18,7 +18,7 @@ from batchinference_operator.kube.http import RateLimiter
 from batchinference_operator.kube.object_client import MAX_LISTS, PAGE, path_of
 from batchinference_operator.kube.session import open_session
 from batchinference_operator.status.conditions import MAX_MESSAGE
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.ports import free_port

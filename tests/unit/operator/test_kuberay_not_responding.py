@@ -9,8 +9,9 @@ import pytest
 from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.requeue import KUBERAY_SECONDS
-from batchinference_operator.status.pods import Crash, Disruption, PodView
+from batchinference_operator.reconcile.kuberay_silence import KUBERAY_SECONDS
+from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.pod_view import PodView
 from plugins.messages import Messages
 from support.operator.objects import CREATED, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop

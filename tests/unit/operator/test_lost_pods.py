@@ -10,8 +10,9 @@ import pytest
 from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS
-from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.reconcile.lost_or_crashed_pods import LOST_PODS_SECONDS
+from batchinference_operator.status.pod_problems import Disruption
+from batchinference_operator.status.pod_view import PodView
 from support.operator.objects import placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop
 

@@ -9,7 +9,7 @@ import pytest
 from batchinference.plan import parse_plan
 from batchinference.spec.causes import Cause
 from batchinference_operator.status.attempts import MAX_ATTEMPTS
-from batchinference_operator.status.pods import Disruption
+from batchinference_operator.status.pod_problems import Disruption
 from support.documents.minimal import python_step
 from support.operator.objects import FAILED
 from support.operator.reconcile_loop import ReconcileLoop

@@ -12,7 +12,7 @@ import pytest
 from batchinference.rendering import GENERATION, RELEASED
 from batchinference.spec.report import failure_line
 from batchinference_operator.status.conditions import MAX_MESSAGE
-from batchinference_operator.status.ray_job import MAX_GROUPS, MAX_LOG, RayJobView, owner_uid
+from batchinference_operator.status.ray_job_view import MAX_GROUPS, MAX_LOG, RayJobView, owner_uid
 from support.operator.objects import OTHER_UID, SUCCEEDED, UID, owner, ray_job_body
 
 RAY_STATES = ["", "PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]

@@ -15,28 +15,34 @@ from batchinference.rendering.pods import PROTECTION
 from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, queue_entry
-from batchinference_operator.reconcile.attempt_rendering import create_actions, parse_with_defaults
-from batchinference_operator.reconcile.attempt_start import status_after_create_error
-from batchinference_operator.reconcile.config import Concurrency, Config
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionDecision,
+    Concurrency,
+    queue_entry,
+)
+from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.driver_report import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     must_poll_driver,
 )
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS, reconcile
+from batchinference_operator.reconcile.kuberay_silence import KUBERAY_SECONDS
+from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS
+from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import (
     IDLE_SECONDS,
-    KUBERAY_SECONDS,
     NO_PODS_SECONDS,
     POLL_SECONDS,
     WATCHED_SECONDS,
 )
+from batchinference_operator.reconcile.spec_check import parse_with_defaults
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.objects import (

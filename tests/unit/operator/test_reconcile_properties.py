@@ -15,7 +15,8 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus, Phase
 from batchinference_operator.reconcile.driver_report import must_poll_driver
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (
@@ -33,8 +34,8 @@ from batchinference_operator.status.job_status import (
     merge_patch,
 )
 from batchinference_operator.status.phase import derive_phase
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import (
     CONFIG,
     OTHER_UID,

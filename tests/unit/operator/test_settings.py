@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import job_body, ray_job_body
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_poller import Answer
-from batchinference_operator.reconcile.requeue import USAGE_SECONDS, WRITE_SECONDS, write_delay
+from batchinference_operator.reconcile.status_write_delay import (
+    USAGE_SECONDS,
+    WRITE_SECONDS,
+    write_delay,
+)
 from support.operator.harness import Harness
 from support.operator.objects import placed, pod_body, report
 from support.operator.virtual_time import in_virtual_time

@@ -10,14 +10,19 @@ from typing import Any
 from batchinference.rendering import CLUSTER_LABEL
 from batchinference.spec.cluster import Cluster
 from batchinference_operator.observability.metrics import JobSummary
-from batchinference_operator.reconcile.admission_queue import AdmissionQueue, queue_entry
-from batchinference_operator.reconcile.config import Concurrency, Config
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionQueue,
+    Concurrency,
+    queue_entry,
+)
+from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of, parent_of, stub_of
-from batchinference_operator.reconcile.notification import unsent_notifications
 from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.unsent_notifications import unsent_notifications
 from batchinference_operator.status.attempts import attempt_number
-from batchinference_operator.status.pods import Crash, Disruption, PodView, crash_of
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.pod_problems import Crash, Disruption, crash_of
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import Object, RayJobView
 
 MAX_CRASHES = 1024
 """Maximum number of crashes that are kept for a cluster, separately for heads and workers."""

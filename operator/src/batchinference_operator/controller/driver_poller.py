@@ -22,7 +22,7 @@ from batchinference.spec.report import REPORT_FILE, Report
 from batchinference_operator.controller.workqueue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
+from batchinference_operator.status.ray_job_view import DASHBOARD_PORT, RayJobView
 
 CLUSTER_DOMAIN = "cluster.local"
 TIMEOUT_SECONDS = 2.0

@@ -22,14 +22,15 @@ from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
-from batchinference_operator.reconcile.attempt_start import status_after_create_error
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.job_view import JobKey, JobView
-from batchinference_operator.reconcile.reconcile import end_orphans, reconcile
-from batchinference_operator.reconcile.requeue import write_delay
+from batchinference_operator.reconcile.ray_job_deletion import end_orphans
+from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.status_write_delay import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, to_rfc3339, utc_now
 
 LARGE_WRITE_SECONDS = 5.0

@@ -26,7 +26,7 @@ from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey, JobView
-from batchinference_operator.reconcile.notification import ended_job, unsent_notifications
+from batchinference_operator.reconcile.unsent_notifications import ended_job, unsent_notifications
 
 MAX_TRIES = 10
 """Number of tries to send the notifications of a job. The backoffs add up to three minutes."""

@@ -22,7 +22,7 @@ from batchinference_operator.reconcile.kueue import is_gated
 from batchinference_operator.reconcile.requeue import POLLS_PER_SECOND, poll_interval
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_PODS = 2

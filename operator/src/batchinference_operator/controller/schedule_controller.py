@@ -24,7 +24,7 @@ from batchinference_operator.reconcile.schedule import (
     decide,
 )
 from batchinference_operator.status.job_status import merge_patch
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_RUNS = 1000

@@ -22,7 +22,7 @@ from batchinference_operator.kube.object_client import (
 from batchinference_operator.reconcile.kueue import quota_message
 from batchinference_operator.status.job_status import Status
 from batchinference_operator.status.last_warning import EventSummary
-from batchinference_operator.status.ray_job import Object, RayJobView, owner_uid
+from batchinference_operator.status.ray_job_view import Object, RayJobView, owner_uid
 
 MAX_EVENTS = 50
 """Maximum number of Events that are read about one object."""

@@ -18,7 +18,7 @@ from batchinference.rendering import RAY_JOB
 from batchinference.spec.arguments import MAX_DEPTH
 from batchinference.spec.job import KIND
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 
 MAX_BYTES = 128 << 10
 """Maximum size of a section (the metadata, the spec or the status) of an object, because the

@@ -25,7 +25,7 @@ from batchinference_operator.kube.http import (
     send,
 )
 from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.status.ray_job import Object, is_name
+from batchinference_operator.status.ray_job_view import Object, is_name
 
 POD = "Pod"
 PAGE = 10

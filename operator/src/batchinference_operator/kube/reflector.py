@@ -19,7 +19,7 @@ from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Conflict, Expired, Refused, Unreachable
 from batchinference_operator.kube.object_client import POD, path_of
 from batchinference_operator.reconcile.job_view import key_of
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 
 KINDS = (KIND, SCHEDULE_KIND, RAY_JOB, POD)
 PATIENCE = 3

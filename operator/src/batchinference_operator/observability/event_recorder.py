@@ -16,7 +16,7 @@ from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import ResourceView
 from batchinference_operator.status.job_events import Event
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_WAITING = 5000

@@ -15,7 +15,6 @@ from itertools import islice
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.status import Phase
-from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.status.attempts import is_running
 
@@ -24,6 +23,31 @@ Position = tuple[int, str, str, str]
 
 ROUND_FROM_POSITION = 10
 """From this value on, the status shows a rounded number of jobs ahead."""
+
+
+UNLIMITED = 2**31
+"""A capacity that is never reached."""
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """The maximum numbers of concurrently running jobs; None means unlimited."""
+
+    total: int | None = None
+    per_namespace: int | None = None
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether at least one of the numbers is limited."""
+        return self.total is not None or self.per_namespace is not None
+
+    def capacity(self, running: int) -> int:
+        """Return how many more jobs may run in total; negative if the limit was lowered."""
+        return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
+
+    def namespace_capacity(self, running: int) -> int:
+        """Return how many more jobs may run in a namespace with this number of running jobs."""
+        return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
 
 
 @dataclass(frozen=True)

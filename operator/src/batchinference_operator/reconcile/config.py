@@ -1,4 +1,4 @@
-"""The settings of the operator that reconcile needs, such as the limits of running jobs."""
+"""The settings of the operator that reconcile needs, and the tokens of Ray clusters."""
 
 import hashlib
 import hmac
@@ -6,33 +6,10 @@ from dataclasses import dataclass, field
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.platform_defaults import PlatformDefaults
+from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.cost import Prices
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.ray_job import RayJobView
-
-UNLIMITED = 2**31
-"""A capacity that is never reached."""
-
-
-@dataclass(frozen=True)
-class Concurrency:
-    """The maximum numbers of concurrently running jobs; None means unlimited."""
-
-    total: int | None = None
-    per_namespace: int | None = None
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether at least one of the numbers is limited."""
-        return self.total is not None or self.per_namespace is not None
-
-    def capacity(self, running: int) -> int:
-        """Return how many more jobs may run in total; negative if the limit was lowered."""
-        return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
-
-    def namespace_capacity(self, running: int) -> int:
-        """Return how many more jobs may run in a namespace with this number of running jobs."""
-        return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
+from batchinference_operator.status.ray_job_view import RayJobView
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from batchinference.spec.progress import MAX_ROWS
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
 from batchinference_operator.status.job_status import Status, internal, with_internal, without
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 

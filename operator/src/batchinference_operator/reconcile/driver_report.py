@@ -7,7 +7,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.conditions import Summary, Waiting, find_condition
 from batchinference_operator.status.phase import DRIVER
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 DRIVER_START_SECONDS = 60.0

@@ -11,10 +11,10 @@ from datetime import datetime
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.attempts import last_attempt, mark_admitted, mark_queued
+from batchinference_operator.status.attempts import last_attempt, update_last
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.job_status import internal
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.job_status import Status, internal, with_internal
+from batchinference_operator.status.ray_job_view import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 GATED_SECONDS = 10.0
@@ -86,3 +86,24 @@ def quota_message(workload: Object) -> str:
         if condition.get("status") == reported and condition.get("message"):
             return str(condition["message"])
     return ""
+
+
+def mark_queued(status: Status, now: str) -> Status:
+    """Return the status in which Kueue queues the running attempt.
+
+    The fields about the driver and the progress are removed, because the attempt starts over when
+    it is admitted. The rows are kept, because a driver that resumes counts them in its reports.
+    """
+    last = last_attempt(status)
+    if "queuedTime" in last and "progressTime" not in internal(status):
+        return status
+    status = with_internal(status, progressTime=None, driverHead=None, gapSince=None)
+    queued = last.get("queuedTime", now)
+    return update_last(status, queuedTime=queued, admittedTime=None, waiting=None)
+
+
+def mark_admitted(status: Status, now: str) -> Status:
+    """Return the status in which Kueue has admitted the running attempt, if it was queued."""
+    if "queuedTime" not in last_attempt(status):
+        return status
+    return update_last(status, queuedTime=None, admittedTime=now)

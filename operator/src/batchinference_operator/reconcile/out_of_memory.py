@@ -9,7 +9,7 @@ from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import update_last
 from batchinference_operator.status.failure_cause import head_ran_out_of_memory
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 
 
 def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) -> JobView:

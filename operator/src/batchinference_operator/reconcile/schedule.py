@@ -16,10 +16,10 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of, time_of
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView, ResourceView
-from batchinference_operator.reconcile.notification import unsent_notifications
+from batchinference_operator.reconcile.unsent_notifications import unsent_notifications
 from batchinference_operator.status.conditions import (
     Summary,
     Waiting,
@@ -29,7 +29,7 @@ from batchinference_operator.status.conditions import (
 )
 from batchinference_operator.status.job_events import Event
 from batchinference_operator.status.job_status import Status, without
-from batchinference_operator.status.ray_job import Object, owner_uid
+from batchinference_operator.status.ray_job_view import Object, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 
 

@@ -9,8 +9,9 @@ from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.pods import Crash, Disruption, PodView
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import Object, RayJobView
 
 
 @dataclass(frozen=True)

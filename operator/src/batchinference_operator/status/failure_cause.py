@@ -1,4 +1,4 @@
-"""Finds the cause of a failed attempt in its report, from KubeRay, or in lost or crashed pods."""
+"""Finds the cause of a failed attempt in its report, from KubeRay, or in a lost pod."""
 
 import re
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.job_status import ended_at
-from batchinference_operator.status.pods import Crash, Disruption
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 
 _KUBERAY_CAUSES = {
@@ -96,31 +96,3 @@ def head_ran_out_of_memory(ray_job: RayJobView, crashes: Sequence[Crash]) -> boo
     """Return whether a head was killed for its memory, or the driver according to Ray's message."""
     killed = any(one.of_head and one.cause == Cause.OUT_OF_MEMORY for one in crashes)
     return killed or bool(_DRIVER_KILLED.search(ray_job.message))
-
-
-MAX_HEAD_CRASHES = 5
-MAX_WORKER_CRASHES = 20
-"""Numbers of crashes at which an attempt ends before its driver has started. KubeRay replaces a pod
-every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
-
-
-def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
-    """Return the last crash if the attempt must end because too many pods have crashed, else None.
-
-    `pods` is the current number of pods, which raises the limit for workers. Workers are ignored if
-    a head has crashed, because all workers end with their head. Rejected pods count separately.
-    """
-    for rejected in (False, True):
-        ended = [crash for crash in crashes if crash.rejected == rejected]
-        heads = [crash for crash in ended if crash.of_head]
-        limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
-        if len(counted := heads or ended) >= limit:
-            return counted[-1]
-    return None
-
-
-def describe_crashes(crashes: Sequence[Crash]) -> str:
-    """Return a message with the number of crashed pods and the last crash."""
-    count = len(crashes)
-    pods = "1 pod has" if count == 1 else f"{count} pods have"
-    return f"{pods} ended; the last: {crashes[-1].message}"

@@ -8,7 +8,7 @@ from typing import Any
 from batchinference.spec.report import Report
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.status.conditions import Summary, build_conditions
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import plausible_end
 
 Status = dict[str, Any]

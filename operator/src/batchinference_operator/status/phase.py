@@ -9,8 +9,9 @@ from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference.text import counted
 from batchinference_operator.status.conditions import Summary, Waiting
 from batchinference_operator.status.last_warning import NODE_WARNINGS
-from batchinference_operator.status.pods import PodProblem, PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import PodProblem
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 
 _NO_QUEUE = (
     "Kueue manages jobs without a queue. Set spec.cluster.queueName to a LocalQueue, and set "

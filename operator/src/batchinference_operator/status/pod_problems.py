@@ -1,25 +1,17 @@
-"""The pods of a job: their state, why they do not run, and how they were lost or crashed."""
+"""Finds out why a pod does not run, and how it was lost or crashed."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
 
 from batchinference.credentials import without_credentials
 from batchinference.plan.groups import HEAD_GROUP
-from batchinference.rendering import (
-    CLUSTER_LABEL,
-    NODE_TYPE_LABEL,
-    POD_GROUP_LABEL,
-    running_containers,
-)
+from batchinference.rendering import NODE_TYPE_LABEL, POD_GROUP_LABEL
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import time_of
-from batchinference.spec.quantities import cpus_of
 from batchinference.text import in_one_line
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.ray_job import RAY_CONTAINERS, Object, devices_of
+from batchinference_operator.status.ray_job_view import RAY_CONTAINERS, Object
 from batchinference_operator.status.timestamps import unix_seconds
 
 
@@ -33,7 +25,7 @@ def containers_of(status: Object) -> list[Object]:
     return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
 
 
-def _state(container: Object, kind: str) -> Object:
+def container_state(container: Object, kind: str) -> Object:
     """Return the fields of the state `waiting` or `terminated`; empty in another state."""
     return (container.get("state") or {}).get(kind) or {}
 
@@ -42,7 +34,7 @@ def pod_ended_at(status: Object) -> float | None:
     """Return when the last container of a pod ended; 0 if unknown, None before the end."""
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
-    ends = [_state(each, "terminated").get("finishedAt") for each in containers_of(status)]
+    ends = [container_state(each, "terminated").get("finishedAt") for each in containers_of(status)]
     return max(map(unix_seconds, filter(None, ends)), default=0.0)
 
 
@@ -57,15 +49,25 @@ _WAITING_CAUSES = {
     "CrashLoopBackOff": Cause.CRASH_LOOP,
 }
 """Causes by the reason of a waiting container that rarely starts without a change by the user."""
+
+
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (?:ErrImagePull: )?(?=.)')
 """A prefix that the kubelet adds to every other message about the same error. The prefix is
 removed, because each change of a message is a status write."""
+
+
 _DISRUPTION_CAUSES = {"PreemptionByScheduler": Cause.PREEMPTED}
 """Causes by reason of the condition DisruptionTarget. All other reasons mean a lost node."""
+
+
 _NODE_LOST_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
+
+
 _POD_REASON_CAUSES = dict.fromkeys(_NODE_LOST_REASONS, Cause.NODE_LOST)
 _POD_REASON_CAUSES["Preempting"] = Cause.PREEMPTED
 """Causes by `status.reason` of a pod."""
+
+
 _EVICTION_MESSAGES = {
     Cause.OUT_OF_MEMORY: re.compile('low on resource: memory|EmptyDir volume "shared-mem"'),
     Cause.OUT_OF_DISK: re.compile(
@@ -107,19 +109,19 @@ def problem_of(pod: Object) -> PodProblem | None:
         return None
     status = pod.get("status") or {}
     scheduled = find_condition(status, "PodScheduled")
-    if scheduled.get("status") == "False" and not _is_gate(scheduled):
+    if scheduled.get("status") == "False" and not has_gate(scheduled):
         return PodProblem(Cause.UNSCHEDULABLE, scheduled.get("message", ""))
     for container in containers_of(status):
         if "running" not in (container.get("state") or {}) and (killed := _oom_kill(container)):
             return PodProblem(Cause.OUT_OF_MEMORY, killed[1])
-        waiting = _state(container, "waiting")
+        waiting = container_state(container, "waiting")
         if cause := _WAITING_CAUSES.get(waiting.get("reason", "")):
             message = _BACK_OFF.sub("", waiting.get("message", ""))
             return PodProblem(cause, message or waiting["reason"])
     return None
 
 
-def _is_gate(scheduled: Object) -> bool:
+def has_gate(scheduled: Object) -> bool:
     """Return whether the condition PodScheduled says that the pod has a scheduling gate."""
     return scheduled.get("reason") == "SchedulingGated" and scheduled["status"] == "False"
 
@@ -207,7 +209,7 @@ def crash_of(pod: Object) -> Crash | None:
     metadata, status = pod["metadata"], pod.get("status") or {}
     uid = metadata.get("uid") or metadata["name"]
     ended = _ended_container(status)
-    group, created_at = metadata["labels"].get(POD_GROUP_LABEL, ""), _created_at(metadata)
+    group, created_at = metadata["labels"].get(POD_GROUP_LABEL, ""), creation_time(metadata)
     if rejection := _rejection(status):
         message = f"pod {metadata['name']}: the node has rejected it: {rejection}"
         return Crash(uid, Cause.NODE_LOST, message, is_head(pod), group, created_at)
@@ -238,7 +240,7 @@ def _ended_container(status: Object) -> tuple[str, Object] | None:
     """Return the name and the state of the first failed init container or ended Ray container."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind, []):
-            state = _state(container, "terminated")
+            state = container_state(container, "terminated")
             of_init = kind == "initContainerStatuses"
             counts = state.get("exitCode") if of_init else container["name"] in RAY_CONTAINERS
             if state and counts:
@@ -267,81 +269,6 @@ def _describe_exit(state: Object) -> str:
 _UNKNOWN = "1970-01-01T00:00:00Z"
 
 
-@dataclass(frozen=True, slots=True)
-class PodView:
-    """A pod of a job. Times are in seconds since 1970."""
-
-    name: str
-    uid: str
-    cluster: str
-    """Its RayCluster. Other attempts, and earlier jobs of this name, have other clusters."""
-    is_head: bool
-    group: str
-    """The KubeRay worker group; `headgroup` for the head."""
-    deleting: bool
-    created_at: float
-    devices: int
-    cpus: float
-    scheduled_at: float | None
-    """When it got a node; None before."""
-    ended_at: float | None
-    """When its last container ended; None while it may use resources of its node."""
-    gated: bool
-    """Whether it has a scheduling gate. Kueue removes the gate when there is quota."""
-    waiting: bool
-    """Whether it has a node, but a container has not started. Often only Events explain why."""
-    problem: PodProblem | None
-    disruption: Disruption | None
-
-    @property
-    def started(self) -> bool:
-        """Whether it has a node, no container waits to start, and one of them has not ended."""
-        return self.scheduled_at is not None and self.ended_at is None and not self.waiting
-
-    @classmethod
-    def of(cls, body: Object) -> Self:
-        """Return the view of a pod of a job."""
-        metadata, status = body["metadata"], body.get("status") or {}
-        labels = metadata["labels"]
-        return cls(
-            name=metadata["name"],
-            uid=metadata.get("uid") or metadata["name"],
-            cluster=labels.get(CLUSTER_LABEL, ""),
-            is_head=is_head(body),
-            group=labels.get(POD_GROUP_LABEL, ""),
-            deleting="deletionTimestamp" in metadata,
-            created_at=_created_at(metadata),
-            devices=devices_of(labels),
-            cpus=requested_cpus(running_containers(body.get("spec") or {})),
-            scheduled_at=_scheduled_at(status),
-            ended_at=pod_ended_at(status),
-            gated=_is_gate(find_condition(status, "PodScheduled")),
-            waiting=_has_waiting_container(status) and "deletionTimestamp" not in metadata,
-            problem=problem_of(body),
-            disruption=disruption_of(body),
-        )
-
-
-def _created_at(metadata: Object) -> float:
+def creation_time(metadata: Object) -> float:
+    """Return when an object was created, in seconds since 1970; 0 if unknown."""
     return unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN)
-
-
-def _has_waiting_container(status: Object) -> bool:
-    reasons = [_state(each, "waiting").get("reason") for each in containers_of(status)]
-    return not {"ContainerCreating", "PodInitializing"}.isdisjoint(reasons)
-
-
-def _scheduled_at(status: Object) -> float | None:
-    scheduled = find_condition(status, "PodScheduled")
-    is_true = scheduled.get("status") == "True"
-    return unix_seconds(scheduled["lastTransitionTime"]) if is_true else None
-
-
-def requested_cpus(containers: Iterable[Object]) -> float:
-    """Return the CPUs of containers: the request of each, or its limit if it has no request."""
-    cpus = 0.0
-    for container in containers:
-        resources = container.get("resources") or {}
-        amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        cpus += cpus_of(amounts.get("cpu", "0"))
-    return cpus

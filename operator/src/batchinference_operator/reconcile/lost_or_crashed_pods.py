@@ -1,16 +1,17 @@
-"""Decides when an attempt ends because of lost or crashed pods that KubeRay does not handle."""
+"""Ends an attempt that cannot recover because its pods were lost or have crashed."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import last_attempt
-from batchinference_operator.status.failure_cause import crash_loop, describe_crashes
 from batchinference_operator.status.job_status import Status, internal, with_internal
-from batchinference_operator.status.pods import Disruption, PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 
 MAX_LOST_HEADS = 3
 MAX_LOST_BY_MEMORY = 2
@@ -109,3 +110,33 @@ def _node_loss(pod: PodView, then: float) -> Disruption | None:
     if lost is None or not pod.deleting or lost.cause not in (Cause.NODE_LOST, Cause.PREEMPTED):
         return None
     return lost if lost.at is not None and lost.at < then else None
+
+
+MAX_HEAD_CRASHES = 5
+
+
+MAX_WORKER_CRASHES = 20
+"""Numbers of crashes at which an attempt ends before its driver has started. KubeRay replaces a pod
+every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
+
+
+def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
+    """Return the last crash if the attempt must end because too many pods have crashed, else None.
+
+    `pods` is the current number of pods, which raises the limit for workers. Workers are ignored if
+    a head has crashed, because all workers end with their head. Rejected pods count separately.
+    """
+    for rejected in (False, True):
+        ended = [crash for crash in crashes if crash.rejected == rejected]
+        heads = [crash for crash in ended if crash.of_head]
+        limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
+        if len(counted := heads or ended) >= limit:
+            return counted[-1]
+    return None
+
+
+def describe_crashes(crashes: Sequence[Crash]) -> str:
+    """Return a message with the number of crashed pods and the last crash."""
+    count = len(crashes)
+    pods = "1 pod has" if count == 1 else f"{count} pods have"
+    return f"{pods} ended; the last: {crashes[-1].message}"

@@ -1,4 +1,4 @@
-"""Ends an attempt, and completes, retries or fails the job."""
+"""Ends an attempt: retries it after a backoff, or fails the job."""
 
 from datetime import datetime, timedelta
 
@@ -6,7 +6,8 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.deadlines import job_deadlines
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary

@@ -1,16 +1,9 @@
-"""Checks the spec of a job, and renders the objects of an attempt from it."""
+"""Checks the spec of a job before an attempt starts, and reports why it is invalid."""
 
 from datetime import datetime
 
 from batchinference.rendering import (
-    RAY_API_VERSION,
-    RAY_JOB,
-    Names,
-    Owner,
-    attempt_objects,
     choices_of,
-    head_budget,
-    token_secret,
     with_choice,
     with_memory,
     with_platform_defaults,
@@ -21,23 +14,15 @@ from batchinference.spec import BatchInference, SpecError, parse
 from batchinference.spec.causes import Cause
 from batchinference.spec.problems import Problem, raise_for_problems
 from batchinference.spec.status import Choice, Phase
+from batchinference_operator.reconcile.capacity_wait import next_choice
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
-from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.state import Actions
-from batchinference_operator.status.attempts import (
-    add_attempt,
-    faulty_nodes,
-    is_running,
-    last_attempt,
-    next_choice,
-    remove_attempt,
-)
+from batchinference_operator.status.attempts import is_running, last_attempt, remove_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
+from batchinference_operator.status.faulty_nodes import faulty_nodes
 from batchinference_operator.status.job_status import Status, StatusUpdate
-from batchinference_operator.status.ray_job import Object, RayJobView
 
 
 def in_own_namespace(namespace: str) -> Problem:
@@ -67,7 +52,7 @@ def parse_with_defaults(job: JobView, config: Config) -> tuple[BatchInference, C
     return without_nodes(with_memory(complete, memory), faulty_nodes(job.status)), choice
 
 
-def _invalid_spec(job: JobView, error: SpecError, now: datetime) -> Status:
+def invalid_spec_status(job: JobView, error: SpecError, now: datetime) -> Status:
     """Return the status of a job whose next attempt cannot be created from its spec. The attempt is
     removed from the status, so that the job continues when the spec is corrected."""
     if is_running(job.status):
@@ -89,32 +74,3 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     summary = Summary("Pending", "the spec has changed; checking it again")
     status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
     return Actions(status=status, requeue_after=0)
-
-
-def create_actions(job: JobView, names: Names, config: Config, now: datetime) -> Actions:
-    """Return the actions that create the ConfigMap of an attempt, and then its RayJob, which mounts
-    the ConfigMap. If the spec is invalid, return the actions that fail the job."""
-    try:
-        complete, choice = parse_with_defaults(job, config)
-        owner = Owner(job.name, job.uid)
-        objects = attempt_objects(complete, names, owner, job.generation, config.defaults, choice)
-        add_prices(objects[1], config.prices, job.status)
-        return Actions(create=objects, requeue_after=POLL_SECONDS)
-    except SpecError as error:
-        return Actions(status=_invalid_spec(job, error, now), requeue_after=0)
-
-
-def planning_status(job: JobView, names: Names, now: datetime) -> Status:
-    """Return the status with a new attempt in the phase Planning."""
-    update = StatusUpdate(Phase.PLANNING, Summary("Planning", f"creating RayJob {names.ray_job}"))
-    return job.with_status(add_attempt(job.status, names)).build_status(update, now)
-
-
-def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple[Object, ...]:
-    """Return the token Secret, and the PodDisruptionBudget if the head is protected. These objects
-    are created after the RayJob, because the RayJob owns them."""
-    reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
-    names, token = job.last_attempt_names, config.token(job, owner.name)
-    secret = token_secret(job.namespace, names, token, reference)
-    budget = head_budget(job.namespace, names, reference)
-    return (secret, budget) if owner.head_protected else (secret,)

@@ -1,4 +1,4 @@
-"""Decides how long a finished job, its RayJobs and its clusters are kept, also for debugging."""
+"""Deletes a finished job, its RayJobs and its clusters when their TTL has expired."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -8,11 +8,12 @@ from batchinference.rendering import KEEP_SECONDS, KubeRayDeadlines
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 
 END_SECONDS = 30.0

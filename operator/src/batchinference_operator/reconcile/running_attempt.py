@@ -5,25 +5,19 @@ from datetime import datetime
 
 from batchinference.spec.causes import Cause
 from batchinference.spec.status import Phase
-from batchinference_operator.reconcile.attempt_end import (
-    end_as_complete,
-    fail_attempt,
-    fail_if_expired,
-)
-from batchinference_operator.reconcile.attempt_rendering import create_actions, objects_of_ray_job
-from batchinference_operator.reconcile.attempt_start import (
+from batchinference_operator.reconcile.attempt_objects import create_actions, objects_of_ray_job
+from batchinference_operator.reconcile.attempt_start import wait_for_name
+from batchinference_operator.reconcile.capacity_wait import capacity_deadline, track_waiting
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import (
     CREATE_RETRY_SECONDS,
     has_create_error,
     requeue_for_admission,
-    wait_for_name,
 )
-from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.deadlines import (
     attempt_deadlines,
-    capacity_deadline,
     job_deadlines,
     ray_deadlines,
-    track_waiting,
 )
 from batchinference_operator.reconcile.device_usage import current_devices
 from batchinference_operator.reconcile.driver_report import (
@@ -34,41 +28,34 @@ from batchinference_operator.reconcile.driver_report import (
     with_cause_of_silence,
     without_old_report,
 )
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.kuberay_silence import missing_from_kuberay, not_responding
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
-from batchinference_operator.reconcile.lost_pods import record_driver_head, unrecoverable_cause
+from batchinference_operator.reconcile.lost_or_crashed_pods import (
+    describe_crashes,
+    record_driver_head,
+    unrecoverable_cause,
+)
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.out_of_memory import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
-from batchinference_operator.reconcile.requeue import (
-    KUBERAY_SECONDS,
-    POLL_SECONDS,
-    kuberay_silent_seconds,
-    not_responding,
-    requeue_after,
-    without_pods_seconds,
+from batchinference_operator.reconcile.requeue import POLL_SECONDS, requeue_after
+from batchinference_operator.reconcile.retry_or_fail import (
+    end_as_complete,
+    fail_attempt,
+    fail_if_expired,
 )
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.status.attempts import (
-    faulty_nodes,
-    is_running,
-    last_attempt,
-    own_progress,
-    record_faulty_nodes,
-    record_ray_job,
-    record_rows,
-    without_decrease,
-)
+from batchinference_operator.status.attempts import is_running, last_attempt, record_ray_job
 from batchinference_operator.status.conditions import Summary
-from batchinference_operator.status.failure_cause import (
-    describe_crashes,
-    failure_cause,
-    ray_job_deleted,
-)
+from batchinference_operator.status.failure_cause import failure_cause, ray_job_deleted
+from batchinference_operator.status.faulty_nodes import faulty_nodes, record_faulty_nodes
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.phase import derive_phase, makes_progress
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
+from batchinference_operator.status.row_counts import own_progress, record_rows, without_decrease
 from batchinference_operator.status.timestamps import to_rfc3339
 
 
@@ -168,7 +155,7 @@ def _with_details(
 ) -> tuple[Phase, Summary]:
     """Return the phase and the summary. They are more specific if KubeRay does nothing, pods crash,
     the driver is silent, or nodes are excluded."""
-    if phase == Phase.STARTING and (missing := _missing_from_kuberay(observed, ray_job, now)):
+    if phase == Phase.STARTING and (missing := missing_from_kuberay(observed, ray_job, now)):
         return phase, not_responding(missing, ray_job)
     crash = _summary_of_crashes(observed, ray_job)
     if crash is not None and phase in (Phase.STARTING, Phase.RUNNING) and summary.reason == phase:
@@ -194,14 +181,6 @@ def _with_excluded_nodes(job: JobView, summary: Summary) -> Summary:
     excluded = f"Nodes with faulty devices are excluded: {', '.join(nodes)}"
     fix = "To use them again, suspend the job and resume it"
     return replace(summary, message=f"{summary.message}. {excluded}. {fix}")
-
-
-def _missing_from_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return what KubeRay has failed to do with a RayJob for KUBERAY_SECONDS; empty if nothing."""
-    if kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
-        return "accepted"
-    late = without_pods_seconds(observed, ray_job, now) >= KUBERAY_SECONDS
-    return "created the pods of" if late else ""
 
 
 def _enforce_deadlines(

@@ -6,9 +6,10 @@ import re
 
 import yaml
 
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.reflector import PATIENCE
-from batchinference_operator.observability.metrics import JobSummary, Metrics
+from batchinference_operator.controller.work_queue import WorkQueue
+from batchinference_operator.kube.watch_health import PATIENCE
+from batchinference_operator.observability.job_metrics import JobSummary
+from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.settings import OperatorSettings
 from support.cluster.deployment import CHART
 from support.documents.pages import ROOT

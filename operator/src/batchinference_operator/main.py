@@ -14,29 +14,28 @@ import kopf
 from pydantic import ValidationError
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.driver_poller import (
-    MAX_POLLS,
-    DashboardClient,
-    DriverPoller,
-)
+from batchinference_operator.controller.driver_client import DashboardClient
+from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.job_controller import JobController, stores
-from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
+from batchinference_operator.controller.kopf_handlers import kopf_operator, run_kopf
+from batchinference_operator.controller.missed_deletions import resync
 from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
-from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
-from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Refused
-from batchinference_operator.kube.http import RateLimiter, send
-from batchinference_operator.kube.kopf_watches import KopfLogin
+from batchinference_operator.kube.http import send
+from batchinference_operator.kube.kopf_session import KopfLogin
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.leader_election import (
     Leadership,
     LeadershipLost,
     Lease,
     LeaseForbidden,
 )
-from batchinference_operator.kube.reflector import Reflector, WatchHealth
+from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.kube.reflector import Reflector
 from batchinference_operator.kube.session import find_credentials, open_session
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log

@@ -12,7 +12,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.observability.telemetry import Telemetry

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.workqueue import (
+from batchinference_operator.controller.work_queue import (
     FIRST_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
     WorkQueue,

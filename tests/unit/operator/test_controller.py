@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.controller.driver_client import Answer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
 from support.operator.objects import NAMESPACE, RUNNING, UID, ray_job_body

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import running_attempt
 from batchinference_operator.reconcile.admission_queue import Concurrency

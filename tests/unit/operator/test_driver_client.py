@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchinference.spec.report import REPORT_FILE, JobState
-from batchinference_operator.controller.driver_poller import MAX_BYTES, Answer, DashboardClient
+from batchinference_operator.controller.driver_client import MAX_BYTES, Answer, DashboardClient
 from batchinference_operator.status.ray_job_view import DASHBOARD_PORT, RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report

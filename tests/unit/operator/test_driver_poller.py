@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
+from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.controller.driver_poller import (
     FORGET_SECONDS,
     MAX_BACKOFF,
@@ -21,7 +22,6 @@ from batchinference_operator.controller.driver_poller import (
     MAX_POLLS_PER_NAMESPACE,
     MAX_SLOW_BACKOFF,
     SLOW_SECONDS,
-    Answer,
     DriverPoller,
 )
 from batchinference_operator.reconcile.job_view import JobKey

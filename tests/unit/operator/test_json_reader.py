@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kopf._cogs.clients.api import iter_jsonlines
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.kube.json_reader import MAX_BYTES, read, read_json
-from batchinference_operator.kube.kopf_watches import LimitedResponse
+from batchinference_operator.kube.kopf_session import LimitedResponse
+from batchinference_operator.kube.limited_json import MAX_BYTES, read, read_json
 from batchinference_operator.reconcile.reconcile import reconcile
 from support.operator.objects import CONFIG, job_body
 from support.operator.virtual_time import BEGINNING

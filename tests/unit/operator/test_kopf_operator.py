@@ -12,11 +12,11 @@ from kopf._core.intents.causes import Activity
 
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
+from batchinference_operator.controller.kopf_handlers import kopf_operator, run_kopf
 from batchinference_operator.controller.schedule_controller import ScheduleController
-from batchinference_operator.kube.kopf_watches import KopfLogin
+from batchinference_operator.kube.kopf_session import KopfLogin
 from batchinference_operator.kube.object_client import PAGE
-from batchinference_operator.kube.reflector import WatchHealth
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.status.ray_job_view import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi

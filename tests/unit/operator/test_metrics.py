@@ -12,14 +12,10 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import Phase
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Conflict
-from batchinference_operator.observability.metrics import (
-    JobMetrics,
-    JobSummary,
-    Metrics,
-    verb_and_resource,
-)
+from batchinference_operator.observability.job_metrics import JobMetrics, JobSummary
+from batchinference_operator.observability.metrics import Metrics, verb_and_resource
 from support.operator.harness import Harness
 from support.operator.objects import job_body
 from support.operator.virtual_time import in_virtual_time

@@ -13,16 +13,11 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import RAY_JOB
-from batchinference_operator.kube.client import KubeClient
 from batchinference_operator.kube.errors import Expired, Forbidden, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import path_of
-from batchinference_operator.kube.reflector import (
-    LOST_SECONDS,
-    MAX_BACKOFF,
-    Reflector,
-    Store,
-    WatchHealth,
-)
+from batchinference_operator.kube.reflector import LOST_SECONDS, MAX_BACKOFF, Reflector, Store
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.reconcile.job_view import stub_of
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE

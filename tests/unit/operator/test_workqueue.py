@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from batchinference_operator.controller.workqueue import BUSY_SECONDS, MAX_RETRY_SECONDS, WorkQueue
+from batchinference_operator.controller.work_queue import BUSY_SECONDS, MAX_RETRY_SECONDS, WorkQueue
 from support.operator.virtual_time import VirtualTimeLoop, clock, in_virtual_time, run
 from support.tiers import examples
 

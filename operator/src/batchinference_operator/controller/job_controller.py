@@ -15,9 +15,9 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.logging import log_context
@@ -38,8 +38,6 @@ LARGE_WRITE_SECONDS = 5.0
 write is in progress. Each such write takes seconds of CPU time in the API server. Several at once
 would slow the server down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
-
-
 CacheUpdate = Callable[[Object], JobKey | None]
 """Stores or removes an object in the cache. Returns the key of its job; None if unchanged."""
 

@@ -21,9 +21,9 @@ from batchinference.spec.notifications import (
     is_retryable,
     problem_of,
 )
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.unsent_notifications import ended_job, unsent_notifications

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import KubeClient
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config

@@ -17,14 +17,14 @@ from batchinference.spec.schedule import SCHEDULE_PLURAL
 from batchinference_operator.kube.errors import TRANSIENT, Unreachable, raise_for
 from batchinference_operator.kube.http import (
     TIMEOUT_SECONDS,
-    RateLimiter,
     is_error,
     is_gone,
     open_stream,
     read_lines,
     send,
 )
-from batchinference_operator.kube.json_reader import read_json
+from batchinference_operator.kube.limited_json import read_json
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.status.ray_job_view import Object, is_name
 
 POD = "Pod"

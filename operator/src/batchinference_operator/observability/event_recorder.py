@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from batchinference.rendering import MANAGER
 from batchinference.spec.job import API_VERSION, GROUP
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.http import RateLimiter
+from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import ResourceView

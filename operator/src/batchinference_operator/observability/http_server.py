@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 from prometheus_client.exposition import choose_encoder
 
 from batchinference_operator.kube.leader_election import Leadership
-from batchinference_operator.kube.reflector import WatchHealth
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 
 

@@ -23,8 +23,6 @@ Position = tuple[int, str, str, str]
 
 ROUND_FROM_POSITION = 10
 """From this value on, the status shows a rounded number of jobs ahead."""
-
-
 UNLIMITED = 2**31
 """A capacity that is never reached."""
 

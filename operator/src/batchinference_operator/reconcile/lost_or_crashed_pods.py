@@ -113,8 +113,6 @@ def _node_loss(pod: PodView, then: float) -> Disruption | None:
 
 
 MAX_HEAD_CRASHES = 5
-
-
 MAX_WORKER_CRASHES = 20
 """Numbers of crashes at which an attempt ends before its driver has started. KubeRay replaces a pod
 every ten seconds and never gives up. On a slow node, a head may time out once or twice."""

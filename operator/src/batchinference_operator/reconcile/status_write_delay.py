@@ -5,22 +5,14 @@ from batchinference_operator.status.job_status import Status, internal, without
 
 WRITE_SECONDS = 5.0
 """Minimum seconds between two status writes that are not urgent (`_urgent_part`)."""
-
-
 USAGE_SECONDS = 30.0
 """Minimum seconds between two status writes that change only usage, while no rows are processed.
 Pods may take minutes to start, and usage changes with each pod."""
-
-
 _DEFERRABLE_FIELDS = {
     *("progress", "stage", "counts", "warnings"),
     *("devices", "deviceSeconds", "cpuSeconds", "cost"),
 }
-
-
 _DEFERRABLE_BOOKKEEPING = {"progressTime", "usageTime", "pricedSeconds", "pricedCost"}
-
-
 _DEFERRABLE_ATTEMPT_FIELDS = {"rows", "deviceSeconds", "cpuSeconds"}
 
 

@@ -49,25 +49,15 @@ _WAITING_CAUSES = {
     "CrashLoopBackOff": Cause.CRASH_LOOP,
 }
 """Causes by the reason of a waiting container that rarely starts without a change by the user."""
-
-
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (?:ErrImagePull: )?(?=.)')
 """A prefix that the kubelet adds to every other message about the same error. The prefix is
 removed, because each change of a message is a status write."""
-
-
 _DISRUPTION_CAUSES = {"PreemptionByScheduler": Cause.PREEMPTED}
 """Causes by reason of the condition DisruptionTarget. All other reasons mean a lost node."""
-
-
 _NODE_LOST_REASONS = ("Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated")
-
-
 _POD_REASON_CAUSES = dict.fromkeys(_NODE_LOST_REASONS, Cause.NODE_LOST)
 _POD_REASON_CAUSES["Preempting"] = Cause.PREEMPTED
 """Causes by `status.reason` of a pod."""
-
-
 _EVICTION_MESSAGES = {
     Cause.OUT_OF_MEMORY: re.compile('low on resource: memory|EmptyDir volume "shared-mem"'),
     Cause.OUT_OF_DISK: re.compile(

@@ -17,7 +17,7 @@ from batchinference.spec.job import GROUP, PLURAL, VERSION
 from batchinference.spec.schedule import SCHEDULE_LABEL, SCHEDULE_PLURAL
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.schedule_controller import ScheduleController
-from batchinference_operator.kube.kopf_watches import EndlessBackoffs, KopfLogin
+from batchinference_operator.kube.kopf_session import EndlessBackoffs, KopfLogin
 from batchinference_operator.kube.object_client import PAGE
 
 KOPF_STOP_SECONDS = 10.0

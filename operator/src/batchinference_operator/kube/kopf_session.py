@@ -18,9 +18,9 @@ from aiohttp.connector import Connection
 from pydantic_core import from_json
 
 from batchinference_operator.kube.http import read_lines
-from batchinference_operator.kube.json_reader import MAX_BYTES, read_json
-from batchinference_operator.kube.reflector import WatchHealth
+from batchinference_operator.kube.limited_json import MAX_BYTES, read_json
 from batchinference_operator.kube.session import OnRequest, find_credentials, open_session
+from batchinference_operator.kube.watch_health import WatchHealth
 
 MAX_TYPE_BYTES = 64
 """Number of bytes at the beginning of a watch event that contain its type."""

@@ -1,0 +1,95 @@
+"""Reads messages of Kubernetes and Kueue that explain why a job waits."""
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import Any
+
+from batchinference.rendering import RAY_CLUSTER
+from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.kube.object_client import POD
+from batchinference_operator.reconcile.kueue import is_gated
+from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.status.timestamps import Clock, utc_now
+
+MAX_PODS = 2
+"""Maximum number of pods of a job whose Events are read. Events of other pods are similar."""
+POD_START_SECONDS = 60.0
+"""Seconds that a pod may take to start before its Events are read. Pulling an image takes time."""
+FIRST_BACKOFF = 10.0
+MAX_BACKOFF = 160.0
+"""First and maximum seconds before Events about the same object are read again."""
+Read = Callable[[], Coroutine[Any, Any, str]]
+logger = logging.getLogger("batchinference.operator")
+
+
+@dataclass(frozen=True)
+class _LastRead:
+    message: str
+    backoff: float
+    until: float
+
+
+@dataclass
+class EventReader:
+    """Reads Events about pods and RayClusters, and Kueue's messages about RayJobs. The messages
+    only inform users, so no reconcile fails if they cannot be read."""
+
+    api: KubeClient
+    failed: set[str] = field(default_factory=set)
+    """Kinds that could not be read last time, so that a failure is logged only once."""
+    now: Clock = utc_now
+    last_reads: dict[tuple[str, str], _LastRead] = field(default_factory=dict)
+    """The last read of each object, by its namespace and name. The oldest read comes first."""
+
+    async def messages(self, observed: Observed) -> dict[str, str]:
+        """Return messages by object name: for at most MAX_PODS pods whose containers do not start,
+        for a RayCluster without pods, and for a RayJob that Kueue queues."""
+        namespace, ray_job = observed.job.namespace, observed.ray_job
+        since = self.now().timestamp() - POD_START_SECONDS
+        pods = [pod for pod in observed.pods if pod.waiting and (pod.scheduled_at or inf) <= since]
+        waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
+        if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
+            waiting.append((RAY_CLUSTER, ray_job.cluster))
+        events = {name: partial(self._warning, namespace, kind, name) for kind, name in waiting}
+        queues: dict[str, Read] = {}
+        if ray_job is not None and (ray_job.suspended or is_gated(observed)):
+            queues[ray_job.name] = partial(self.api.queued_reason, namespace, ray_job)
+        return await self._read("Events", events) | await self._read("Workloads", queues)
+
+    async def _warning(self, namespace: str, kind: str, name: str) -> str:
+        """Return the last warning about an object. The result of a recent read is used again. Reads
+        have a backoff, because each read searches all Events of the namespace."""
+        key, now = (namespace, name), self.now().timestamp()
+        last = self.last_reads.get(key)
+        if last is not None and now < last.until:
+            return last.message
+        message = await self.api.last_warning(namespace, kind, name)
+        backoff = FIRST_BACKOFF if last is None else min(2 * last.backoff, MAX_BACKOFF)
+        self.last_reads.pop(key, None)
+        self.last_reads[key] = _LastRead(message, backoff, now + backoff)
+        self._forget(now - 2 * MAX_BACKOFF)
+        return message
+
+    def _forget(self, limit: float) -> None:
+        """Forget the reads whose backoff ended before `limit`."""
+        for key, last_read in list(self.last_reads.items()):
+            if last_read.until >= limit:
+                return
+            del self.last_reads[key]
+
+    async def _read(self, kind: str, reads: Mapping[str, Read]) -> dict[str, str]:
+        """Return the messages that are not empty. Stop at the first read that fails."""
+        messages: dict[str, str] = {}
+        try:
+            for name, read in reads.items():
+                messages[name] = await read()
+                self.failed.discard(kind)
+        except (Refused, Conflict) as problem:
+            if kind not in self.failed:
+                logger.warning("%s cannot be read: %s", kind, problem)
+            self.failed.add(kind)
+        return {name: message for name, message in messages.items() if message}

@@ -40,7 +40,6 @@ from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.http_server import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
@@ -116,12 +115,12 @@ async def _run_as_leader(
     connector, cookies = aiohttp.TCPConnector(limit=MAX_POLLS), aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies) as drivers:
         api = KubeClient(session, RateLimiter(settings.qps, settings.burst))
-        telemetry = Telemetry(metrics, EventRecorder(api, metrics))
+        recorder = EventRecorder(api, metrics)
         cache = Cache(config=reconcile_config)
         dashboard = DashboardClient(drivers, settings.cluster_domain)
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
-        controller = JobController(api, poller, reconcile_config, cache, telemetry=telemetry)
+        controller = JobController(api, poller, reconcile_config, recorder, cache)
         metrics.add_operator(controller.queue, cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost_namespaces))
         try:
@@ -129,7 +128,7 @@ async def _run_as_leader(
         except Refused as problem:
             raise NotReady(f"jobs cannot be listed: {problem}") from None
         reflectors = _reflectors(api, controller, watches, settings)
-        schedules = ScheduleController(api, reconcile_config, telemetry)
+        schedules = ScheduleController(api, reconcile_config, recorder)
         login = KopfLogin(watches, metrics.record_request)
         await _run(controller, schedules, reflectors, login, settings)
 
@@ -174,7 +173,7 @@ async def _run(
         *(controller.drivers.work() for _ in range(MAX_POLLS)),
         *(controller.notifier.work() for _ in range(WORKERS)),
         *(reflector.run() for reflector in reflectors),
-        controller.telemetry.work(),
+        controller.recorder.work(),
         reload_policy(controller, schedules, settings.policy),
         resync(controller, namespaces),
     ]

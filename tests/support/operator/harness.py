@@ -15,7 +15,6 @@ from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches, Object
@@ -53,14 +52,14 @@ async def running_operator(
     workers: int = 2,
     lag: Mapping[str, float] | None = None,
     config: Config = CONFIG,
-    telemetry: Telemetry | None = None,
+    recorder: EventRecorder | None = None,
 ) -> AsyncIterator[JobController]:
     """Run the operator while the block runs, or until the first of its workers ends."""
     cache, polls = Cache(config), DriverPoller(driver, clock)
     # in virtual time, no reconcile takes CPU time
     queue = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: 0.0)
     controller = JobController(
-        api, polls, config, cache, queue, now=wall_clock, telemetry=telemetry or Telemetry()
+        api, polls, config, recorder or EventRecorder(api, Metrics()), cache, queue, wall_clock
     )
     await controller.prime([])
     watches = _watch(api.cluster, controller, lag or {})
@@ -136,7 +135,7 @@ class Harness:
         """Run the operator with Events and metrics."""
         metrics = Metrics()
         recorder = EventRecorder(self.api, metrics, wall_clock)
-        async with self.operator(telemetry=Telemetry(metrics, recorder), **config):
+        async with self.operator(recorder=recorder, **config):
             posting = asyncio.create_task(recorder.work())
             yield metrics
             await asyncio.sleep(1)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_client import Answer
@@ -15,9 +15,10 @@ from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.work_queue import (
     FIRST_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
-    WorkQueue,
 )
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.status.ray_job_view import RayJobView
@@ -146,8 +147,6 @@ class SteppedQueue:
         """Pause no namespace: the clock is manual."""
         return nullcontext()
 
-    retry_failures: ClassVar = WorkQueue.retry_failures
-
     def add_rate_limited(self, key: JobKey) -> float:
         met = sys.exc_info()[1]
         if met is not None and not isinstance(met, EXPECTED):
@@ -187,10 +186,11 @@ class SteppedOperator:
         queue: Any = self.queue
         cache = Cache(self.config)
         self.drivers = SteppedDrivers(self.kuberay)
+        api = SteppedKubeApi(self.cluster)
+        recorder = EventRecorder(api, Metrics(), self.clock.now)
         self.controller = JobController(
-            SteppedKubeApi(self.cluster), self.drivers, self.config, cache, queue,
-            self.clock.now,
-        )  # fmt: skip
+            api, self.drivers, self.config, recorder, cache, queue, self.clock.now
+        )
         self.watches.controller = self.controller
         self.watches.listed = listed = set()
         self.controller.is_listed = lambda _: len(listed) == len(self.watches.stores)

@@ -18,6 +18,7 @@ from batchinference_operator.kube.kopf_session import KopfLogin
 from batchinference_operator.kube.object_client import PAGE
 from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.status.ray_job_view import Object
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver
@@ -31,8 +32,9 @@ STOPPED = asyncio.Event()
 
 def registered(*namespaces: str) -> tuple[Handlers, JobController, kopf.OperatorRegistry]:
     """Return kopf's handlers by id, the controller and kopf's registry."""
-    controller = JobController(FakeKubeApi(FakeCluster()), FakeDriver(), CONFIG)
-    schedules = ScheduleController(controller.api, CONFIG)
+    api = FakeKubeApi(FakeCluster())
+    controller = JobController(api, FakeDriver(), CONFIG, EventRecorder(api, Metrics(), wall_clock))
+    schedules = ScheduleController(api, CONFIG, controller.recorder)
     login = KopfLogin(WatchHealth([], 60), lambda *_: None)
     registry = kopf_operator(controller, schedules, login, namespaces, stop=STOPPED.set)
     handlers = {str(handler.id): handler for handler in registry._watching.get_all_handlers()}
@@ -56,8 +58,6 @@ def test_jobs_and_schedules_are_watched() -> None:
 async def test_job_with_a_status_of_a_user_is_reconciled() -> None:
     """Only `number` and `rayJobName` of an attempt are required. No Event can be made of it."""
     handlers, controller, _ = registered()
-    recorder = EventRecorder(controller.api, controller.telemetry.metrics, wall_clock)
-    controller.telemetry.recorder = recorder
     await handlers["jobs"].fn(event={"type": "ADDED", "object": job_body()})
     controller.queue.done(await controller.queue.get())
     attempt = {"number": 1, "rayJobName": "job-1", "outcome": "Failed"}

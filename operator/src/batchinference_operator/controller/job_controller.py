@@ -15,13 +15,15 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
+from batchinference_operator.controller.retries import retry_failures
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.observability.status_changes import publish_changes
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.job_view import JobKey, JobView
@@ -49,10 +51,10 @@ class JobController:
     api: KubeClient
     drivers: DriverPoller
     config: Config
+    recorder: EventRecorder
     cache: Cache = field(default_factory=Cache)
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
     now: Clock = utc_now
-    telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether the cache has all RayJobs and pods of a namespace."""
     is_refused: Callable[[str], bool] = lambda _: False
@@ -73,7 +75,8 @@ class JobController:
         self.notifier = Notifier(self.api, lambda: self.config.policy, self.queue.add)
         self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
         self.cache.admission_queue.wake = self.queue.add
-        self.cache.on_change = self.telemetry.publish_changes
+        self.cache.on_change = partial(publish_changes, self.recorder)
+        self.status_writes = self.recorder.metrics.status_writes
         self.drivers.answered = self.queue.add
 
     async def prime(self, namespaces: Sequence[str]) -> None:
@@ -128,7 +131,7 @@ class JobController:
 
     async def _process(self, key: JobKey) -> None:
         try:
-            with self.queue.retry_failures(key), self.telemetry.measure_reconcile():
+            with retry_failures(self.queue, key, self.recorder.metrics):
                 await self._reconcile(key)
         finally:
             if not self.queue.is_queued(key):  # a job that is queued again keeps its turn
@@ -257,7 +260,7 @@ class JobController:
         if actions.status is None:
             return actions.requeue_after
         if (delay := self._write_delay(job, actions, actions.status)) > 0:
-            self.telemetry.count_status_write("deferred")
+            self.status_writes.labels("deferred").inc()
             return delay
         async with self.large_status_lock if job.skipped_reason else nullcontext():
             await self._write(job, actions.status)
@@ -309,21 +312,21 @@ class JobController:
     async def _write(self, job: JobView, status: Status) -> None:
         patch, key = merge_patch(job.status, status), job.key
         if not patch:
-            self.telemetry.count_status_write("unchanged")
+            self.status_writes.labels("unchanged").inc()
             return
         try:
             stored = await self.api.patch_status(*key, job.resource_version, patch)
         except Conflict:
-            self.telemetry.count_status_write("conflict")
+            self.status_writes.labels("conflict").inc()
             raise
         if stored is None:
-            self.telemetry.count_status_write("gone")
+            self.status_writes.labels("gone").inc()
             self.last_write.pop(key, None)
             self.cache.forget_job(key, job.uid)
             return
         self.cache.set_written_job(stored)
         self.last_write[key] = self.now()
-        self.telemetry.count_status_write("written")
+        self.status_writes.labels("written").inc()
         if "phase" in patch:
             logger.info("phase %s", patch["phase"])
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
+from batchinference_operator.controller.retries import retry_failures
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, key_of
 from batchinference_operator.reconcile.schedule import (
@@ -39,7 +40,7 @@ class ScheduleController:
 
     api: KubeClient
     config: Config
-    telemetry: Telemetry = field(default_factory=Telemetry)
+    recorder: EventRecorder
     now: Clock = utc_now
     max_runs: int = MAX_RUNS
     queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
@@ -77,8 +78,7 @@ class ScheduleController:
         """Run one worker until it is cancelled."""
         while True:
             key = await self.queue.get()
-            measured = self.telemetry.measure_reconcile()
-            with log_context(*key), self.queue.retry_failures(key), measured:
+            with log_context(*key), retry_failures(self.queue, key, self.recorder.metrics):
                 await self._reconcile(key)
                 self.queue.forget(key)
             self.queue.done(key)
@@ -150,6 +150,5 @@ class ScheduleController:
         if patch := merge_patch(schedule.status, actions.status):
             version = schedule.namespace, schedule.name, schedule.resource_version
             await self.api.patch_status(*version, patch, kind=schedule.kind)
-        if self.telemetry.recorder is not None:
-            minute = int(self.now().timestamp()) // 60
-            self.telemetry.recorder.record(schedule, minute, actions.events)
+        minute = int(self.now().timestamp()) // 60
+        self.recorder.record(schedule, minute, actions.events)

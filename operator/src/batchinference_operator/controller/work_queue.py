@@ -7,14 +7,11 @@ processes it. A key that is added while a worker processes it is processed again
 """
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
-
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -22,7 +19,6 @@ FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
 BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
 """CPU seconds for one key above which its flow is paused, and pause seconds per CPU second."""
-logger = logging.getLogger("batchinference.operator")
 
 
 class WorkQueue(Generic[Key]):
@@ -125,21 +121,6 @@ class WorkQueue(Generic[Key]):
         delay = min(self._first_retry_seconds * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
         self.add_after(key, delay)
         return delay
-
-    @contextmanager
-    def retry_failures(self, key: Key) -> Iterator[None]:
-        """Requeue a key with a backoff if the block raises an error. Log errors but Conflict."""
-        try:
-            yield
-        except Conflict:
-            self.add_rate_limited(key)
-        except Refused as error:
-            delay, silent = self.add_rate_limited(key), isinstance(error, Unreachable)
-            what = "the API server is unreachable" if silent else "refused"
-            logger.warning("%s: %s; retrying in %.1f s", what, error, delay)
-        except Exception:
-            delay = self.add_rate_limited(key)
-            logger.exception("reconcile failed; retrying in %.1f s", delay)
 
     def forget(self, key: Key) -> None:
         """Reset the backoff of a key after a success."""

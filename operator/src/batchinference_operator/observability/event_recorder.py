@@ -36,7 +36,7 @@ class EventRecorder:
 
     def __init__(self, api: KubeClient, metrics: Metrics, now: Clock = utc_now) -> None:
         self._api = api
-        self._metrics = metrics
+        self.metrics = metrics
         self._now = now
         self._rate = RateLimiter(EVENT_QPS, EVENT_BURST)
         self._flows: dict[str, deque[Object]] = {}
@@ -80,10 +80,10 @@ class EventRecorder:
         except Exception as error:  # noqa: BLE001 - no failure may affect jobs
             self._record_drop(body["reason"], str(error) or type(error).__name__)
         else:
-            self._metrics.events.labels("repeated" if repeated else "posted").inc()
+            self.metrics.events.labels("repeated" if repeated else "posted").inc()
 
     def _record_drop(self, reason: str, why: str) -> None:
-        self._metrics.events.labels("dropped").inc()
+        self.metrics.events.labels("dropped").inc()
         logger.warning("Event %s is dropped: %s", reason, why)
 
 

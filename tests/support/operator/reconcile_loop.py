@@ -13,7 +13,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pod_problems import Crash, Disruption
 from batchinference_operator.status.pod_view import PodView
@@ -52,14 +52,12 @@ class ReconcileLoop:
         body = job_body(status=self.status, generation=self.generation)
         body["spec"], body["metadata"]["annotations"] = self.spec, self.annotations
         seen = {name: RayJobView.of(one) for name, one in self.ray_jobs.items()}
-        reached = self.report is not None
         observed = Observed(
             JobView.of(body),
             seen,
             self.pods,
             self.disruptions,
-            self.report,
-            reached,
+            DriverAnswer(self.report is not None, self.report),
             self.messages,
             self.admission,
             crashes=self.crashes,

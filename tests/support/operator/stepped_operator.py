@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.work_queue import (
     FIRST_RETRY_SECONDS,
@@ -21,6 +20,7 @@ from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
+from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay
@@ -78,12 +78,12 @@ class SteppedDrivers:
     kuberay: FakeKubeRay
     answered: Callable[[JobKey], None] = lambda _: None
     slow: int = 0
-    answers: dict[tuple[str, str, bool], Answer] = field(default_factory=dict)
+    answers: dict[tuple[str, str, bool], DriverAnswer] = field(default_factory=dict)
     wanted: dict[tuple[str, str, bool], tuple[JobKey, RayJobView]] = field(default_factory=dict)
 
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
-    ) -> Answer | None:
+    ) -> DriverAnswer | None:
         driver = ray_job.uid, ray_job.cluster, ray_job.ended
         self.wanted[driver] = job, ray_job
         return self.answers.get(driver)
@@ -95,7 +95,7 @@ class SteppedDrivers:
         """Poll each driver that was asked for since the last poll. If `lost`, no answer arrives."""
         wanted, self.wanted = self.wanted, {}
         for driver, (job, ray_job) in wanted.items():
-            answer = Answer(reached=False) if lost else self.kuberay.answer(ray_job)
+            answer = DriverAnswer(reached=False) if lost else self.kuberay.answer(ray_job)
             self.answers[driver] = answer
             self.answered(job)
 

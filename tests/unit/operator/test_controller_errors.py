@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import running_attempt
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.create_errors import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
+from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.fake_cluster import FakeKubeApi
@@ -271,7 +271,7 @@ async def test_report_that_breaks_a_reconcile_evades_no_deadline(
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
         ray_job = harness.ray_job()
         await ray_job.step(**RUNNING)
-        await ray_job.answer(Answer(reached=True, report=report(rows=40)))
+        await ray_job.answer(DriverAnswer(reached=True, report=report(rows=40)))
         monkeypatch.setattr(running_attempt, "without_decrease", fail)
         await until(harness.is_finished, 700)
     assert harness.reason() == "DeadlineExceeded"

@@ -39,7 +39,7 @@ from batchinference_operator.reconcile.requeue import (
     WATCHED_SECONDS,
 )
 from batchinference_operator.reconcile.spec_check import parse_with_defaults
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.ray_job_view import RayJobView
@@ -356,9 +356,9 @@ def test_driver_that_starts_again_is_not_silent_at_once(
     seconds: float, expected: tuple[str, str]
 ) -> None:
     rows = report(JobState.RUNNING, rows=5)
-    running = observe_started(view(**RUNNING), report=rows, driver_reached=True)
+    running = observe_started(view(**RUNNING), answer=DriverAnswer(True, rows))
     began = {"rayJobInfo": {"startTime": to_rfc3339(NOW - timedelta(seconds=seconds))}}
-    again = act(observe_next(running, view(**RUNNING, **began), driver_reached=True))
+    again = act(observe_next(running, view(**RUNNING, **began), answer=DriverAnswer(True)))
     assert (phase(again), reason(again)) == expected
 
 
@@ -404,7 +404,7 @@ def test_times_are_written_in_utc() -> None:
 def test_no_grace_period_without_a_report_to_wait_for(
     ray_job: dict[str, Any], reached: bool
 ) -> None:
-    actions = act(observe_started(view(**ray_job), driver_reached=reached), ENDED)
+    actions = act(observe_started(view(**ray_job), answer=DriverAnswer(reached)), ENDED)
     assert phase(actions) in {"Succeeded", "Failed"}
 
 

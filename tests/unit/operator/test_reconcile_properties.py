@@ -18,7 +18,7 @@ from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.attempts import (
     add_attempt,
     attempt_number,
@@ -157,7 +157,7 @@ def observations(draw: st.DrawFn) -> Observed:
     observed = Observed(job, {seen.name: seen for seen in [*some, *mine]}, draw(PODS))
     if not must_poll_driver(observed) or not draw(st.integers(0, 3)):
         return observed
-    return replace(observed, report=draw(REPORTS), driver_reached=True)
+    return replace(observed, answer=DriverAnswer(reached=True, report=draw(REPORTS)))
 
 
 # --- the rules --------------------------------------------------------------------------

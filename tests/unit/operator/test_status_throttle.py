@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_client import Answer
+from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.reconcile.status_write_delay import (
     USAGE_SECONDS,
     WRITE_SECONDS,
@@ -95,7 +95,7 @@ async def test_workers_starting_one_by_one_cause_few_writes(harness: Harness) ->
     unplaced = [{"type": "PodScheduled", "status": "False", "message": "0/5 nodes"}]
     async with harness.operator():
         ray_job = await harness.run_job()
-        await ray_job.answer(Answer(reached=True, report=report(JobState.RUNNING, rows=5)))
+        await ray_job.answer(DriverAnswer(reached=True, report=report(JobState.RUNNING, rows=5)))
         before = harness.count("patch status")
         for number in range(60):
             name = f"job-1-worker-{number}"
@@ -113,7 +113,7 @@ async def test_running_job_is_written_every_five_seconds_its_end_at_once(harness
         before = harness.count("patch status")
         for rows in range(60):
             running = report(JobState.RUNNING, rows=rows, total=100)
-            harness.driver.answers["job-1"] = Answer(reached=True, report=running)
+            harness.driver.answers["job-1"] = DriverAnswer(reached=True, report=running)
             await asyncio.sleep(1)
         assert 9 <= harness.count("patch status") - before <= 13
         assert harness.cluster.status()["progress"]["rows"] >= 52

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 
 from batchinference.spec.report import REPORT_FILE, Report
+from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.status.ray_job_view import DASHBOARD_PORT, RayJobView
 
 CLUSTER_DOMAIN = "cluster.local"
@@ -36,21 +37,6 @@ address another host."""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The result of polling a driver.
-
-    `reached` is whether the driver gave a valid answer. `problem` is why it did not. `report` is
-    None if there is no report yet. `age` is the age of this result in seconds.
-    """
-
-    reached: bool
-    report: Report | None = None
-    problem: str = ""
-    unauthorized: bool = False
-    age: float = 0.0
-
-
-@dataclass(frozen=True)
 class DashboardClient:
     """Reaches the driver through the dashboard of the job's Ray cluster."""
 
@@ -65,10 +51,10 @@ class DashboardClient:
         host = f"{ray_job.head_service}.{namespace}.svc.{self.cluster_domain}."
         return f"http://{host}:{DASHBOARD_PORT}"
 
-    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> DriverAnswer:
         """Read the driver's report through the dashboard, and return the result."""
         if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
-            return Answer(reached=False, problem="it has no address yet")
+            return DriverAnswer(reached=False, problem="it has no address yet")
         url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
         query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
         try:
@@ -78,7 +64,7 @@ class DashboardClient:
             problem = f"does not answer the operator within {self.timeout_seconds:g} s"
         except NOT_REACHED:
             problem = "cannot be reached from the operator"
-        return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
+        return DriverAnswer(reached=False, problem=f"{_host(ray_job)} {problem}")
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
         """Ask the driver to commit what it has computed and exit. An unreachable driver is not an
@@ -111,18 +97,18 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     return content
 
 
-def _parse_answer(host: str, status: int, content: bytes) -> Answer:
+def _parse_answer(host: str, status: int, content: bytes) -> DriverAnswer:
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         problem = f"{host} rejects the operator's token ({status}): {_WRONG_KEY}"
-        return Answer(reached=False, problem=problem, unauthorized=True)
+        return DriverAnswer(reached=False, problem=problem, unauthorized=True)
     if status != HTTPStatus.OK:
         reached = _FILE_NOT_FOUND in content
-        return Answer(reached, problem="" if reached else f"{host} answers {status}")
+        return DriverAnswer(reached, problem="" if reached else f"{host} answers {status}")
     try:
         report = Report.parse(content).model_copy(update=_UNUSED)
-        return Answer(reached=True, report=report)
+        return DriverAnswer(reached=True, report=report)
     except ValueError:
-        return Answer(reached=False, problem=f"{host} returned an invalid report")
+        return DriverAnswer(reached=False, problem=f"{host} returned an invalid report")
 
 
 _WRONG_KEY = (

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from batchinference_operator.controller.driver_client import Answer, DashboardClient
+from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey
+from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 
 MAX_POLLS = 256
@@ -75,7 +76,7 @@ class _DriverState:
     unread: _Unread
     token: str = ""
     """The last token that the driver accepted; empty if it is unknown."""
-    answer: Answer | None = None
+    answer: DriverAnswer | None = None
     """The result that reconciles use, from the time `answered_at`."""
     answered_at: float = 0.0
     polled_at: float | None = None
@@ -119,7 +120,7 @@ class DriverPoller:
 
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
-    ) -> Answer | None:
+    ) -> DriverAnswer | None:
         """Return the last result, with its age; None before the first result.
 
         A few missed polls are not a result. The driver is polled again `interval` seconds after the
@@ -135,7 +136,7 @@ class DriverPoller:
             unread.since, unread.polls = now, 0
             return replace(state.answer, age=now - state.answered_at)
         if _is_silent(unread.polls, now - unread.since):
-            return Answer(reached=False, problem=state.problem or _UNSTABLE)
+            return DriverAnswer(reached=False, problem=state.problem or _UNSTABLE)
         return None
 
     def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
@@ -199,7 +200,7 @@ class DriverPoller:
             answer = await self._poll_driver(key.job[0], state)
         except Exception:
             logger.exception("the driver's answer cannot be read")
-            answer = Answer(reached=False, problem="its answer cannot be read")
+            answer = DriverAnswer(reached=False, problem="its answer cannot be read")
         self._record(key, state, answer, self._clock() - start)
         (self._slow.add if state.backoff else self._slow.discard)(key)
         self.answered(key.job)
@@ -211,9 +212,9 @@ class DriverPoller:
         except Exception:
             logger.exception("the driver cannot be asked to stop")
 
-    async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
+    async def _poll_driver(self, namespace: str, state: _DriverState) -> DriverAnswer:
         """Poll with the last accepted token. If none is known, try all: keys may be rotated."""
-        answer = Answer(reached=False)
+        answer = DriverAnswer(reached=False)
         for token in [state.token] if state.token else state.tokens:
             answer = await self._driver.poll(namespace, state.ray_job, token)
             state.token = token if answer.reached else ""
@@ -221,7 +222,9 @@ class DriverPoller:
                 break
         return answer
 
-    def _record(self, key: DriverKey, state: _DriverState, answer: Answer, seconds: float) -> None:
+    def _record(
+        self, key: DriverKey, state: _DriverState, answer: DriverAnswer, seconds: float
+    ) -> None:
         slow = seconds > SLOW_SECONDS
         if answer.reached and not slow:
             state.backoff = 0.0
@@ -257,7 +260,7 @@ def _is_silent(polls: int, seconds: float) -> bool:
     return polls >= SILENT_POLLS and seconds >= SILENT_SECONDS
 
 
-def _result_label(answer: Answer, *, slow: bool) -> str:
+def _result_label(answer: DriverAnswer, *, slow: bool) -> str:
     if answer.reached:
         return "slow" if slow else "answered"
     return "unauthorized" if answer.unauthorized else "failed"

@@ -29,7 +29,7 @@ from batchinference_operator.reconcile.create_errors import status_after_create_
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.ray_job_deletion import end_orphans
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.state import SILENT, Actions, Observed
 from batchinference_operator.reconcile.status_write_delay import write_delay
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job_view import Object
@@ -191,8 +191,7 @@ class JobController:
             if observed.report is None:
                 raise
             logger.exception("the driver's report is ignored")
-        unreported = replace(observed, report=None, driver_reached=False)
-        return reconcile(unreported, self.config, self.now())
+        return reconcile(replace(observed, answer=SILENT), self.config, self.now())
 
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions but `notify` and `status`. Return whether a RayJob was created."""

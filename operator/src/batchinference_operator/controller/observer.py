@@ -71,16 +71,7 @@ class Observer:
         drivers = observed.driver_count - self._drivers.slow
         interval = poll_interval(drivers, self.polls_per_second)
         answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
-        if answer is None:
-            return replace(observed, driver_polled=False)
-        return replace(
-            observed,
-            report=answer.report,
-            driver_reached=answer.reached,
-            report_age=answer.age,
-            driver_problem=answer.problem,
-            driver_unauthorized=answer.unauthorized,
-        )
+        return replace(observed, answer=answer)
 
     async def _recheck_stop(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation. If Kueue may have evicted the RayJob, or somebody may have

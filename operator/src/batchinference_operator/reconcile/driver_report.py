@@ -42,9 +42,9 @@ def driver_ended(observed: Observed) -> bool:
 
 def without_old_report(observed: Observed) -> Observed:
     """Return the observation. If its report is too old, the driver counts as silent."""
-    if observed.report_age < REPORT_MAX_AGE_SECONDS:
+    if (answer := observed.answer) is None or answer.age < REPORT_MAX_AGE_SECONDS:
         return observed
-    return replace(observed, report=None, driver_reached=False)
+    return replace(observed, answer=replace(answer, reached=False, report=None))
 
 
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:
@@ -54,7 +54,7 @@ def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> boo
         return False
     # `ended_at` is untrusted and may be in the future
     since = abs(seconds_since(ray_job.ended_at, now))
-    return not observed.driver_polled or since < REPORT_GRACE_SECONDS
+    return observed.answer is None or since < REPORT_GRACE_SECONDS
 
 
 def driver_unreachable(observed: Observed, ray_job: RayJobView) -> bool:
@@ -71,11 +71,12 @@ def driver_starting(ray_job: RayJobView, now: datetime) -> bool:
 def driver_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> dict[str, str]:
     """Return why a driver does not answer, under the key DRIVER; empty if there is no problem. A
     starting driver has no problem for DRIVER_START_SECONDS, except if it rejects the token."""
-    if not (observed.driver_polled and driver_unreachable(observed, ray_job)):
+    answer = observed.answer
+    if answer is None or not driver_unreachable(observed, ray_job):
         return {}
-    if driver_starting(ray_job, now) and not observed.driver_unauthorized:
+    if driver_starting(ray_job, now) and not answer.unauthorized:
         return {}
-    return {DRIVER: observed.driver_problem or "it does not answer"}
+    return {DRIVER: answer.problem or "it does not answer"}
 
 
 def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
@@ -86,9 +87,9 @@ def with_cause_of_silence(observed: Observed, summary: Summary) -> Summary:
     """
     if summary.reason != Waiting.DRIVER_SILENT:
         return summary
-    if observed.driver_unauthorized:
+    if observed.answer is not None and observed.answer.unauthorized:
         return Summary(Waiting.DRIVER_UNAUTHORIZED, summary.message)
     ready = find_condition(observed.job.status, "Ready")
-    if not observed.driver_polled and ready:
+    if observed.answer is None and ready:
         return Summary(ready["reason"], ready["message"])
     return summary

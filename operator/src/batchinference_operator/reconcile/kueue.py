@@ -51,13 +51,13 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
     Pods that are gated after the admission are additional pods of an elastic job, or replace lost
     pods. Such pods do not stop the deadlines of the attempt.
     """
-    job, report = observed.job, observed.report
+    job, answer, report = observed.job, observed.answer, observed.report
     awaits = "admittedTime" not in last_attempt(job.status) and is_gated(observed)
     change = mark_queued if ray_job.suspended or awaits else mark_admitted
-    if ray_job.suspended and report is not None and report.state != JobState.SUCCEEDED:
-        report = None
+    if ray_job.suspended and answer and report and report.state != JobState.SUCCEEDED:
+        answer = replace(answer, report=None)
     status = change(job.status, to_rfc3339(now))
-    return replace(observed, job=job.with_status(status), report=report)
+    return replace(observed, job=job.with_status(status), answer=answer)
 
 
 def rejection_hint(job: JobView, message: str, local_queues: str, default_queue: str | None) -> str:

@@ -85,7 +85,7 @@ def _lost_head(observed: Observed, then: float) -> Disruption | None:
     """Return the disruption of a head before `then`, if the driver does not answer and KubeRay has
     not replaced the head. The pod of a head whose node is down cannot end, and KubeRay waits for
     this end forever."""
-    if observed.driver_reached or not observed.driver_polled:
+    if observed.answer is None or observed.answer.reached:
         return None
     heads = (one for one in observed.disruptions if one.of_head and not one.replaced)
     return next((one for one in heads if one.at is not None and one.at < then), None)

@@ -192,7 +192,7 @@ def _enforce_deadlines(
         return expired
     silent = driver_unreachable(observed, ray_job)
     # a silent driver gets no exemption in the phase Finalizing, but it must have been polled
-    awaits = observed.driver_polled if silent else update.phase != Phase.FINALIZING
+    awaits = observed.answer is not None if silent else update.phase != Phase.FINALIZING
     why = _why_no_row(update)
     limits = list(attempt_deadlines(job, spec, now, why, awaits_rows=awaits))
     limits += capacity_deadline(observed, ray_job, now, why)

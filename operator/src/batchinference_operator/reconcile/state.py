@@ -15,6 +15,24 @@ from batchinference_operator.status.ray_job_view import Object, RayJobView
 
 
 @dataclass(frozen=True)
+class DriverAnswer:
+    """The result of polling a driver. A few missed polls are not a result."""
+
+    reached: bool
+    """Whether the driver gave a valid answer, even without a report."""
+    report: Report | None = None
+    problem: str = ""
+    """Why the driver gave no valid answer; empty if it did."""
+    unauthorized: bool = False
+    """Whether the driver rejects the operator's token."""
+    age: float = 0.0
+    """The age of this result in seconds."""
+
+
+SILENT = DriverAnswer(reached=False)
+
+
+@dataclass(frozen=True)
 class Observed:
     """A job and the observed state of its objects: the input of reconcile."""
 
@@ -24,10 +42,8 @@ class Observed:
     pods: tuple[PodView, ...] = ()
     disruptions: tuple[Disruption, ...] = ()
     """The decisive disruption of the last attempt's pods, maybe of a deleted pod; empty if none."""
-    report: Report | None = None
-    """The report of the driver; None if it has written none or does not answer."""
-    driver_reached: bool = False
-    """Whether the driver answers, even without a report. A few missed polls do not count."""
+    answer: DriverAnswer | None = SILENT
+    """The last answer of the driver; None if it was not polled since the operator started."""
     messages: Mapping[str, str] = field(default_factory=dict)
     """Messages by object name: Events about pods that do not start or about a RayCluster without
     pods, and Kueue's messages about a queued RayJob."""
@@ -35,19 +51,21 @@ class Observed:
     """The decision of the admission queue; None if the job needs no admission."""
     crashes: tuple[Crash, ...] = ()
     """The crashes of the last attempt's pods, including deleted pods."""
-    driver_polled: bool = True
-    """Whether polls of the driver have had a result since the operator started."""
-    report_age: float = 0.0
-    """Seconds since the poll whose result is used."""
-    driver_problem: str = ""
-    """Why the driver does not answer; empty if it does."""
-    driver_unauthorized: bool = False
-    """Whether the driver rejects the operator's token."""
     notified: Mapping[str, str] | None = None
     """For each notification about the end, by name, why it could not be sent, or "" if it was sent.
     None until all notifications were sent or given up."""
     driver_count: int = 0
     """The number of drivers that the operator polls, of all jobs."""
+
+    @property
+    def report(self) -> Report | None:
+        """The report of the driver; None if it has written none or does not answer."""
+        return self.answer.report if self.answer else None
+
+    @property
+    def driver_reached(self) -> bool:
+        """Whether the driver answers, even without a report."""
+        return self.answer is not None and self.answer.reached
 
     @property
     def current_crashes(self) -> Sequence[Crash]:

@@ -7,11 +7,10 @@ to the work queue.
 
 import logging
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.work_queue import WorkQueue
@@ -43,43 +42,34 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class DriverKey(NamedTuple):
-    """Identifies a driver to poll. If the RayJob ends or its head changes, the key changes too, so
-    the driver is polled at once."""
+    """Identifies a driver to poll. The key changes at the end of the RayJob, so that the driver is
+    polled at once."""
 
     job: JobKey
     ray_job: str
-    cluster: str
-    head: str
     ended: bool
 
 
 @dataclass
-class _Unread:
-    """The number of polls of a RayJob after `since`, the time when a reconcile last got an answer.
-
-    Unlike `_DriverState`, this is kept when the head's address changes. The address is untrusted:
-    an address that changes before each answer must not hide that the driver is silent.
-    """
-
-    since: float
-    polls: int = 0
-
-
-@dataclass
 class _DriverState:
-    """The state of the polls of a driver."""
+    """The state of the polls of a driver. If its head changes, its state is replaced."""
 
     ray_job: RayJobView
     tokens: tuple[str, ...]
     heard_at: float
     """When the driver last answered; before the first answer, when the polls began."""
-    unread: _Unread
+    unread_since: float
+    """When a reconcile last got an answer."""
+    unread_polls: int = 0
+    """The number of polls since then. Unlike the rest of the state, the number is kept if the head
+    changes. The address of the head is untrusted: an address that changes before each answer must
+    not hide that the driver is silent."""
     token: str = ""
     """The last token that the driver accepted; empty if it is unknown."""
     answer: DriverAnswer | None = None
     """The result that reconciles use, from the time `answered_at`."""
     answered_at: float = 0.0
-    polled_at: float | None = None
+    polled_at: float = -inf
     """When the driver was last polled."""
     missed: int = 0
     """The number of polls without an answer since `heard_at`."""
@@ -87,8 +77,7 @@ class _DriverState:
     used_at: float = 0.0
     """When a reconcile last used this state."""
     backoff: float = 0.0
-    due: float = 0.0
-    """When the backoff after the last poll is over."""
+    """Minimum seconds between `polled_at` and the next poll."""
     pending: bool = False
     """Whether the driver is queued or being polled."""
     stop: bool = False
@@ -107,11 +96,10 @@ class DriverPoller:
         self.answered: Callable[[JobKey], None] = lambda _: None
         self._driver, self._clock, self._count = driver, clock, count
         self._states: dict[DriverKey, _DriverState] = {}
-        self._unread: WeakValueDictionary[tuple[JobKey, str, bool], _Unread] = WeakValueDictionary()
         self._slow: set[DriverKey] = set()
-        self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda key: key.job[0])
-        self._busy: Counter[str] = Counter()
-        self._throttled: defaultdict[str, deque[DriverKey]] = defaultdict(deque)
+        self._queue: WorkQueue[DriverKey] = WorkQueue(
+            flow=lambda key: key.job[0], max_active=MAX_POLLS_PER_NAMESPACE
+        )
 
     @property
     def slow(self) -> int:
@@ -129,13 +117,13 @@ class DriverPoller:
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
             state.pending = True
-            due = 0.0 if state.polled_at is None else max(state.due, state.polled_at + interval)
+            due = state.polled_at + max(state.backoff, interval)
             self._queue.add_after(key, max(0.0, due - self._clock()))
-        now, unread = self._clock(), state.unread
+        now = self._clock()
         if state.answer is not None:
-            unread.since, unread.polls = now, 0
+            state.unread_since, state.unread_polls = now, 0
             return replace(state.answer, age=now - state.answered_at)
-        if _is_silent(unread.polls, now - unread.since):
+        if _is_silent(state.unread_polls, now - state.unread_since):
             return DriverAnswer(reached=False, problem=state.problem or _UNSTABLE)
         return None
 
@@ -149,43 +137,24 @@ class DriverPoller:
         """Run one of MAX_POLLS workers until it is cancelled."""
         while True:
             key = await self._queue.get()
-            namespace = key.job[0]
-            if self._busy[namespace] >= MAX_POLLS_PER_NAMESPACE:
-                if key not in self._throttled[namespace]:
-                    self._throttled[namespace].append(key)
-                self._queue.done(key)
-                continue
-            self._busy[namespace] += 1
-            try:
-                with log_context(*key.job):
-                    await self._poll(key)
-            finally:
-                self._release(key)
+            with log_context(*key.job):
+                await self._poll(key)
+            self._queue.done(key)
 
     def _state_of(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
         """Return the key and the state of a driver, and mark the state as used."""
-        key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
-        now = self._clock()
-        unread = self._unread.setdefault((job, ray_job.uid, ray_job.ended), _Unread(now))
-        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, unread)
+        key, now = DriverKey(job, ray_job.uid, ray_job.ended), self._clock()
+        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, now)
+        former = state.ray_job
+        if (former.cluster, former.head_ip) != (ray_job.cluster, ray_job.head_ip):
+            unread = state.unread_since, state.unread_polls
+            state = _DriverState(ray_job, tokens, now, *unread, stop=state.stop)
         self._states[key] = state
         state.ray_job, state.tokens, state.used_at = ray_job, tokens, now
         self._drop_unused()
         return key, state
-
-    def _release(self, key: DriverKey) -> None:
-        """Free a slot of the namespace, and queue the next driver that waits for a slot."""
-        namespace = key.job[0]
-        self._queue.done(key)
-        self._busy[namespace] -= 1
-        if throttled := self._throttled.get(namespace):
-            self._queue.add(throttled.popleft())
-        else:
-            self._throttled.pop(namespace, None)
-        if not self._busy[namespace]:
-            del self._busy[namespace]
 
     async def _poll(self, key: DriverKey) -> None:
         state = self._states.get(key)
@@ -196,13 +165,15 @@ class DriverPoller:
             await self._stop(key.job[0], state)
             return
         start = self._clock()
+        state.unread_polls += 1
         try:
             answer = await self._poll_driver(key.job[0], state)
         except Exception:
             logger.exception("the driver's answer cannot be read")
             answer = DriverAnswer(reached=False, problem="its answer cannot be read")
         self._record(key, state, answer, self._clock() - start)
-        (self._slow.add if state.backoff else self._slow.discard)(key)
+        if self._states.get(key) is state:
+            (self._slow.add if state.backoff else self._slow.discard)(key)
         self.answered(key.job)
 
     async def _stop(self, namespace: str, state: _DriverState) -> None:
@@ -238,11 +209,9 @@ class DriverPoller:
         state.problem, state.polled_at, state.pending = answer.problem, now, False
         state.missed = 0 if answer.reached else state.missed + 1
         state.heard_at = now if answer.reached else state.heard_at
-        state.unread.polls += 1
         silent = _is_silent(state.missed, now - state.heard_at)
         if answer.reached or answer.unauthorized or silent or key.ended:
             state.answer, state.answered_at = answer, now
-        state.due = now + state.backoff
         self._count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:

@@ -7,8 +7,9 @@ processes it. A key that is added while a worker processes it is processed again
 """
 
 import asyncio
+import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -22,16 +23,19 @@ BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
 
 
 class WorkQueue(Generic[Key]):
-    """A work queue. `flow` returns the flow of a key; by default, there is one flow. All methods
-    must be called in one event loop."""
+    """A work queue. `flow` returns the flow of a key; by default, there is one flow.
+
+    At most `max_active` keys of a flow are processed at once. All methods must be called in one
+    event loop."""
 
     def __init__(
         self,
         flow: Callable[[Key], Hashable] = lambda _: None,
         cpu_clock: Callable[[], float] = time.thread_time,
         first_retry_seconds: float = FIRST_RETRY_SECONDS,
+        max_active: int = sys.maxsize,
     ) -> None:
-        self._flow, self._cpu_clock = flow, cpu_clock
+        self._flow, self._cpu_clock, self._max_active = flow, cpu_clock, max_active
         self._first_retry_seconds = first_retry_seconds
         self._flows: dict[Hashable, deque[Key]] = {}
         """The keys to process, by flow. The next flow to serve comes first."""
@@ -42,6 +46,7 @@ class WorkQueue(Generic[Key]):
         """The keys that were added and not yet given to a worker."""
         self._active: set[Key] = set()
         """The keys that a worker processes."""
+        self._active_per_flow: Counter[Hashable] = Counter()
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._ready = asyncio.Semaphore(0)
@@ -82,13 +87,22 @@ class WorkQueue(Generic[Key]):
             self._flows[flow] = keys  # behind the other flows
         self._dirty.discard(key)
         self._active.add(key)
+        self._active_per_flow[flow] += 1
+        if self._active_per_flow[flow] == self._max_active:
+            self._paused.setdefault(flow, deque()).extend(self._flows.pop(flow, ()))
         return key
 
     def done(self, key: Key) -> None:
         """End the processing of a key. If the key was added meanwhile, queue it again."""
+        flow = self._flow(key)
         self._active.discard(key)
+        self._active_per_flow[flow] -= 1
+        if not self._active_per_flow[flow]:
+            del self._active_per_flow[flow]
         if key in self._dirty:
             self._make_ready(key)
+        if flow in self._paused and flow not in self._pauses:
+            self._resume(flow)
 
     @contextmanager
     def count_cpu_time(self, key: Key) -> Iterator[None]:
@@ -110,9 +124,10 @@ class WorkQueue(Generic[Key]):
         self._pauses[flow] = loop.call_at(start + seconds, self._resume, flow)
 
     def _resume(self, flow: Hashable) -> None:
-        del self._pauses[flow]
-        for key in self._paused.pop(flow):
-            self._make_ready(key)
+        self._pauses.pop(flow, None)
+        if self._active_per_flow[flow] < self._max_active:
+            for key in self._paused.pop(flow):
+                self._make_ready(key)
 
     def add_rate_limited(self, key: Key) -> float:
         """Requeue a key after a failure, and return the delay in seconds."""

@@ -121,7 +121,8 @@ async def _run_as_leader(
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
         controller = JobController(api, poller, reconcile_config, recorder, cache)
-        metrics.add_operator(controller.queue, cache.summaries)
+        metrics.queue_depth.set_function(lambda: len(controller.queue))
+        metrics.jobs.set_jobs(cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost_namespaces))
         try:
             await controller.prime([n for n in settings.namespace_list if n not in unwatched])

@@ -16,6 +16,7 @@ import pytest
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.driver_poller import (
     FORGET_SECONDS,
+    MAX_AGE_SECONDS,
     MAX_BACKOFF,
     MAX_POLLS,
     MAX_POLLS_PER_NAMESPACE,
@@ -102,7 +103,7 @@ async def follow(polls: DriverPoller, ray_job: RayJobView, seconds: float) -> No
 
 
 @in_virtual_time
-async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> None:
+async def test_reconcile_reads_the_last_answer(heads: Heads) -> None:
     heads.seconds = 1.5
     answered_jobs: list[JobKey] = []
     async with polling(heads) as polls:
@@ -112,7 +113,7 @@ async def test_reconcile_reads_the_last_answer_with_its_age(heads: Heads) -> Non
         assert (read(polls, seen()), answered_jobs) == (None, [])
         await asyncio.sleep(1.5)
         assert (read(polls, seen()), answered_jobs) == (
-            replace(REACHED, age=1.0),
+            REACHED,
             [("team", "job")],
         )
 
@@ -147,9 +148,9 @@ async def test_driver_is_silent_only_after_several_polls_within_a_minute(heads: 
         await follow(polls, seen(), 10)
         heads.answer = SILENT
         await follow(polls, seen(), 28)
-        assert replace(read(polls, seen()) or SILENT, age=0.0) == REACHED
+        assert (read(polls, seen()) or SILENT) == REACHED
         await follow(polls, seen(), 30)
-        assert replace(read(polls, seen()) or REACHED, age=0.0) == SILENT
+        assert (read(polls, seen()) or REACHED) == SILENT
 
 
 @pytest.mark.parametrize("answer", [REACHED, SILENT], ids=["reached", "silent"])
@@ -203,7 +204,7 @@ async def test_ended_ray_job_and_new_head_are_polled_at_once(heads: Heads) -> No
         for changed in (seen(**SUCCEEDED), replace(seen(), head_ip="10.0.0.8")):
             assert read(polls, changed) is None, "an answer from before says nothing"
             await asyncio.sleep(0.5)
-            assert read(polls, changed) == replace(REACHED, age=0.5)
+            assert read(polls, changed) == REACHED
 
 
 @in_virtual_time
@@ -261,7 +262,7 @@ async def test_token_of_the_previous_key_is_tried_and_remembered(heads: Heads) -
     async with polling(heads) as polls:
         read(polls, seen(), tokens=("new", "old"))
         await asyncio.sleep(0.1)
-        assert read(polls, seen(), tokens=("new", "old")) == replace(REACHED, age=0.1)
+        assert read(polls, seen(), tokens=("new", "old")) == REACHED
         await asyncio.sleep(5)
         polls.stop(("team", "job"), seen(), ("new", "old"))
         await asyncio.sleep(1)
@@ -293,6 +294,17 @@ async def test_unreadable_answer_is_a_problem_of_the_driver(heads: Heads) -> Non
         answer = read(polls, seen())
     assert answer is not None
     assert (answer.reached, answer.problem) == (False, "its answer cannot be read")
+
+
+@in_virtual_time
+async def test_old_answer_is_not_used(heads: Heads) -> None:
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 10)
+        heads.seconds = 2 * MAX_AGE_SECONDS
+        await follow(polls, seen(), MAX_AGE_SECONDS - 10)
+        assert read(polls, seen()) == REACHED
+        await asyncio.sleep(20)
+        assert not (read(polls, seen()) or REACHED).reached
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ to the work queue.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.state import SILENT, DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 
 MAX_POLLS = 256
@@ -35,6 +35,9 @@ SILENT_SECONDS = 30.0
 """A driver is silent if SILENT_POLLS consecutive polls and SILENT_SECONDS have passed without an
 answer. Until then, its last answer is used, because a busy head may answer late. With the backoff
 between these polls, the status reports a silent driver within a minute."""
+MAX_AGE_SECONDS = 300.0
+"""Age from which an answer is not used. This age is long, because drivers in a namespace with many
+slow drivers are polled less often."""
 FORGET_SECONDS = 600.0
 """Seconds after which an answer that no reconcile reads is dropped."""
 _UNSTABLE = "its address changes before it answers"
@@ -109,7 +112,7 @@ class DriverPoller:
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
     ) -> DriverAnswer | None:
-        """Return the last result, with its age; None before the first result.
+        """Return the last result, unless it is too old; None before the first result.
 
         A few missed polls are not a result. The driver is polled again `interval` seconds after the
         last poll, or later with backoff.
@@ -122,7 +125,7 @@ class DriverPoller:
         now = self._clock()
         if state.answer is not None:
             state.unread_since, state.unread_polls = now, 0
-            return replace(state.answer, age=now - state.answered_at)
+            return state.answer if now - state.answered_at < MAX_AGE_SECONDS else SILENT
         if _is_silent(state.unread_polls, now - state.unread_since):
             return DriverAnswer(reached=False, problem=state.problem or _UNSTABLE)
         return None

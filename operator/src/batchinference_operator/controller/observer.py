@@ -12,7 +12,7 @@ from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.reconcile.requeue import POLLS_PER_SECOND, poll_interval
+from batchinference_operator.reconcile.requeue import POLL_SECONDS, POLLS_PER_SECOND
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job_view import RayJobView
@@ -69,7 +69,7 @@ class Observer:
         """Return the observation with the last answer of the driver."""
         tokens = self._config.tokens(observed.job, ray_job)
         drivers = observed.driver_count - self._drivers.slow
-        interval = poll_interval(drivers, self.polls_per_second)
+        interval = max(POLL_SECONDS, drivers / self.polls_per_second)
         answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
         return replace(observed, answer=answer)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sized
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,7 +13,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics, JobSummary
+from batchinference_operator.observability.job_metrics import MAX_NAMESPACES, JobMetrics
 
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _RESOURCE_PATH = re.compile(
@@ -96,11 +95,6 @@ class Metrics:
 
     def _histogram(self, name: str, documentation: str, *labels: str) -> Histogram:
         return Histogram(name, documentation, labels, buckets=_BUCKETS, registry=self.registry)
-
-    def add_operator(self, queue: Sized, jobs: Callable[[], Iterable[JobSummary]]) -> None:
-        """Add the metrics of the queue and the jobs, which are computed when they are scraped."""
-        self.queue_depth.set_function(lambda: len(queue))
-        self.jobs.set_jobs(jobs)
 
     def record_request(self, method: str, path: str, code: int | None, seconds: float) -> None:
         """Record a finished request to the API server; `code` is None if there was no answer."""

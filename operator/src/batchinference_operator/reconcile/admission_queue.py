@@ -58,11 +58,9 @@ class QueueEntry:
     priority: int = 0
     created_at: str = ""
     running: bool = False
-    """Whether an attempt of the job runs, or the job is being suspended."""
+    """Whether an attempt of the job runs, or the job is being suspended. False if Kueue admits the
+    next attempt: the label of its RayJob says whether Kueue manages the running attempt."""
     waiting: bool = False
-    queued: bool = False
-    """Whether Kueue admits the next attempt of the job, so that the attempt needs no admission by
-    this queue. The label of a RayJob says whether Kueue manages the running attempt."""
 
 
 def queue_entry(job: JobView, platform: Cluster, *, gone: bool = False) -> QueueEntry:
@@ -76,14 +74,9 @@ def queue_entry(job: JobView, platform: Cluster, *, gone: bool = False) -> Queue
     queue = (job.spec.get("cluster") or {}).get("queueName")
     queued = isinstance(queue, str) or platform.queue_name is not None
     waiting = not (running or stopping or queued)
-    return QueueEntry(
-        job.resource_version,
-        int(job.spec.get("priority", 0)),
-        job.created_at,
-        running,
-        waiting,
-        queued=queued,
-    )
+    priority = int(job.spec.get("priority", 0))
+    running = running and not queued
+    return QueueEntry(job.resource_version, priority, job.created_at, running, waiting)
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,7 @@ class AdmissionQueue:
     def decide(self, key: JobKey) -> AdmissionDecision | None:
         """Return whether a job that wants to start may start; None if it needs no admission."""
         entry = self._entries.get(key)
-        if entry is None or not entry.waiting or entry.running:
+        if entry is None or not entry.waiting:
             return None
         if key in self._admitted:
             return AdmissionDecision(0, admitted=True)
@@ -174,7 +167,7 @@ class AdmissionQueue:
         """Update the position of a job, and wake the jobs that may start because of this."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
-        runs = entry is not None and entry.running and not entry.queued
+        runs = entry is not None and entry.running
         running = runs or key in self._admitted or key in self._with_ray_jobs
         self._remove(key)
         if running != was_running:

@@ -1,6 +1,5 @@
 """Decides when a driver is polled, how long its report is used, and what its silence means."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from batchinference.spec.report import JobState
@@ -15,9 +14,6 @@ DRIVER_START_SECONDS = 60.0
 
 REPORT_GRACE_SECONDS = 60.0
 """Seconds for which the operator waits for the final report after the end of a RayJob."""
-REPORT_MAX_AGE_SECONDS = 300.0
-"""Maximum age of a used report. This age is long, because drivers in a namespace with many slow
-drivers are polled less often."""
 
 
 def must_poll_driver(observed: Observed) -> bool:
@@ -38,13 +34,6 @@ def driver_ended(observed: Observed) -> bool:
     if report is None or not report.state.ended:
         return False
     return report.state == JobState.SUCCEEDED or ray_job is None or not ray_job.suspended
-
-
-def without_old_report(observed: Observed) -> Observed:
-    """Return the observation. If its report is too old, the driver counts as silent."""
-    if (answer := observed.answer) is None or answer.age < REPORT_MAX_AGE_SECONDS:
-        return observed
-    return replace(observed, answer=replace(answer, reached=False, report=None))
 
 
 def awaits_report(observed: Observed, ray_job: RayJobView, now: datetime) -> bool:

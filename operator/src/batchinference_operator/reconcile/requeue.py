@@ -40,8 +40,3 @@ def requeue_after(observed: Observed, ray_job: RayJobView, now: datetime) -> flo
     if not ray_job.driver_started and not observed.pods:
         return NO_PODS_SECONDS if ray_job.awaiting_pods else WATCHED_SECONDS
     return IDLE_SECONDS
-
-
-def poll_interval(driver_count: int, polls_per_second: float = POLLS_PER_SECOND) -> float:
-    """Return the seconds between two polls of a driver if there is this number of drivers."""
-    return max(POLL_SECONDS, driver_count / polls_per_second)

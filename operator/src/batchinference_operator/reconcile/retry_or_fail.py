@@ -15,12 +15,6 @@ from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.timestamps import to_rfc3339
 
 
-def end_as_complete(job: JobView, update: StatusUpdate, now: datetime) -> Actions:
-    """Return the actions that complete the job."""
-    status = job.build_status(update, now)
-    return Actions(status=end_attempt(status, "Succeeded", to_rfc3339(now)), requeue_after=0)
-
-
 def fail_attempt(
     job: JobView,
     spec: MutableSpec,

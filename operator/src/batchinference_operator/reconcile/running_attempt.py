@@ -26,7 +26,6 @@ from batchinference_operator.reconcile.driver_report import (
     driver_starting,
     driver_unreachable,
     with_cause_of_silence,
-    without_old_report,
 )
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import missing_from_kuberay, not_responding
@@ -42,13 +41,14 @@ from batchinference_operator.reconcile.out_of_memory import (
     record_out_of_memory,
 )
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, requeue_after
-from batchinference_operator.reconcile.retry_or_fail import (
-    end_as_complete,
-    fail_attempt,
-    fail_if_expired,
-)
+from batchinference_operator.reconcile.retry_or_fail import fail_attempt, fail_if_expired
 from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.status.attempts import is_running, last_attempt, record_ray_job
+from batchinference_operator.status.attempts import (
+    end_attempt,
+    is_running,
+    last_attempt,
+    record_ray_job,
+)
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.failure_cause import failure_cause, ray_job_deleted
 from batchinference_operator.status.faulty_nodes import faulty_nodes, record_faulty_nodes
@@ -61,7 +61,6 @@ from batchinference_operator.status.timestamps import to_rfc3339
 
 def sync_attempt(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     """Return the actions that update the status of the running attempt, or end the attempt."""
-    observed = without_old_report(observed)
     job, ray_job = observed.job, observed.ray_job
     attempt = last_attempt(job.status)
     if ray_job is None or ray_job.owner_uid != job.uid:
@@ -132,7 +131,8 @@ def _derive_status(
     phase, summary = _with_details(observed, ray_job, phase, summary, now)
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
-        return end_as_complete(job, update, now)
+        status = end_attempt(job.build_status(update, now), "Succeeded", to_rfc3339(now))
+        return Actions(status=status, requeue_after=0)
     failure = unrecoverable_cause(observed, ray_job, now)
     if summary.failed:
         failure = failure_cause(ray_job, report, observed.disruptions)

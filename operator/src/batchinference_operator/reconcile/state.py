@@ -25,8 +25,6 @@ class DriverAnswer:
     """Why the driver gave no valid answer; empty if it did."""
     unauthorized: bool = False
     """Whether the driver rejects the operator's token."""
-    age: float = 0.0
-    """The age of this result in seconds."""
 
 
 SILENT = DriverAnswer(reached=False)

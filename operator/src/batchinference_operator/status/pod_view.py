@@ -22,6 +22,9 @@ from batchinference_operator.status.pod_problems import (
 from batchinference_operator.status.ray_job_view import Object, devices_of
 from batchinference_operator.status.timestamps import unix_seconds
 
+_STARTING = ("ContainerCreating", "PodInitializing")
+"""Reasons of a container that has not started."""
+
 
 @dataclass(frozen=True, slots=True)
 class PodView:
@@ -58,35 +61,27 @@ class PodView:
     def of(cls, body: Object) -> Self:
         """Return the view of a pod of a job."""
         metadata, status = body["metadata"], body.get("status") or {}
-        labels = metadata["labels"]
+        labels, deleting = metadata["labels"], "deletionTimestamp" in metadata
+        scheduled = find_condition(status, "PodScheduled")
+        has_node = scheduled.get("status") == "True"
+        waits = {container_state(each, "waiting").get("reason") for each in containers_of(status)}
         return cls(
             name=metadata["name"],
             uid=metadata.get("uid") or metadata["name"],
             cluster=labels.get(CLUSTER_LABEL, ""),
             is_head=is_head(body),
             group=labels.get(POD_GROUP_LABEL, ""),
-            deleting="deletionTimestamp" in metadata,
+            deleting=deleting,
             created_at=creation_time(metadata),
             devices=devices_of(labels),
             cpus=requested_cpus(running_containers(body.get("spec") or {})),
-            scheduled_at=_scheduled_at(status),
+            scheduled_at=unix_seconds(scheduled["lastTransitionTime"]) if has_node else None,
             ended_at=pod_ended_at(status),
-            gated=has_gate(find_condition(status, "PodScheduled")),
-            waiting=_has_waiting_container(status) and "deletionTimestamp" not in metadata,
+            gated=has_gate(scheduled),
+            waiting=not (deleting or waits.isdisjoint(_STARTING)),
             problem=problem_of(body),
             disruption=disruption_of(body),
         )
-
-
-def _has_waiting_container(status: Object) -> bool:
-    reasons = [container_state(each, "waiting").get("reason") for each in containers_of(status)]
-    return not {"ContainerCreating", "PodInitializing"}.isdisjoint(reasons)
-
-
-def _scheduled_at(status: Object) -> float | None:
-    scheduled = find_condition(status, "PodScheduled")
-    is_true = scheduled.get("status") == "True"
-    return unix_seconds(scheduled["lastTransitionTime"]) if is_true else None
 
 
 def requested_cpus(containers: Iterable[Object]) -> float:

@@ -57,7 +57,7 @@ async def running_operator(
     """Run the operator while the block runs, or until the first of its workers ends."""
     cache, polls = Cache(config), DriverPoller(driver, clock)
     # in virtual time, no reconcile takes CPU time
-    queue = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: 0.0)
+    queue = WorkQueue(cpu_clock=lambda: 0.0)
     controller = JobController(
         api, polls, config, recorder or EventRecorder(api, Metrics()), cache, queue, wall_clock
     )

@@ -76,7 +76,7 @@ async def test_forgotten_key_leaves_no_timer(queue: WorkQueue[str]) -> None:
 
 @in_virtual_time
 async def test_flows_are_served_round_robin() -> None:
-    queue: WorkQueue[str] = WorkQueue(flow=lambda key: key[0])
+    queue: WorkQueue[str] = WorkQueue()
     for key in ("a1", "a2", "a3", "b1", "c1", "b2"):
         queue.add(key)
     assert [key for _, key in await drain(queue)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
@@ -86,7 +86,7 @@ async def test_flows_are_served_round_robin() -> None:
 async def test_flow_that_uses_much_cpu_time_is_paused() -> None:
     """Keys of the flow wait for ten times as long. Keys of other flows are not delayed."""
     used = 0.0
-    queue: WorkQueue[str] = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: used)
+    queue: WorkQueue[str] = WorkQueue(cpu_clock=lambda: used)
     for key in ("a1", "a2", "b1"):
         queue.add(key)
     assert await queue.get() == "a1"
@@ -111,7 +111,7 @@ def test_waiting_flow_is_skipped_once_at_most(steps: list[tuple[str, int] | None
     adds a key, or takes one (None)."""
 
     async def body() -> None:
-        queue: WorkQueue[tuple[str, int]] = WorkQueue(flow=lambda key: key[0])
+        queue: WorkQueue[tuple[str, int]] = WorkQueue()
         waiting: set[tuple[str, int]] = set()
         passed: dict[str, list[str]] = {}
         for step in steps:

@@ -8,7 +8,7 @@ to the work queue.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -48,7 +48,8 @@ class DriverKey(NamedTuple):
     """Identifies a driver to poll. The key changes at the end of the RayJob, so that the driver is
     polled at once."""
 
-    job: JobKey
+    namespace: str
+    job: str
     ray_job: str
     ended: bool
 
@@ -87,22 +88,21 @@ class _DriverState:
     """Whether the driver must be asked to stop."""
 
 
+@dataclass(eq=False)
 class DriverPoller:
     """Polls drivers with a limit per namespace, so that no namespace slows down another."""
 
-    def __init__(
-        self,
-        driver: DashboardClient,
-        clock: Callable[[], float] = time.monotonic,
-        count: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self.answered: Callable[[JobKey], None] = lambda _: None
-        self._driver, self._clock, self._count = driver, clock, count
-        self._states: dict[DriverKey, _DriverState] = {}
-        self._slow: set[DriverKey] = set()
-        self._queue: WorkQueue[DriverKey] = WorkQueue(
-            flow=lambda key: key.job[0], max_active=MAX_POLLS_PER_NAMESPACE
-        )
+    driver: DashboardClient
+    clock: Callable[[], float] = time.monotonic
+    count: Callable[[str], None] = lambda _: None
+    """Called with the result of each poll, as the metric names it."""
+    answered: Callable[[JobKey], None] = lambda _: None
+    """Called with the key of a job after each poll of its driver."""
+    _states: dict[DriverKey, _DriverState] = field(default_factory=dict)
+    _slow: set[DriverKey] = field(default_factory=set)
+    _queue: WorkQueue[DriverKey] = field(
+        default_factory=lambda: WorkQueue(max_active=MAX_POLLS_PER_NAMESPACE)
+    )
 
     @property
     def slow(self) -> int:
@@ -121,8 +121,8 @@ class DriverPoller:
         if not state.pending:
             state.pending = True
             due = state.polled_at + max(state.backoff, interval)
-            self._queue.add_after(key, max(0.0, due - self._clock()))
-        now = self._clock()
+            self._queue.add_after(key, max(0.0, due - self.clock()))
+        now = self.clock()
         if state.answer is not None:
             state.unread_since, state.unread_polls = now, 0
             return state.answer if now - state.answered_at < MAX_AGE_SECONDS else SILENT
@@ -140,7 +140,7 @@ class DriverPoller:
         """Run one of MAX_POLLS workers until it is cancelled."""
         while True:
             key = await self._queue.get()
-            with log_context(*key.job):
+            with log_context(key.namespace, key.job):
                 await self._poll(key)
             self._queue.done(key)
 
@@ -148,7 +148,7 @@ class DriverPoller:
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
         """Return the key and the state of a driver, and mark the state as used."""
-        key, now = DriverKey(job, ray_job.uid, ray_job.ended), self._clock()
+        key, now = DriverKey(*job, ray_job.uid, ray_job.ended), self.clock()
         state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, now)
         former = state.ray_job
         if (former.cluster, former.head_ip) != (ray_job.cluster, ray_job.head_ip):
@@ -165,24 +165,24 @@ class DriverPoller:
             return
         if state.stop:
             state.stop = state.pending = False
-            await self._stop(key.job[0], state)
+            await self._stop(key.namespace, state)
             return
-        start = self._clock()
+        start = self.clock()
         state.unread_polls += 1
         try:
-            answer = await self._poll_driver(key.job[0], state)
+            answer = await self._poll_driver(key.namespace, state)
         except Exception:
             logger.exception("the driver's answer cannot be read")
             answer = DriverAnswer(reached=False, problem="its answer cannot be read")
-        self._record(key, state, answer, self._clock() - start)
+        self._record(key, state, answer, self.clock() - start)
         if self._states.get(key) is state:
             (self._slow.add if state.backoff else self._slow.discard)(key)
-        self.answered(key.job)
+        self.answered((key.namespace, key.job))
 
     async def _stop(self, namespace: str, state: _DriverState) -> None:
         try:
             for token in [state.token] if state.token else state.tokens:
-                await self._driver.stop(namespace, state.ray_job, token)
+                await self.driver.stop(namespace, state.ray_job, token)
         except Exception:
             logger.exception("the driver cannot be asked to stop")
 
@@ -190,7 +190,7 @@ class DriverPoller:
         """Poll with the last accepted token. If none is known, try all: keys may be rotated."""
         answer = DriverAnswer(reached=False)
         for token in [state.token] if state.token else state.tokens:
-            answer = await self._driver.poll(namespace, state.ray_job, token)
+            answer = await self.driver.poll(namespace, state.ray_job, token)
             state.token = token if answer.reached else ""
             if not answer.unauthorized:
                 break
@@ -208,18 +208,18 @@ class DriverPoller:
         if answer.problem and state.problem != answer.problem:
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
-        now = self._clock()
+        now = self.clock()
         state.problem, state.polled_at, state.pending = answer.problem, now, False
         state.missed = 0 if answer.reached else state.missed + 1
         state.heard_at = now if answer.reached else state.heard_at
         silent = _is_silent(state.missed, now - state.heard_at)
         if answer.reached or answer.unauthorized or silent or key.ended:
             state.answer, state.answered_at = answer, now
-        self._count(_result_label(answer, slow=slow))
+        self.count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:
         """Drop states that no reconcile has used recently. The states are ordered by last use."""
-        limit = self._clock() - FORGET_SECONDS
+        limit = self.clock() - FORGET_SECONDS
         while self._states:
             key, state = next(iter(self._states.items()))
             if state.pending or state.used_at >= limit:

@@ -13,6 +13,7 @@ from batchinference.rendering import HEAD_BUDGET, RAY_JOB, KubeRayDeadlines
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
+from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.retries import retry_failures
@@ -53,7 +54,7 @@ class JobController:
     config: Config
     recorder: EventRecorder
     cache: Cache = field(default_factory=Cache)
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     now: Clock = utc_now
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether the cache has all RayJobs and pods of a namespace."""
@@ -73,7 +74,9 @@ class JobController:
 
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.api, lambda: self.config.policy, self.queue.add)
-        self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
+        self.observer = Observer(
+            self.api, self.cache, self.drivers, self.config, EventReader(self.api, now=self.now)
+        )
         self.cache.admission_queue.wake = self.queue.add
         self.cache.on_change = partial(publish_changes, self.recorder)
         self.status_writes = self.recorder.metrics.status_writes

@@ -60,7 +60,7 @@ class Notifier:
     """Called with the key of a job when all its notifications were sent or given up."""
     max_tries: int = MAX_TRIES
     timeout_seconds: float = TIMEOUT_SECONDS
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     _deliveries: dict[JobKey, _Delivery] = field(default_factory=dict)
 
     def results(self, job: JobView) -> dict[str, str] | None:

@@ -1,6 +1,6 @@
 """Collects the observed state of a job for one reconcile, from the cache and other sources."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from batchinference.rendering import RAY_JOB
 from batchinference.spec.causes import Cause
@@ -16,28 +16,28 @@ from batchinference_operator.reconcile.requeue import POLL_SECONDS, POLLS_PER_SE
 from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job_view import RayJobView
-from batchinference_operator.status.timestamps import Clock
 
 
+@dataclass(eq=False)
 class Observer:
     """Combines the cache with live reads, answers of drivers, and messages about the objects."""
 
-    def __init__(
-        self, api: KubeClient, cache: Cache, drivers: DriverPoller, config: Config, now: Clock
-    ) -> None:
-        self._api, self._cache, self._drivers, self._config = api, cache, drivers, config
-        self._event_reader = EventReader(api, now=now)
-        self.polls_per_second = POLLS_PER_SECOND
+    api: KubeClient
+    cache: Cache
+    drivers: DriverPoller
+    config: Config
+    event_reader: EventReader
+    polls_per_second: float = POLLS_PER_SECOND
 
     async def observe(self, key: JobKey) -> Observed | None:
         """Return the observed state of a job; None if the job is gone. The admission is decided
         last, because it may change while requests are awaited."""
-        observed = self._cache.observe(key)
+        observed = self.cache.observe(key)
         if observed is None:
             return None
         if not observed.job.terminal:
             observed = await self._observe_attempt(await self._read_missing(observed))
-        return replace(observed, admission=self._cache.admission_queue.decide(key))
+        return replace(observed, admission=self.cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
         """Return the observation. If it lacks the RayJob of the running attempt, read this RayJob.
@@ -53,7 +53,7 @@ class Observer:
 
     async def _read_live(self, observed: Observed, name: str) -> Observed:
         """Return the observation with the current state of a RayJob. The cache is not changed."""
-        body = await self._api.get_object(RAY_JOB, observed.job.namespace, name)
+        body = await self.api.get_object(RAY_JOB, observed.job.namespace, name)
         others = {other: view for other, view in observed.ray_jobs.items() if other != name}
         read = {name: RayJobView.of(body)} if body else {}
         return replace(observed, ray_jobs={**others, **read})
@@ -63,14 +63,14 @@ class Observer:
         if must_poll_driver(observed) and ray_job is not None:
             observed = self._with_answer(observed, ray_job)
             observed = await self._recheck_stop(observed, ray_job)
-        return replace(observed, messages=await self._event_reader.messages(observed))
+        return replace(observed, messages=await self.event_reader.messages(observed))
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""
-        tokens = self._config.tokens(observed.job, ray_job)
-        drivers = observed.driver_count - self._drivers.slow
+        tokens = self.config.tokens(observed.job, ray_job)
+        drivers = observed.driver_count - self.drivers.slow
         interval = max(POLL_SECONDS, drivers / self.polls_per_second)
-        answer = self._drivers.latest(observed.job.key, ray_job, tokens, interval)
+        answer = self.drivers.latest(observed.job.key, ray_job, tokens, interval)
         return replace(observed, answer=answer)
 
     async def _recheck_stop(self, observed: Observed, ray_job: RayJobView) -> Observed:

@@ -43,7 +43,7 @@ class ScheduleController:
     recorder: EventRecorder
     now: Clock = utc_now
     max_runs: int = MAX_RUNS
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
     """The fields of schedules and runs that matter here, by kind and key. An event that does not
     change these fields, such as one about the progress of a run, needs no reconcile."""

@@ -10,11 +10,12 @@ import asyncio
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
-Key = TypeVar("Key", bound=Hashable)
+Key = TypeVar("Key", bound=Sequence[Any])
 
 FIRST_RETRY_SECONDS = 0.5
 MAX_RETRY_SECONDS = 60.0
@@ -22,34 +23,28 @@ BUSY_SECONDS, PAUSE_FACTOR = 0.1, 10.0
 """CPU seconds for one key above which its flow is paused, and pause seconds per CPU second."""
 
 
+@dataclass(eq=False)
 class WorkQueue(Generic[Key]):
-    """A work queue. `flow` returns the flow of a key; by default, there is one flow.
+    """A work queue. The first part of a key is its flow: the namespace of an object. All methods
+    must be called in one event loop."""
 
-    At most `max_active` keys of a flow are processed at once. All methods must be called in one
-    event loop."""
-
-    def __init__(
-        self,
-        flow: Callable[[Key], Hashable] = lambda _: None,
-        cpu_clock: Callable[[], float] = time.thread_time,
-        first_retry_seconds: float = FIRST_RETRY_SECONDS,
-        max_active: int = sys.maxsize,
-    ) -> None:
-        self._flow, self._cpu_clock, self._max_active = flow, cpu_clock, max_active
-        self._first_retry_seconds = first_retry_seconds
-        self._flows: dict[Hashable, deque[Key]] = {}
-        """The keys to process, by flow. The next flow to serve comes first."""
-        self._paused: dict[Hashable, deque[Key]] = {}
-        """The keys to process of each paused flow."""
-        self._pauses: dict[Hashable, asyncio.TimerHandle] = {}
-        self._dirty: set[Key] = set()
-        """The keys that were added and not yet given to a worker."""
-        self._active: set[Key] = set()
-        """The keys that a worker processes."""
-        self._active_per_flow: Counter[Hashable] = Counter()
-        self._failures: dict[Key, int] = {}
-        self._timers: dict[Key, asyncio.TimerHandle] = {}
-        self._ready = asyncio.Semaphore(0)
+    cpu_clock: Callable[[], float] = time.thread_time
+    first_retry_seconds: float = FIRST_RETRY_SECONDS
+    max_active: int = sys.maxsize
+    """Maximum number of keys of a flow that are processed at once."""
+    _flows: dict[Any, deque[Key]] = field(default_factory=dict)
+    """The keys to process, by flow. The next flow to serve comes first."""
+    _paused: dict[Any, deque[Key]] = field(default_factory=dict)
+    """The keys to process of each paused flow."""
+    _pauses: dict[Any, asyncio.TimerHandle] = field(default_factory=dict)
+    _dirty: set[Key] = field(default_factory=set)
+    """The keys that were added and not yet given to a worker."""
+    _active: set[Key] = field(default_factory=set)
+    """The keys that a worker processes."""
+    _active_per_flow: Counter[Any] = field(default_factory=Counter)
+    _failures: dict[Key, int] = field(default_factory=dict)
+    _timers: dict[Key, asyncio.TimerHandle] = field(default_factory=dict)
+    _ready: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     def add(self, key: Key) -> None:
         """Queue a key for processing as soon as possible."""
@@ -88,13 +83,13 @@ class WorkQueue(Generic[Key]):
         self._dirty.discard(key)
         self._active.add(key)
         self._active_per_flow[flow] += 1
-        if self._active_per_flow[flow] == self._max_active:
+        if self._active_per_flow[flow] == self.max_active:
             self._paused.setdefault(flow, deque()).extend(self._flows.pop(flow, ()))
         return key
 
     def done(self, key: Key) -> None:
         """End the processing of a key. If the key was added meanwhile, queue it again."""
-        flow = self._flow(key)
+        flow = key[0]
         self._active.discard(key)
         self._active_per_flow[flow] -= 1
         if not self._active_per_flow[flow]:
@@ -107,14 +102,14 @@ class WorkQueue(Generic[Key]):
     @contextmanager
     def count_cpu_time(self, key: Key) -> Iterator[None]:
         """Pause the flow of a key if the block uses much CPU time. The block must not await."""
-        start = self._cpu_clock()
+        start = self.cpu_clock()
         try:
             yield
         finally:
-            if (seconds := self._cpu_clock() - start) > BUSY_SECONDS:
-                self._pause(self._flow(key), PAUSE_FACTOR * seconds)
+            if (seconds := self.cpu_clock() - start) > BUSY_SECONDS:
+                self._pause(key[0], PAUSE_FACTOR * seconds)
 
-    def _pause(self, flow: Hashable, seconds: float) -> None:
+    def _pause(self, flow: Any, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         self._paused.setdefault(flow, deque()).extend(self._flows.pop(flow, ()))
         start = loop.time()
@@ -123,9 +118,9 @@ class WorkQueue(Generic[Key]):
             earlier.cancel()
         self._pauses[flow] = loop.call_at(start + seconds, self._resume, flow)
 
-    def _resume(self, flow: Hashable) -> None:
+    def _resume(self, flow: Any) -> None:
         self._pauses.pop(flow, None)
-        if self._active_per_flow[flow] < self._max_active:
+        if self._active_per_flow[flow] < self.max_active:
             for key in self._paused.pop(flow):
                 self._make_ready(key)
 
@@ -133,7 +128,7 @@ class WorkQueue(Generic[Key]):
         """Requeue a key after a failure, and return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay = min(self._first_retry_seconds * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
+        delay = min(self.first_retry_seconds * 2.0 ** min(failures, 10), MAX_RETRY_SECONDS)
         self.add_after(key, delay)
         return delay
 
@@ -150,7 +145,7 @@ class WorkQueue(Generic[Key]):
         return sum(map(len, (*self._flows.values(), *self._paused.values())))
 
     def _make_ready(self, key: Key) -> None:
-        flow = self._flow(key)
+        flow = key[0]
         if flow in self._paused:
             self._paused[flow].append(key)
             return

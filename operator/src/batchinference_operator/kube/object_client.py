@@ -120,7 +120,7 @@ class ObjectClient(RetryingClient):
         path = f"{path_of(kind, namespace)}?{'&'.join(parts)}"
         timeout = seconds + WATCH_GRACE_SECONDS
         try:
-            async with open_stream(self._session, path, timeout) as response:
+            async with open_stream(self.session, path, timeout) as response:
                 status, stream = response
                 if status != HTTPStatus.OK:
                     raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))

@@ -49,29 +49,28 @@ class Store:
     """Called with the namespace when its first list is complete, and when the list is refused."""
 
 
+@dataclass(eq=False)
 class Reflector:
     """Keeps a store up to date with the objects of a kind. An empty namespace means all."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        kind: str,
-        namespace: str,
-        store: Store,
-        health: WatchHealth,
-        seconds: int,
-    ) -> None:
-        self._client, self._kind, self.namespace = client, kind, namespace
-        self._store, self._health, self._seconds = store, health, seconds
-        self._path = path_of(kind, namespace)
-        self._version = ""
-        """The resource version from which the next watch starts; empty if a list comes first."""
-        self._failures = 0
-        self._accepted_at = inf
-        """When the current watch was accepted; infinity before."""
-        self._refused_since: float | None = None
-        self.is_listed = False
-        """Whether the store has all objects, except for recent changes."""
+    client: KubeClient
+    kind: str
+    namespace: str
+    store: Store
+    health: WatchHealth
+    seconds: int
+    """The maximum duration of a watch."""
+    is_listed: bool = False
+    """Whether the store has all objects, except for recent changes."""
+    _version: str = ""
+    """The resource version from which the next watch starts; empty if a list comes first."""
+    _failures: int = 0
+    _accepted_at: float = inf
+    """When the current watch was accepted; infinity before."""
+    _refused_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self._path = path_of(self.kind, self.namespace)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -118,9 +117,7 @@ class Reflector:
 
     async def _watch(self) -> None:
         accepted = partial(self._record_answer, watch=True)
-        watch = self._client.watch(
-            self._kind, self.namespace, self._version, self._seconds, accepted
-        )
+        watch = self.client.watch(self.kind, self.namespace, self._version, self.seconds, accepted)
         async with aclosing(watch) as events:
             async for event in events:
                 self._handle(event["type"], event["object"])
@@ -132,26 +129,26 @@ class Reflector:
         self._version = body["metadata"]["resourceVersion"]
         if type_ == "BOOKMARK":
             return
-        self._update(self._store.put, body)  # DELETED has the last state
+        self._update(self.store.put, body)  # DELETED has the last state
         if type_ == "DELETED":
-            self._update(self._store.delete, body)
+            self._update(self.store.delete, body)
 
     async def _list(self) -> None:
         """Store all objects, and report the cached objects that are gone as deleted."""
-        missing = {key_of(body): body for body in self._store.known(self.namespace)}
+        missing = {key_of(body): body for body in self.store.known(self.namespace)}
         version = ""
-        async for items, version in self._client.list_pages(self._kind, self.namespace):  # noqa: B007
+        async for items, version in self.client.list_pages(self.kind, self.namespace):  # noqa: B007
             self._record_answer(watch=False)
             for body in items:
                 missing.pop(key_of(body), None)
-                self._update(self._store.put, body)
+                self._update(self.store.put, body)
         for body in missing.values():
-            self._update(self._store.delete, body)
+            self._update(self.store.delete, body)
         self._version = version
-        self._store.listed(self.namespace, version)
+        self.store.listed(self.namespace, version)
         if not self.is_listed:
             self.is_listed = True
-            self._store.requeue(self.namespace)
+            self.store.requeue(self.namespace)
 
     def _update(self, change: Callable[[Object], None], body: Object) -> None:
         """Change the store. An invalid object of a tenant is logged and does not stop the watch."""
@@ -164,16 +161,16 @@ class Reflector:
         self._refused_since = None
         if watch:
             self._accepted_at = asyncio.get_running_loop().time()
-        self._health.record_answer(self._path, watch=watch)
+        self.health.record_answer(self._path, watch=watch)
 
     def _record_refusal(self, problem: str) -> None:
         """Record a refused request. After LOST_SECONDS, forget all objects."""
-        self._health.record_refusal(self._path, problem)
+        self.health.record_refusal(self._path, problem)
         now = asyncio.get_running_loop().time()
         if self._refused_since is None:
             self._refused_since = now
             if not self.is_listed:
-                self._store.requeue(self.namespace)
+                self.store.requeue(self.namespace)
         elif self.is_listed and now - self._refused_since > LOST_SECONDS:
             logger.warning(
                 "no permission for %s for %d s: dropping its cached objects",
@@ -181,5 +178,5 @@ class Reflector:
                 LOST_SECONDS,
             )
             self.is_listed, self._version = False, ""
-            for body in self._store.known(self.namespace):
-                self._update(self._store.delete, body)
+            for body in self.store.known(self.namespace):
+                self._update(self.store.delete, body)

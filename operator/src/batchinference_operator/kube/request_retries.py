@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -20,25 +21,19 @@ RETRY_DELAYS = (0.2, 0.8)
 All requests can be repeated: an object that already exists, or is already gone, is not an error."""
 
 
+@dataclass(eq=False)
 class RetryingClient:
     """Sends requests at a limited rate. After the last retry, raises Unreachable if the server does
     not respond."""
 
-    def __init__(
-        self,
-        session: kopf.AiohttpSession,
-        rate: RateLimiter | None = None,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        retry_delays: Sequence[float] = RETRY_DELAYS,
-    ) -> None:
-        self._session = session
-        self._rate = rate or RateLimiter()
-        self._timeout, self._retry_delays = timeout_seconds, retry_delays
+    session: kopf.AiohttpSession
+    rate: RateLimiter = field(default_factory=RateLimiter)
+    timeout_seconds: float = TIMEOUT_SECONDS
+    retry_delays: Sequence[float] = RETRY_DELAYS
 
     async def _request(self, *call: Any) -> tuple[int, Any]:
         """Send a request with retries. Return the status and the answer of the last try."""
-        for pause in self._retry_delays:
+        for pause in self.retry_delays:
             with suppress(Unreachable):
                 status, answer = await self._send(*call)
                 if status not in TRANSIENT:
@@ -47,12 +42,14 @@ class RetryingClient:
         return await self._send(*call)
 
     async def _send(self, *call: Any) -> tuple[int, Any]:
-        await self._rate.wait()
+        await self.rate.wait()
         try:
-            status, answer, retry_after = await send(self._session, *call, seconds=self._timeout)
+            status, answer, retry_after = await send(
+                self.session, *call, seconds=self.timeout_seconds
+            )
         except (OSError, aiohttp.ClientError) as problem:
             raise Unreachable(str(problem) or "no answer") from problem
-        self._rate.pause(retry_after)
+        self.rate.pause(retry_after)
         if status < HTTPStatus.BAD_REQUEST and not isinstance(answer, dict):
             raise Unreachable(f"{status}: no JSON object: {str(answer)[:MAX_ERROR_CHARS]!r}")
         return status, answer

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from batchinference.rendering import MANAGER
@@ -31,24 +32,24 @@ MAX_NOTE_BYTES = 1024
 logger = logging.getLogger("batchinference.operator")
 
 
+@dataclass(eq=False)
 class EventRecorder:
     """Posts Events one at a time, round-robin by namespace, separately from reconcile workers."""
 
-    def __init__(self, api: KubeClient, metrics: Metrics, now: Clock = utc_now) -> None:
-        self._api = api
-        self.metrics = metrics
-        self._now = now
-        self._rate = RateLimiter(EVENT_QPS, EVENT_BURST)
-        self._flows: dict[str, deque[Object]] = {}
-        """The queued Events by namespace. The next namespace to serve comes first."""
-        self._waiting = asyncio.Semaphore(0)
+    api: KubeClient
+    metrics: Metrics
+    now: Clock = utc_now
+    _rate: RateLimiter = field(default_factory=lambda: RateLimiter(EVENT_QPS, EVENT_BURST))
+    _flows: dict[str, deque[Object]] = field(default_factory=dict)
+    """The queued Events by namespace. The next namespace to serve comes first."""
+    _waiting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     def record(self, job: ResourceView, attempt: int, events: Iterable[Event]) -> None:
         """Queue Events for posting. Never waits and never fails. Events with the same reason and
         `attempt` (the number of the job's attempt, or the current minute for a schedule) become one
         Event with a count."""
         for event in events:
-            body = event_body(job, attempt, event, self._now())
+            body = event_body(job, attempt, event, self.now())
             self._flows.setdefault(job.namespace, deque()).append(body)
             if sum(map(len, self._flows.values())) > MAX_WAITING:
                 fullest = max(self._flows, key=lambda name: len(self._flows[name]))
@@ -76,7 +77,7 @@ class EventRecorder:
 
     async def _post(self, body: Object) -> None:
         try:
-            repeated = await self._api.post_event(body)
+            repeated = await self.api.post_event(body)
         except Exception as error:  # noqa: BLE001 - no failure may affect jobs
             self._record_drop(body["reason"], str(error) or type(error).__name__)
         else:

@@ -15,7 +15,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
 from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.pod_problems import Crash
 from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
@@ -37,7 +37,7 @@ class ReconcileLoop:
         self.now: datetime = BEGINNING
         self.ray_jobs: dict[str, Object] = {}
         self.pods: tuple[PodView, ...] = ()
-        self.disruptions: tuple[Disruption, ...] = ()
+        self.disruption: Any = None
         self.crashes: tuple[Crash, ...] = ()
         self.report: Any = None
         self.phases: list[str] = []
@@ -56,7 +56,7 @@ class ReconcileLoop:
             JobView.of(body),
             seen,
             self.pods,
-            self.disruptions,
+            self.disruption,
             DriverAnswer(self.report is not None, self.report),
             self.messages,
             self.admission,

@@ -199,16 +199,14 @@ def test_operator_always_ends_an_attempt_before_kuberay(
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
-@pytest.mark.parametrize(
-    "disruptions", [(), (Disruption(Cause.NODE_LOST, "evicted", of_head=True),)]
-)
+@pytest.mark.parametrize("disruption", [None, Disruption(Cause.NODE_LOST, "evicted", of_head=True)])
 def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
-    reason: str, disruptions: tuple[Disruption, ...]
+    reason: str, disruption: Disruption | None
 ) -> None:
     """The operator was down. The driver still reports, and pods may have been lost."""
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
-    loop.disruptions = disruptions
+    loop.disruption = disruption
     loop.set_kuberay_status(**OUT_OF_TIME, reason=reason, endTime=to_rfc3339(loop.now))
     loop.reconcile(48 * HOUR)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")

@@ -74,7 +74,7 @@ def test_ray_job_that_is_not_deleted_is_reported_after_an_edit_of_the_phase(phas
     assert (loop.phase, loop.reason) == ("Pending", "KubeRayNotResponding")
 
 
-@pytest.mark.parametrize("had", ["pods", "crashes", "disruptions"])
+@pytest.mark.parametrize("had", ["pods", "crashes", "disruption"])
 def test_kuberay_that_has_created_pods_responds(had: str) -> None:
     """Between two heads of a RayJob there may be no pod."""
     loop = ReconcileLoop()
@@ -83,6 +83,6 @@ def test_kuberay_that_has_created_pods_responds(had: str) -> None:
     pod = PodView.of(pod_body())
     lost = Disruption(Cause.NODE_LOST, "lost", of_head=True, replaced=True)
     crash = Crash("job-1-head", Cause.CRASH_LOOP, "exit code 1", of_head=True)
-    setattr(loop, had, {"pods": (pod,), "crashes": (crash,), "disruptions": (lost,)}[had])
+    setattr(loop, had, {"pods": (pod,), "crashes": (crash,), "disruption": lost}[had])
     loop.reconcile(KUBERAY_SECONDS)
     assert loop.reason != "KubeRayNotResponding"

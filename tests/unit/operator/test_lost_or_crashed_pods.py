@@ -22,9 +22,7 @@ def loop() -> ReconcileLoop:
     """Return a running job whose head was just marked for deletion by a taint of its node."""
     loop = ReconcileLoop(retry={"backoff": {"initial": "1s"}})
     loop.run()
-    loop.disruptions = (
-        Disruption(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp()),
-    )
+    loop.disruption = Disruption(Cause.NODE_LOST, "its node is gone", True, loop.now.timestamp())
     return loop
 
 
@@ -39,7 +37,7 @@ def test_unreachable_driver_of_a_lost_head_ends_the_attempt(loop: ReconcileLoop)
 
 
 def test_head_that_was_replaced_does_not_end_the_attempt(loop: ReconcileLoop) -> None:
-    loop.disruptions = tuple(replace(one, replaced=True) for one in loop.disruptions)
+    loop.disruption = replace(loop.disruption, replaced=True)
     loop.report = None
     loop.reconcile(3 * 3600)
     assert loop.phases[-1] == "Running"
@@ -52,10 +50,10 @@ def head(uid: str) -> PodView:
 def lose_head(loop: ReconcileLoop, number: int, cause: Cause, rows: int) -> None:
     """Let the head be lost, and the driver continue on the next one with this number of rows."""
     lost = Disruption(cause, "killed", True, loop.now.timestamp(), "head", f"head-{number}")
-    loop.disruptions = (lost,)
+    loop.disruption = lost
     loop.set_report(JobState.PREPARING)
     loop.reconcile(20)
-    loop.disruptions = (replace(lost, replaced=True),)
+    loop.disruption = replace(lost, replaced=True)
     loop.pods = (head(f"head-{number + 1}"),)
     loop.set_report(JobState.RUNNING, rows=rows)
     loop.reconcile(20)
@@ -101,9 +99,7 @@ def test_answering_driver_or_lost_worker_does_not_end_the_attempt(
     loop: ReconcileLoop, of_head: bool
 ) -> None:
     if not of_head:
-        loop.disruptions = tuple(
-            replace(disruption, of_head=False) for disruption in loop.disruptions
-        )
+        loop.disruption = replace(loop.disruption, of_head=False)
         loop.report = None
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
@@ -117,7 +113,7 @@ def lost_worker(loop: ReconcileLoop) -> PodView:
 
 
 def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
-    loop.disruptions, loop.pods = (), (lost_worker(loop),)
+    loop.disruption, loop.pods = None, (lost_worker(loop),)
     loop.reconcile(LOST_PODS_SECONDS)
     assert loop.phases[-1] == "Running", "its node may come back"
     loop.reconcile(1)
@@ -128,8 +124,8 @@ def test_loss_of_all_workers_ends_the_attempt(loop: ReconcileLoop) -> None:
 
 def test_loss_of_all_workers_of_a_group_ends_the_attempt(loop: ReconcileLoop) -> None:
     lost = lost_worker(loop)
-    loop.disruptions, loop.pods = (
-        (),
+    loop.disruption, loop.pods = (
+        None,
         (lost, replace(lost, name="gpu", group="gpu", disruption=None)),
     )
     loop.reconcile(LOST_PODS_SECONDS + 1)
@@ -148,13 +144,13 @@ def test_loss_of_all_workers_of_a_group_ends_the_attempt(loop: ReconcileLoop) ->
 def test_worker_that_was_not_deleted_with_its_node_is_not_lost(
     loop: ReconcileLoop, change: dict[str, Any]
 ) -> None:
-    loop.disruptions, loop.pods = (), (replace(lost_worker(loop), **change),)
+    loop.disruption, loop.pods = None, (replace(lost_worker(loop), **change),)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 
 
 def test_attempt_that_kueue_evicts_is_queued(loop: ReconcileLoop) -> None:
-    loop.disruptions, loop.pods = (), (lost_worker(loop),)
+    loop.disruption, loop.pods = None, (lost_worker(loop),)
     ray_job = loop.ray_jobs["job-1"]
     ray_job["metadata"].setdefault("labels", {})[QUEUE_LABEL] = "gpu"
     ray_job["spec"]["suspend"] = True
@@ -169,7 +165,7 @@ def test_attempt_continues_with_a_remaining_or_starting_worker(
 ) -> None:
     lost = lost_worker(loop)
     other = replace(lost, name="job-1-other", disruption=None, **change)
-    loop.disruptions, loop.pods = (), (lost, other)
+    loop.disruption, loop.pods = None, (lost, other)
     loop.reconcile(LOST_PODS_SECONDS + 1)
     assert loop.phases[-1] == "Running"
 

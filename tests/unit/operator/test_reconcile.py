@@ -30,6 +30,7 @@ from batchinference_operator.reconcile.driver_report import (
 )
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import KUBERAY_SECONDS
+from batchinference_operator.reconcile.kueue import rejection_hint
 from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import (
@@ -210,7 +211,8 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
         ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None, None),
     ):
         queues, own = ". There is the LocalQueue gpu", replace(job(), spec=spec)
-        status = status_after_create_error(own, message, None, NOW, queues, default) or {}
+        added = rejection_hint(own, message, queues, default)
+        status = status_after_create_error(own, f"{message}{added}", None, NOW) or {}
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
         assert [one for one in (to_queue, gate) if one in shown] == ([hint] if hint else [])

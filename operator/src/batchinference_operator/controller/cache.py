@@ -237,7 +237,7 @@ class Cache:
         return replace(
             observed,
             pods=self.pods.pods_of(key),
-            disruptions=self.pods.disruptions(key, cluster),
+            disruption=self.pods.disruption(key, cluster),
             crashes=self.pods.crashes(key, cluster),
         )
 

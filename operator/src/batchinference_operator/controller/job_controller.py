@@ -24,14 +24,16 @@ from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.status_changes import publish_changes
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.job_view import JobKey, JobView
+from batchinference_operator.reconcile.kueue import rejection_hint
 from batchinference_operator.reconcile.ray_job_deletion import end_orphans
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.state import SILENT, Actions, Observed
 from batchinference_operator.reconcile.status_write_delay import write_delay
+from batchinference_operator.status.attempts import attempt_number
+from batchinference_operator.status.job_events import events_between
 from batchinference_operator.status.job_status import Status, merge_patch
 from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, to_rfc3339, utc_now
@@ -78,9 +80,21 @@ class JobController:
             self.api, self.cache, self.drivers, self.config, EventReader(self.api, now=self.now)
         )
         self.cache.admission_queue.wake = self.queue.add
-        self.cache.on_change = partial(publish_changes, self.recorder)
+        self.cache.on_change = self._publish_changes
         self.status_writes = self.recorder.metrics.status_writes
         self.drivers.answered = self.queue.add
+
+    def _publish_changes(self, before: JobView, job: JobView) -> None:
+        """Publish the changes of a status as metrics and Events. Both statuses come from the cache,
+        because the response to a write may be lost. A status that a user has written, such as a
+        failed attempt without a cause, must not prevent a reconcile."""
+        try:
+            metrics = self.recorder.metrics.jobs
+            metrics.record_status_change(job.namespace, before.status, job.status)
+            events = events_between(before.status, job.status)
+            self.recorder.record(job, attempt_number(job.status), events)
+        except Exception:
+            logger.exception("a change of the status is not published")
 
     async def prime(self, namespaces: Sequence[str]) -> None:
         """If there is a concurrency limit, list all jobs and RayJobs before any job starts.
@@ -289,14 +303,14 @@ class JobController:
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:
         """Report in the status why the objects of a job cannot be created."""
-        seconds = None
+        message, seconds = str(error), None
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        of_kueue = seconds is None and "kueue" in str(error)
-        queues = await self.api.local_queues(job.namespace) if of_kueue else ""
-        default, now = self.config.defaults.queue_name, self.now()
-        status = status_after_create_error(job, str(error), seconds, now, queues, default)
+        elif "kueue" in message:
+            queues = await self.api.local_queues(job.namespace)
+            message += rejection_hint(job, message, queues, self.config.defaults.queue_name)
+        status = status_after_create_error(job, message, seconds, self.now())
         if status is not None:
             await self._write(job, status)
 

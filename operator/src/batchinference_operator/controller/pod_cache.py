@@ -106,10 +106,9 @@ class PodCache:
         """Return the pods of a job, sorted by name."""
         return tuple(pod for _, pod in sorted(self._pods.get(key, {}).items()))
 
-    def disruptions(self, key: JobKey, cluster: str) -> tuple[Disruption, ...]:
-        """Return the decisive disruption of a cluster's pods, if any, even of deleted pods."""
-        disruption = self._disruptions.get(key, {}).get(cluster)
-        return () if disruption is None else (disruption,)
+    def disruption(self, key: JobKey, cluster: str) -> Disruption | None:
+        """Return the decisive disruption of a cluster's pods, maybe of a deleted pod."""
+        return self._disruptions.get(key, {}).get(cluster)
 
     def crashes(self, key: JobKey, cluster: str) -> tuple[Crash, ...]:
         """Return the crashes of a cluster's pods in the order of observation."""

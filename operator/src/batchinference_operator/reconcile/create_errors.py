@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.kueue import rejection_hint
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import remove_attempt
 from batchinference_operator.status.conditions import Summary, Waiting, find_condition
@@ -16,22 +15,15 @@ UNREACHABLE_SECONDS = 60.0
 
 
 def status_after_create_error(
-    job: JobView,
-    error: str,
-    unreachable_seconds: float | None,
-    now: datetime,
-    local_queues: str = "",
-    default_queue: str | None = None,
+    job: JobView, error: str, unreachable_seconds: float | None, now: datetime
 ) -> Status | None:
     """Return the status that reports why the objects of an attempt could not be created.
 
     `unreachable_seconds` is for how long the API server has been unreachable; None if it rejected
-    an object. Below UNREACHABLE_SECONDS, the result is None. `local_queues` is a sentence with the
-    LocalQueues of the namespace, and `default_queue` the queue of the platform's defaults.
+    an object. Below UNREACHABLE_SECONDS, the result is None.
     """
     if unreachable_seconds is None:
-        hint = rejection_hint(job, error, local_queues, default_queue)
-        summary = Summary(Cause.REFUSED.value, f"{error}{hint}")
+        summary = Summary(Cause.REFUSED.value, error)
     elif unreachable_seconds >= UNREACHABLE_SECONDS:
         message = f"the API server could not create the job's objects: {error}"
         summary = Summary(Waiting.API_SERVER_UNAVAILABLE, message)

@@ -20,7 +20,7 @@ def kuberay_silent_seconds(ray_job: RayJobView, now: datetime) -> float:
     return max(0.0, seconds_since(ray_job.created_at, now))
 
 
-def not_responding(done: str, ray_job: RayJobView) -> Summary:
+def _not_responding(done: str, ray_job: RayJobView) -> Summary:
     """Return the summary of a job if KubeRay has not `done` its RayJob, such as "accepted"."""
     why = "it may be down, watch other namespaces or lack permissions. See its log"
     if ray_job.multikueue:
@@ -34,22 +34,22 @@ def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary |
     for one in ray_jobs:
         waits = one.deleting and not one.ended
         if waits and seconds_since(one.deleted_at, now) >= KUBERAY_SECONDS:
-            return not_responding("deleted", one)
+            return _not_responding("deleted", one)
     return None
 
 
-def without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
+def _without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
     """Return the seconds since KubeRay accepted a RayJob, if it has created no pod since; -1 if
     KubeRay has created a pod, or need not create one."""
-    had_pods = observed.pods_of_attempt or observed.crashes or observed.disruptions
+    had_pods = observed.pods_of_attempt or observed.crashes or observed.disruption
     if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
         return -1.0
     return seconds_since(ray_job.driver_started_at, now)
 
 
-def missing_from_kuberay(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return what KubeRay has failed to do with a RayJob for KUBERAY_SECONDS; empty if nothing."""
+def kuberay_problem(observed: Observed, ray_job: RayJobView, now: datetime) -> Summary | None:
+    """Return a summary if KubeRay has done nothing with a RayJob for KUBERAY_SECONDS, else None."""
     if kuberay_silent_seconds(ray_job, now) >= KUBERAY_SECONDS:
-        return "accepted"
-    late = without_pods_seconds(observed, ray_job, now) >= KUBERAY_SECONDS
-    return "created the pods of" if late else ""
+        return _not_responding("accepted", ray_job)
+    late = _without_pods_seconds(observed, ray_job, now) >= KUBERAY_SECONDS
+    return _not_responding("created the pods of", ray_job) if late else None

@@ -47,7 +47,8 @@ def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str]
     if cause is None or head["lost"] < limit:
         return None
     reasons = [crash.message for crash in observed.crashes if crash.of_head]
-    reasons += [one.message for one in observed.disruptions if one.of_head]
+    if (lost := observed.disruption) is not None and lost.of_head:
+        reasons.append(lost.message)
     why = f": {reasons[-1]}" if reasons else ""
     return cause, f"the attempt has lost {head['lost']} heads{why}"
 
@@ -55,8 +56,8 @@ def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str]
 def _cause_of_loss(pod: str, observed: Observed) -> Cause:
     """Return why a head was lost; HeadLost if its pod did not show a more specific cause."""
     crashes = {one.pod: one.cause for one in observed.crashes}
-    disruptions = {one.pod: one.cause for one in observed.disruptions}
-    cause = disruptions.get(pod) or crashes.get(pod)
+    lost = observed.disruption
+    cause = lost.cause if lost is not None and lost.pod == pod else crashes.get(pod)
     return Cause.HEAD_LOST if cause in (None, Cause.CRASH_LOOP) else cause
 
 
@@ -75,7 +76,8 @@ def unrecoverable_cause(
     then = now.timestamp() - LOST_PODS_SECONDS
     if (lost := _lost_head(observed, then) or _lost_workers(observed, then)) is not None:
         return lost.cause, lost.message
-    if ray_job.driver_started or any(disruption.of_head for disruption in observed.disruptions):
+    head_lost = observed.disruption is not None and observed.disruption.of_head
+    if ray_job.driver_started or head_lost:
         return None
     crash = crash_loop(observed.crashes, len(observed.pods_of_attempt))
     return None if crash is None else (crash.cause, describe_crashes(observed.crashes))
@@ -87,8 +89,10 @@ def _lost_head(observed: Observed, then: float) -> Disruption | None:
     this end forever."""
     if observed.answer is None or observed.answer.reached:
         return None
-    heads = (one for one in observed.disruptions if one.of_head and not one.replaced)
-    return next((one for one in heads if one.at is not None and one.at < then), None)
+    lost = observed.disruption
+    if lost is None or not lost.of_head or lost.replaced or lost.at is None:
+        return None
+    return lost if lost.at < then else None
 
 
 def _lost_workers(observed: Observed, then: float) -> Disruption | None:

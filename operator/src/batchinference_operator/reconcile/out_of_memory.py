@@ -22,7 +22,8 @@ def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) 
     if cause != Cause.OUT_OF_MEMORY or not ray_job.memory:
         return job
     memory = dict(ray_job.memory)
-    killed = {one.group for one in observed.disruptions if one.cause == Cause.OUT_OF_MEMORY}
+    lost = observed.disruption
+    killed = {lost.group} if lost is not None and lost.cause == Cause.OUT_OF_MEMORY else set()
     if head_ran_out_of_memory(ray_job, observed.crashes):
         killed.add(HEAD_GROUP)
     groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}

@@ -51,8 +51,8 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        # without the disruptions and crashes, which are those of the previous attempt
-        observed = replace(observed, job=adopt(observed.job, now), disruptions=(), crashes=())
+        # without the disruption and the crashes, which are those of the previous attempt
+        observed = replace(observed, job=adopt(observed.job, now), disruption=None, crashes=())
         if unadopted.driver_started or unadopted.ended:
             # write the status first: without the attempt in it, no driver and no pods are observed
             return Actions(status=observed.job.status, requeue_after=0)

@@ -28,7 +28,7 @@ from batchinference_operator.reconcile.driver_report import (
     with_cause_of_silence,
 )
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.kuberay_silence import missing_from_kuberay, not_responding
+from batchinference_operator.reconcile.kuberay_silence import kuberay_problem
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
 from batchinference_operator.reconcile.lost_or_crashed_pods import (
     describe_crashes,
@@ -135,7 +135,7 @@ def _derive_status(
         return Actions(status=status, requeue_after=0)
     failure = unrecoverable_cause(observed, ray_job, now)
     if summary.failed:
-        failure = failure_cause(ray_job, report, observed.disruptions)
+        failure = failure_cause(ray_job, report, observed.disruption)
     if failure is not None:
         job = record_out_of_memory(observed, ray_job, failure[0])
         return fail_attempt(job, spec, *failure, now, update)
@@ -155,8 +155,8 @@ def _with_details(
 ) -> tuple[Phase, Summary]:
     """Return the phase and the summary. They are more specific if KubeRay does nothing, pods crash,
     the driver is silent, or nodes are excluded."""
-    if phase == Phase.STARTING and (missing := missing_from_kuberay(observed, ray_job, now)):
-        return phase, not_responding(missing, ray_job)
+    if phase == Phase.STARTING and (problem := kuberay_problem(observed, ray_job, now)):
+        return phase, problem
     crash = _summary_of_crashes(observed, ray_job)
     if crash is not None and phase in (Phase.STARTING, Phase.RUNNING) and summary.reason == phase:
         own = own_progress(observed.job.status, observed.report)

@@ -38,8 +38,8 @@ class Observed:
     ray_jobs: Mapping[str, RayJobView] = field(default_factory=dict)
     """By name, the RayJobs with the label of the job, and the RayJob of the running attempt."""
     pods: tuple[PodView, ...] = ()
-    disruptions: tuple[Disruption, ...] = ()
-    """The decisive disruption of the last attempt's pods, maybe of a deleted pod; empty if none."""
+    disruption: Disruption | None = None
+    """The decisive disruption of the last attempt's pods, maybe of a deleted pod."""
     answer: DriverAnswer | None = SILENT
     """The last answer of the driver; None if it was not polled since the operator started."""
     messages: Mapping[str, str] = field(default_factory=dict)

@@ -36,13 +36,13 @@ DISRUPTION_SECONDS = 300.0
 
 
 def failure_cause(
-    ray_job: RayJobView, report: Report | None, disruptions: Sequence[Disruption]
+    ray_job: RayJobView, report: Report | None, disruption: Disruption | None
 ) -> tuple[Cause, str]:
     """Return the cause and the message of a failed attempt.
 
     It is the first of these that exists: a specific cause that the driver reported, the deletion of
-    the RayJob, a deadline of KubeRay, a recent disruption of the head, a recent disruption of a
-    worker, an unspecific cause of the driver, and KubeRay's cause.
+    the RayJob, a deadline of KubeRay, a recent disruption of a pod, an unspecific cause of the
+    driver, and KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
@@ -54,10 +54,8 @@ def failure_cause(
     ended = ended_at(ray_job, report)
     # if a time is unknown, the disruption counts, because it may have ended the attempt
     earliest = unix_seconds(ended) - DISRUPTION_SECONDS if ended else -inf
-    recent = [one for one in disruptions if one.at is None or one.at > earliest]
-    if recent:
-        decisive = min(recent, key=lambda disruption: not disruption.of_head)
-        return decisive.cause, decisive.message
+    if disruption is not None and (disruption.at is None or disruption.at > earliest):
+        return disruption.cause, disruption.message
     return reported or _kuberay_cause(ray_job)
 
 

@@ -91,7 +91,8 @@ class Cache:
         """The job of each RayJob, by the namespace and name of the RayJob."""
         self._ray_job_versions: dict[str, str] = {}
         """The resource version up to which RayJobs are known, by namespace ("" for all)."""
-        self._active_drivers: set[JobKey] = set()
+        self.active_drivers: set[JobKey] = set()
+        """The jobs whose drivers are polled."""
         self.pods = PodCache(self._ray_job_of_cluster)
 
     def set_job(self, body: Object) -> JobKey | None:
@@ -185,7 +186,7 @@ class Cache:
         if (job := self._jobs.get(key)) is not None and job.deleting:
             self._update_entry(job.job())
         active = any(ray_job.driver_started for ray_job in live)
-        (self._active_drivers.add if active else self._active_drivers.discard)(key)
+        (self.active_drivers.add if active else self.active_drivers.discard)(key)
 
     def delete_ray_job(self, body: Object) -> JobKey:
         """Forget a deleted RayJob, and the disruptions and crashes of its cluster."""
@@ -231,8 +232,7 @@ class Cache:
         if compact is None:
             return None
         job = compact.job()
-        ray_jobs, drivers = dict(self._ray_jobs.get(key, {})), len(self._active_drivers)
-        observed = Observed(job, ray_jobs, driver_count=drivers)
+        observed = Observed(job, dict(self._ray_jobs.get(key, {})))
         cluster = observed.cluster
         return replace(
             observed,

@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from batchinference.spec.durations import seconds_of
-from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.admission_queue import ROUND_FROM_POSITION, AdmissionDecision
 from batchinference_operator.reconcile.attempt_objects import create_actions, planning_status
 from batchinference_operator.reconcile.config import Config
@@ -18,7 +17,6 @@ from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.retry_or_fail import fail_if_expired
 from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time
-from batchinference_operator.status.attempts import add_attempt, is_running
 from batchinference_operator.status.conditions import Summary, Waiting, find_condition
 from batchinference_operator.status.job_status import with_observed_generation
 from batchinference_operator.status.ray_job_view import RayJobView
@@ -109,20 +107,3 @@ def _wait_for_backoff(job: JobView, spec: MutableSpec, now: datetime) -> Actions
         left, at = longest, to_rfc3339(now + timedelta(seconds=longest))
         status = {**(status or job.status), "nextAttemptTime": at}
     return Actions(status=status, requeue_after=min([left, *deadlines]))
-
-
-def find_unadopted(observed: Observed) -> RayJobView | None:
-    """Return the RayJob of the next attempt if it exists, but the status lacks this attempt."""
-    job = observed.job
-    ray_job = observed.ray_jobs.get(job.next_names.ray_job)
-    created = ray_job is not None and ray_job.owner_uid == job.uid and not ray_job.deleting
-    return ray_job if created and not is_running(job.status) else None
-
-
-def adopt(job: JobView, now: datetime) -> JobView:
-    """Return the job with the next attempt, whose RayJob already exists, added to its status."""
-    job = job.with_status(add_suspended_time(job, now))
-    names = job.next_names
-    if job.status.get("phase") in (Phase.STARTING, *PROCESSING_PHASES):  # set by an older operator
-        return job.with_status(add_attempt(job.status, names))
-    return job.with_status(planning_status(job, names, now))

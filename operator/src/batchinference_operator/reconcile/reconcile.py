@@ -7,7 +7,8 @@ The status records the end of an attempt before its RayJob is deleted.
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.attempt_start import adopt, find_unadopted, start_attempt
+from batchinference_operator.reconcile.adoption import adopt, find_unadopted
+from batchinference_operator.reconcile.attempt_start import start_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.device_usage import add_usage

@@ -52,8 +52,6 @@ class Observed:
     notified: Mapping[str, str] | None = None
     """For each notification about the end, by name, why it could not be sent, or "" if it was sent.
     None until all notifications were sent or given up."""
-    driver_count: int = 0
-    """The number of drivers that the operator polls, of all jobs."""
 
     @property
     def report(self) -> Report | None:

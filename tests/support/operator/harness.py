@@ -114,7 +114,7 @@ class Harness:
 
     def token(self, ray_job: str = "job-1") -> str:
         """Return the token of a RayJob's Ray cluster."""
-        return CONFIG.token(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)
+        return CONFIG.tokens(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)[0]
 
     def count(self, call: str) -> int:
         return sum(each == call for _, each in self.calls)

@@ -313,7 +313,7 @@ def token_in(job: JobView, settings: Config = CONFIG) -> str:
 
 def test_token_depends_only_on_job_attempt_and_key() -> None:
     token = token_in(planned_job())
-    assert token == token_in(planned_job(resourceVersion="99")) == CONFIG.token(job(), "job-1")
+    assert token == token_in(planned_job(resourceVersion="99")) == CONFIG.tokens(job(), "job-1")[0]
     other_key = Config(CONFIG.defaults, b"another key of thirty-two bytes")
     others = {token_in(planned_job(uid=OTHER_UID)), token_in(planned_job(), other_key)}
     assert len({token} | others) == 3

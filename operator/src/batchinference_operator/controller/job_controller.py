@@ -213,7 +213,7 @@ class JobController:
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions but `notify` and `status`. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
-            self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job))
+            self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job.name))
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
             self.cache.mark_deleting(job.key, ray_job, to_rfc3339(self.now()))

@@ -67,7 +67,7 @@ class Observer:
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""
-        tokens = self.config.tokens(observed.job, ray_job)
+        tokens = self.config.tokens(observed.job, ray_job.name)
         drivers = len(self.cache.active_drivers) - self.drivers.slow
         interval = max(POLL_SECONDS, drivers / self.polls_per_second)
         answer = self.drivers.latest(observed.job.key, ray_job, tokens, interval)

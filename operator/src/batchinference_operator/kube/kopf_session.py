@@ -28,7 +28,7 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class LimitedResponse(aiohttp.ClientResponse):
-    """A response without the fields that exceed the limits of `json_reader`."""
+    """A response without the fields that exceed the limits of `limited_json`."""
 
     async def start(self, connection: Connection) -> Self:
         """Read the head of the response, and limit the size of the objects in its stream."""
@@ -100,7 +100,7 @@ class KopfLogin:
     responses are reported to `watches` and `on_request`."""
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:
-        self._on_request, self._trace = on_request, _watch_trace(watches)
+        self._watches, self._on_request = watches, on_request
         # the same credentials get the same session, so that kopf knows when these were refused
         self._session = lru_cache(maxsize=1)(self._new_session)
 
@@ -110,19 +110,13 @@ class KopfLogin:
         return None if info is None else self._session(info)
 
     def _new_session(self, info: kopf.ConnectionInfo) -> kopf.AiohttpSession:
-        return open_session(info, self._on_request, self._trace, response_class=LimitedResponse)
+        return open_session(info, self._record, response_class=LimitedResponse)
 
-
-def _watch_trace(watches: WatchHealth) -> aiohttp.TraceConfig:
-    """Return a trace that records which lists and watches the API server accepts or forbids."""
-
-    async def answered(_: Any, __: Any, params: aiohttp.TraceRequestEndParams) -> None:
-        status, url = params.response.status, params.url
-        if params.response.ok:
-            watches.record_answer(url.path, watch=url.query.get("watch") == "true")
+    def _record(self, method: str, path: str, status: int | None, seconds: float) -> None:
+        """Report a request. Record which lists and watches the API server accepts or forbids."""
+        self._on_request(method, path, status, seconds)
+        collection, _, query = path.partition("?")
+        if status is not None and status < HTTPStatus.BAD_REQUEST:
+            self._watches.record_answer(collection, watch="watch=true" in query)
         elif status == HTTPStatus.FORBIDDEN:
-            watches.record_refusal(url.path, str(status))
-
-    trace = aiohttp.TraceConfig()
-    trace.on_request_end.append(answered)
-    return trace
+            self._watches.record_refusal(collection, str(status))

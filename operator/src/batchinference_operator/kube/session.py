@@ -52,19 +52,18 @@ class _CurrentToken:
 def open_session(
     info: kopf.ConnectionInfo,
     on_request: OnRequest = lambda *_: None,
-    *traces: aiohttp.TraceConfig,
+    *,
     token_seconds: float = TOKEN_SECONDS,
     response_class: type[aiohttp.ClientResponse] = aiohttp.ClientResponse,
 ) -> kopf.AiohttpSession:
-    """Return a session with the API server. Its requests are reported to `on_request` and to all
-    `traces`."""
+    """Return a session with the API server. Its requests are reported to `on_request`."""
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
         headers={**info.as_http_headers(), "User-Agent": USER_AGENT},
         proxy=info.proxy_url,
         trust_env=info.trust_env,
         middlewares=[_CurrentToken(token_seconds)],
-        trace_configs=[_trace(on_request), *traces],
+        trace_configs=[_trace(on_request)],
         response_class=response_class,
     )
     return kopf.AiohttpSession(aiohttp_session=session, server=info.server.rstrip("/"))

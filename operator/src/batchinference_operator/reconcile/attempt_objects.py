@@ -48,7 +48,7 @@ def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple
     """Return the token Secret, and the PodDisruptionBudget if the head is protected. These objects
     are created after the RayJob, because the RayJob owns them."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
-    names, token = job.last_attempt_names, config.token(job, owner.name)
+    names, token = job.last_attempt_names, config.tokens(job, owner.name)[0]
     secret = token_secret(job.namespace, names, token, reference)
     budget = head_budget(job.namespace, names, reference)
     return (secret, budget) if owner.head_protected else (secret,)

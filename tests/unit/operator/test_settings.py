@@ -145,7 +145,7 @@ def test_token_differs_by_namespace_name_uid_and_attempt() -> None:
         f"batchinference.dev/ray-cluster-token/v1\n{JOB.namespace}\n{JOB.name}\n{JOB.uid}\njob-1"
     )
     known = hmac.new(KEY, about.encode(), "sha256").hexdigest()
-    assert settings.token(JOB, "job-1") == known, "another version of the operator has the same"
+    assert settings.tokens(JOB, "job-1") == (known,), "another version of the operator has the same"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "braces", "comment"])

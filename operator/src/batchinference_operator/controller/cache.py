@@ -24,7 +24,7 @@ from batchinference_operator.status.ray_job_view import Object, RayJobView
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """A job in the cache. It is stored as JSON, which needs less memory than objects."""
+    """A job in the cache. JSON needs less memory than objects."""
 
     uid: str
     created_at: str
@@ -178,8 +178,8 @@ class Cache:
             self._update_usage(key)
 
     def _update_usage(self, key: JobKey) -> None:
-        """Record whether a job uses the concurrency limit, as it does with a live RayJob that Kueue
-        does not manage, and whether it has an active driver."""
+        """Record whether a job uses the concurrency limit and has an active driver. A live RayJob
+        uses the limit if Kueue does not manage it."""
         ray_jobs = self._ray_jobs.get(key, {}).values()
         live = [ray_job for ray_job in ray_jobs if ray_job.owner_uid and not ray_job.ended]
         self.admission_queue.update_usage(key, any(not ray_job.queue for ray_job in live))

@@ -25,8 +25,8 @@ _UNUSED: dict[str, Any] = {
     "rows_over_time": None,
     "notes": [],
 }
-"""Empty values that replace the fields of a report that no reconcile reads, because parsed fields
-may take 20 times the memory of their text."""
+"""Empty values that replace the fields of a report that no reconcile reads. Parsed fields may take
+20 times the memory of their text."""
 NOT_REACHED = TimeoutError, aiohttp.ClientError, UnicodeError
 """Errors of unreachable drivers. The lookup of a host name may raise UnicodeError."""
 _FILE_NOT_FOUND = b"not found at"

@@ -46,8 +46,8 @@ class EventReader:
     """The last read of each object, by its namespace and name. The oldest read comes first."""
 
     async def messages(self, observed: Observed) -> dict[str, str]:
-        """Return messages by object name: for at most MAX_PODS pods whose containers do not start,
-        for a RayCluster without pods, and for a RayJob that Kueue queues."""
+        """Return messages by object name. The objects are at most MAX_PODS pods whose containers do
+        not start, a RayCluster without pods, and a RayJob that Kueue queues."""
         namespace, ray_job = observed.job.namespace, observed.ray_job
         since = self.now().timestamp() - POD_START_SECONDS
         pods = [pod for pod in observed.pods if pod.waiting and (pod.scheduled_at or inf) <= since]

@@ -39,9 +39,9 @@ from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, to_rfc3339, utc_now
 
 LARGE_WRITE_SECONDS = 5.0
-"""Seconds by which the status write of a job with a very large spec is deferred while another such
-write is in progress. Each such write takes seconds of CPU time in the API server. Several at once
-would slow the server down and occupy all workers."""
+"""Seconds by which the status write of a job with a very large spec is deferred during another such
+write. Each such write takes seconds of CPU time in the API server. Several at once would slow the
+server down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
 CacheUpdate = Callable[[Object], JobKey | None]
 """Stores or removes an object in the cache. Returns the key of its job; None if unchanged."""
@@ -253,8 +253,8 @@ class JobController:
         """Create objects. Return whether a RayJob was created.
 
         An object that already exists was created by an interrupted reconcile. If the API server
-        refuses the PodDisruptionBudget, for instance because the operator's role is of an earlier
-        version, the job runs without it.
+        refuses the PodDisruptionBudget, the job runs without it. The operator's role may be of an
+        earlier version.
         """
         ray_job_created = False
         for body in bodies:

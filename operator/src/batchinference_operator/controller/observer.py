@@ -74,8 +74,8 @@ class Observer:
         return replace(observed, answer=answer)
 
     async def _recheck_stop(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation. If Kueue may have evicted the RayJob, or somebody may have
-        deleted it, read it again: the last report may arrive before the watch says so."""
+        """Return the observation. If the RayJob may have been evicted by Kueue or deleted, read the
+        RayJob again. The last report may arrive before the watch reports the change."""
         report = observed.report
         if report is None or report.state != JobState.FAILED:
             return observed

@@ -112,8 +112,8 @@ class ScheduleController:
     async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:
         """Return a schedule and its runs in the order of their scheduled times.
 
-        If there are too many runs to list them all, no run is created, because a run that is not
-        listed may be active.
+        If there are too many runs to list them all, no run is created. A run that is not listed may
+        be active.
         """
         runs, listed = list[Run](), 0
         async for body in self.api.list_runs(schedule.namespace, schedule.name, self.max_runs):

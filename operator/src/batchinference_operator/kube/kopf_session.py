@@ -1,7 +1,7 @@
 """The session with which kopf lists and watches, so that no error or large object stops a watch.
 
-The session logs kopf in to the API server, retries refused requests without end, records responses,
-limits the size of objects, and restarts a watch after any error.
+The session logs kopf in to the API server and records responses. The session also retries refused
+requests without end, limits the size of objects, and restarts a watch after any error.
 """
 
 import itertools
@@ -96,7 +96,7 @@ class EndlessBackoffs:
 
 
 class KopfLogin:
-    """Logs kopf in with the credentials of the pod or a kubeconfig. kopf's requests and their
+    """Logs kopf in with the credentials of the pod or a kubeconfig. Its requests and their
     responses are reported to `watches` and `on_request`."""
 
     def __init__(self, watches: WatchHealth, on_request: OnRequest) -> None:

@@ -33,8 +33,8 @@ class KubeClient(ObjectClient):
     """Sends the requests of the operator. Tests use another implementation."""
 
     async def last_warning(self, namespace: str, kind: str, name: str) -> str:
-        """Return why a pod's containers do not start, or why a RayCluster has no pods: the message
-        of the object's last Event; empty if this Event is no warning."""
+        """Return why a pod's containers do not start, or why a RayCluster has no pods. The result
+        is the message of the object's last Event; empty if the Event is no warning."""
         about = f"involvedObject.kind={kind},involvedObject.name={name}"
         selector, of_pod = f"fieldSelector={quote(about)}", kind == POD
         last = EventSummary()

@@ -1,10 +1,10 @@
 """Leader election: of all replicas that share a Lease, one is active and the others wait.
 
-All releases that watch the whole cluster share a Lease. So a second release waits, instead of
-reconciling the jobs of the first.
+All releases that watch the whole cluster share a Lease. So a second release waits, and does not
+reconcile the jobs of the first release.
 
-`kubernetes.aio.leaderelection` is not used: in version 37 it cannot create a Lease, writes local
-times as UTC, sends requests without a timeout, and does not release the Lease on exit.
+`kubernetes.aio.leaderelection` (version 37) is not used. That election neither creates a Lease nor
+releases the Lease on exit. Also, it writes local times as UTC, and its requests have no timeout.
 """
 
 from __future__ import annotations

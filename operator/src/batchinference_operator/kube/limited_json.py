@@ -1,8 +1,8 @@
 """Reads JSON from the API server with limits, so that no object of a tenant stops the operator.
 
 The API server stores values with up to 10,000 levels of nesting, which Python's parsers cannot
-read, and Python objects may need 40 times the memory of their JSON text. So fields that are too
-large or nested too deeply are skipped. All other fields and objects of a response are read.
+read. Python objects may need 40 times the memory of their JSON text. So fields that are too large
+or nested too deeply are skipped. All other fields and objects of a response are read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from batchinference_operator.status.ray_job_view import Object
 
 MAX_BYTES = 128 << 10
-"""Maximum size of a section (the metadata, the spec or the status) of an object, because the
-operator keeps the specs of all jobs in memory. Responses up to this size are parsed as a whole."""
+"""Maximum size of a section (the metadata, the spec or the status) of an object. The operator keeps
+the specs of all jobs in memory. Responses up to this size are parsed as a whole."""
 MAX_RAY_JOB_BYTES = 512 << 10
 """Maximum size of a section of a RayJob, because the operator needs the worker groups."""
 MAX_FIELD_BYTES = 4 << 10

@@ -1,7 +1,7 @@
 """Lists and watches the objects of one kind in one namespace, or in all namespaces.
 
-After each list, the reflector reports cached objects that are not in the list as deleted, because
-watches may have missed their deletion. Each failed watch is retried with its own backoff.
+After each list, the reflector reports cached objects that are not in the list as deleted. Watches
+may have missed their deletion. Each failed watch is retried with its own backoff.
 """
 
 import asyncio

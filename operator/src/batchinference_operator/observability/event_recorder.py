@@ -46,8 +46,8 @@ class EventRecorder:
 
     def record(self, job: ResourceView, attempt: int, events: Iterable[Event]) -> None:
         """Queue Events for posting. Never waits and never fails. Events with the same reason and
-        `attempt` (the number of the job's attempt, or the current minute for a schedule) become one
-        Event with a count."""
+        `attempt` become one Event with a count. `attempt` is the number of the job's attempt, or
+        the current minute for a schedule."""
         for event in events:
             body = event_body(job, attempt, event, self.now())
             self._flows.setdefault(job.namespace, deque()).append(body)

@@ -13,8 +13,8 @@ from batchinference_operator.observability.metrics import Metrics
 
 
 def _application(leadership: Leadership, watches: WatchHealth, metrics: Metrics) -> web.Application:
-    """Return the endpoints. A standby replica has no watches. It is ready if the leader is of its
-    own release."""
+    """Return the endpoints. A standby replica has no watches. A standby replica is ready if the
+    leader is of its own release."""
 
     async def healthz(_: web.Request) -> web.Response:
         dead = watches.dead if leadership.is_leader else []

@@ -105,8 +105,8 @@ class AdmissionDecision:
 class AdmissionQueue:
     """The running and the waiting jobs.
 
-    After `admit`, a job counts as running until a later version of the job is observed, because the
-    write of its status may have succeeded even if there was no response.
+    After `admit`, a job counts as running until a later version of the job is observed. The write
+    of its status may have succeeded even if there was no response.
     """
 
     limits: Concurrency = field(default_factory=Concurrency)

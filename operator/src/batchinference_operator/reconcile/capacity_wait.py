@@ -3,8 +3,8 @@
 A choice is a combination of types of devices (`acceleratorType`) and a capacity type. An attempt
 that waits too long for capacity ends, and the next attempt takes the next choice. After any other
 end of an attempt, the next one takes the first choice. An attempt waits if Kueue has not admitted
-it, or if a worker group has a gated or unschedulable pod and no pod with a node. If the job has
-devices, only pods with devices count. The status has the choice and the start of the wait.
+it. It also waits if a worker group has a gated or unschedulable pod and no pod with a node. If the
+job has devices, only pods with devices count. The status has the choice and the start of the wait.
 """
 
 from collections.abc import Iterator

@@ -30,9 +30,9 @@ class Config:
     with the token key of all Ray clusters."""
 
     def tokens(self, job: JobView, ray_job: str) -> tuple[str, ...]:
-        """Return the tokens that the Ray cluster of a RayJob may have: derived from the current key
-        and, as the cluster may be older than the last rotation, from the previous key. The operator
-        derives tokens, so that it needs no permission to read Secrets."""
+        """Return the tokens that the Ray cluster of a RayJob may have. The first is derived from
+        the current key, the second from the previous key. The cluster may be older than the last
+        rotation. Derived tokens need no permission to read Secrets."""
         about = "\n".join((_PURPOSE, job.namespace, job.name, job.uid, ray_job)).encode()
         keys = filter(None, (self.token_key, self.previous_token_key))
         return tuple(hmac.new(key, about, hashlib.sha256).hexdigest() for key in keys)

@@ -53,7 +53,7 @@ def attempt_deadlines(
     """Yield the deadlines of the running attempt, unless Kueue queues the attempt.
 
     `why` explains why no row is finished. Without `awaits_rows`, there are no deadlines for rows:
-    all rows are finished, or the operator has just started and has not polled the driver yet.
+    all rows are finished, or the restarted operator has not polled the driver yet.
     """
     attempt, limits, status = last_attempt(job.status), spec.deadlines, job.status
     if "startTime" not in attempt or "queuedTime" in attempt:

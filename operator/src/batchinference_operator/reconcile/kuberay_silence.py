@@ -39,8 +39,8 @@ def deletion_problem(ray_jobs: Iterable[RayJobView], now: datetime) -> Summary |
 
 
 def _without_pods_seconds(observed: Observed, ray_job: RayJobView, now: datetime) -> float:
-    """Return the seconds since KubeRay accepted a RayJob, if it has created no pod since; -1 if
-    KubeRay has created a pod, or need not create one."""
+    """Return the seconds since KubeRay accepted a RayJob for which it has created no pod. The
+    result is -1 if KubeRay has created a pod, or need not create one."""
     had_pods = observed.pods_of_attempt or observed.crashes or observed.disruption
     if had_pods or not (ray_job.awaiting_pods and ray_job.driver_started_at):
         return -1.0

@@ -19,8 +19,8 @@ from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 GATED_SECONDS = 10.0
 RELEASE_SECONDS = 60.0
-"""After a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to check the
-RayJob, and then again every RELEASE_SECONDS."""
+"""When a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to check the
+RayJob, and again every RELEASE_SECONDS."""
 
 
 def is_gated(observed: Observed) -> bool:
@@ -63,9 +63,9 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
 def rejection_hint(job: JobView, message: str, local_queues: str, default_queue: str | None) -> str:
     """Return the fix if Kueue rejected a RayJob because of its autoscaler; otherwise empty.
 
-    Kueue may be set up to manage RayJobs without a queue. It then puts them into the LocalQueue
-    `default`, if there is one. Kueue accepts an autoscaler only with a feature gate and with an
-    annotation that the operator adds to RayJobs with a queue.
+    Kueue may be set up to manage RayJobs without a queue. Then Kueue puts such RayJobs into the
+    LocalQueue `default`, if there is one. Kueue accepts an autoscaler only with a feature gate and
+    with an annotation that the operator adds to RayJobs with a queue.
     """
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""

@@ -85,8 +85,8 @@ def unrecoverable_cause(
 
 def _lost_head(observed: Observed, then: float) -> Disruption | None:
     """Return the disruption of a head before `then`, if the driver does not answer and KubeRay has
-    not replaced the head. The pod of a head whose node is down cannot end, and KubeRay waits for
-    this end forever."""
+    not replaced the head. The pod of a head whose node is down cannot end, and KubeRay waits
+    forever for its end."""
     if observed.answer is None or observed.answer.reached:
         return None
     lost = observed.disruption

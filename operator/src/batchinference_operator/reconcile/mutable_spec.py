@@ -44,7 +44,7 @@ class MutableSpec:
 
 def _parse_section(model: type[Model], given: Any) -> Model:
     """Return a section of the spec without its invalid fields. The API server should have rejected
-    these fields. They must not end a running job."""
+    invalid fields. An invalid field must not end a running job."""
     if not isinstance(given, dict):
         return model()
     try:

@@ -16,7 +16,7 @@ def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) 
     """Return the job with the groups that ran out of memory recorded in its attempt.
 
     For another cause, nothing is recorded. If no pod was killed, for instance because Ray killed a
-    process earlier, the group is unknown, and all worker groups are recorded.
+    process earlier, the group is unknown. Then all worker groups are recorded.
     """
     job = observed.job
     if cause != Cause.OUT_OF_MEMORY or not ray_job.memory:

@@ -17,8 +17,8 @@ from batchinference_operator.status.timestamps import seconds_since
 
 
 def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) -> Actions:
-    """Return the actions that stop drivers that may still commit, delete other RayJobs (not ended,
-    or stuck in deletion), and release the retained clusters of ended RayJobs."""
+    """Return the actions that stop drivers that may still commit, and delete other RayJobs that
+    continue or are stuck in deletion. Retained clusters of ended RayJobs are released."""
     live = [ray_job for ray_job in ray_jobs if not ray_job.ended]
     stop = tuple(one for one in live if _may_commit(observed.job, one, now))
     delete = (one for one in live if one not in stop)
@@ -42,8 +42,8 @@ def delete_previous_attempts(observed: Observed, job: JobView, now: datetime) ->
     """Return the actions that delete the clusters of ended attempts; None if none is left.
 
     The driver of a suspended attempt may commit before the deletion. Pods are awaited for at most
-    POD_TERMINATION_SECONDS, because a healthy node ends pods in this time, and a lost node does not
-    report the end of its pods.
+    POD_TERMINATION_SECONDS. A healthy node ends pods in this time, and a lost node does not report
+    the end of its pods.
     """
     last = attempt_number(observed.job.status)
     previous = [one for one in observed.ray_jobs.values() if job.has_attempt(one.name, last)]

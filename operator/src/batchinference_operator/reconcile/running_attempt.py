@@ -89,8 +89,8 @@ def _secret_missing(observed: Observed) -> bool:
 def _without_ray_job(
     job: JobView, ray_job: RayJobView | None, spec: MutableSpec, config: Config, now: datetime
 ) -> Actions:
-    """Return the actions for an attempt whose RayJob was deleted, or is not created yet, for
-    instance because `ray_job`, a RayJob of another owner, has its name."""
+    """Return the actions for an attempt whose RayJob was deleted, or is not created yet. `ray_job`
+    is the RayJob of another owner that has its name, if there is one."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
         return fail_attempt(job, spec, *ray_job_deleted(names.ray_job), now)
@@ -144,8 +144,8 @@ def _derive_status(
 
 
 def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str:
-    """Return the phase in the status; empty if the driver answers and has just started, because a
-    driver that KubeRay has started again has no report yet."""
+    """Return the phase in the status; empty if the driver answers and has just started. A driver
+    that KubeRay has started again has no report yet."""
     restarting = observed.driver_reached and driver_starting(ray_job, now)
     return "" if restarting else str(observed.job.status.get("phase", ""))
 
@@ -153,8 +153,8 @@ def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str
 def _with_details(
     observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary, now: datetime
 ) -> tuple[Phase, Summary]:
-    """Return the phase and the summary. They are more specific if KubeRay does nothing, pods crash,
-    the driver is silent, or nodes are excluded."""
+    """Return the phase and the summary, with more details if KubeRay does nothing, pods crash, the
+    driver is silent, or nodes are excluded."""
     if phase == Phase.STARTING and (problem := kuberay_problem(observed, ray_job, now)):
         return phase, problem
     crash = _summary_of_crashes(observed, ray_job)
@@ -221,8 +221,8 @@ def _why_no_row(update: StatusUpdate) -> str:
 def _cause_at_deadline(cause: Cause, ray_job: RayJobView, update: StatusUpdate) -> Cause:
     """Return the cause of an attempt that ends at a deadline. `cause` is the deadline's cause.
 
-    If the attempt is Pending because of a problem and `cause` is not NoCapacity, the result is the
-    problem's cause, such as ImagePull. With a next choice, NoCapacity replaces Unschedulable.
+    If a problem keeps the attempt Pending, the result is the cause of the problem, such as
+    ImagePull, unless `cause` is NoCapacity. With a next choice, NoCapacity replaces Unschedulable.
     """
     if update.phase == Phase.PENDING and cause != Cause.NO_CAPACITY:
         cause = Cause.from_name(update.summary.reason) or cause

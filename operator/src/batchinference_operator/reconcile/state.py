@@ -43,8 +43,8 @@ class Observed:
     answer: DriverAnswer | None = SILENT
     """The last answer of the driver; None if it was not polled since the operator started."""
     messages: Mapping[str, str] = field(default_factory=dict)
-    """Messages by object name: Events about pods that do not start or about a RayCluster without
-    pods, and Kueue's messages about a queued RayJob."""
+    """Messages by object name: Events about pods that do not start, Events about a RayCluster
+    without pods, and Kueue's messages about a queued RayJob."""
     admission: AdmissionDecision | None = None
     """The decision of the admission queue; None if the job needs no admission."""
     crashes: tuple[Crash, ...] = ()
@@ -65,8 +65,8 @@ class Observed:
 
     @property
     def current_crashes(self) -> Sequence[Crash]:
-        """The crashes, without rejections by nodes if the last crash is a harmless rejection: no
-        later pod of its group waits, or one has started."""
+        """The crashes, without rejections by nodes if the last crash is a harmless rejection.
+        Harmless means: no later pod of its group waits, or one has started."""
         if not (self.crashes and self.crashes[-1].rejected):
             return self.crashes
         last = self.crashes[-1]

@@ -24,10 +24,10 @@ driver some seconds after the operator has read the final report."""
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
     """Return the actions for a finished job. They delete objects whose TTL has expired.
 
-    Of a cluster, only the head is kept: limits do not count the workers of a finished job, so the
-    workers are removed. If a RayJob has not ended, its workers are not removed, because KubeRay
-    would regard a cluster without workers as complete, and start the driver. RayJobs that continue
-    after `_grace_seconds` are deleted.
+    Of a cluster, only the head is kept. Its workers are removed, because limits do not count the
+    workers of a finished job. The workers of a RayJob that has not ended are kept. Without workers,
+    KubeRay would regard the cluster as complete, and start the driver. RayJobs that continue after
+    `_grace_seconds` are deleted.
     """
     end = "Complete" if is_condition_true(observed.job.status, "Complete") else "Failed"
     # when the operator wrote the end of the job: no clock of a driver affects this time
@@ -68,7 +68,7 @@ def _longer_backstop(
     ray_jobs: list[RayJobView], ttl: Ttl
 ) -> tuple[RayJobView, KubeRayDeadlines] | None:
     """Return a RayJob whose cluster KubeRay would delete too early, because `ttl.cluster` was
-    raised, and the new deadlines of this RayJob; None if there is no such RayJob."""
+    raised, and its new deadlines. None if there is no such RayJob."""
     wanted = ((one, one.deadlines.keeping(ttl)) for one in ray_jobs if one.cluster_retained)
     return next(((one, new) for one, new in wanted if one.deadlines.kept < new.kept), None)
 

@@ -61,8 +61,8 @@ def remove_attempt(status: Status) -> Status:
 def record_ray_job(status: Status, ray_job: RayJobView, raised: Collection[str] = ()) -> Status:
     """Return the status with the start time, generation, choice and memory of the attempt.
 
-    Memory is only recorded for `raised`: the groups that have more than the spec requests, because
-    they ran out of memory in an earlier attempt.
+    Memory is only recorded for the groups in `raised`. They have more than the spec requests,
+    because they ran out of memory in an earlier attempt.
     """
     start, generation, choice = ray_job.created_at, ray_job.generation, ray_job.choice
     return update_last(

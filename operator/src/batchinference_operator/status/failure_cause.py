@@ -40,9 +40,9 @@ def failure_cause(
 ) -> tuple[Cause, str]:
     """Return the cause and the message of a failed attempt.
 
-    It is the first of these that exists: a specific cause that the driver reported, the deletion of
-    the RayJob, a deadline of KubeRay, a recent disruption of a pod, an unspecific cause of the
-    driver, and KubeRay's cause.
+    The result is the first cause that exists. The order is: a specific cause of the driver, the
+    deletion of the RayJob, a deadline of KubeRay. Then follow a recent disruption of a pod, an
+    unspecific cause of the driver, and KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:

@@ -73,7 +73,7 @@ def with_observed_generation(status: Status, generation: int) -> Status | None:
     """Return the status with another `observedGeneration`, also in its conditions.
 
     None if nothing would change, or there are no conditions yet. Tools that wait for a job compare
-    one of these generations with the generation of the object.
+    an `observedGeneration` with the generation of the object.
     """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None

@@ -35,8 +35,9 @@ def derive_phase(
     """Return the phase of a job and the summary of its conditions.
 
     `before` is the phase in the status. `messages` are the messages in `Observed.messages`, and
-    under the key DRIVER why the driver does not answer. The driver's report takes precedence: if it
-    says that the output is complete, the job has succeeded, whatever happens to the cluster later.
+    under the key DRIVER why the driver does not answer. The driver's report takes precedence. If
+    the report says that the output is complete, the job has succeeded, even if the cluster fails
+    later.
     """
     if report is not None and report.state.ended:
         return _ended(report)

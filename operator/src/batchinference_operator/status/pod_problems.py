@@ -218,8 +218,8 @@ def crash_of(pod: Object) -> Crash | None:
 
 
 def _rejection(status: Object) -> str:
-    """Return why a pod has failed without the status of any container, as after its rejection by
-    the kubelet; empty for other pods, and for those that were evicted or preempted."""
+    """Return why the kubelet has rejected a pod. Such a pod has failed, and no container has a
+    status. Empty for all other pods, also for evicted and preempted pods."""
     reason, started = status.get("reason", ""), status.get("containerStatuses")
     if status.get("phase") != "Failed" or not reason or reason in _POD_REASON_CAUSES or started:
         return ""

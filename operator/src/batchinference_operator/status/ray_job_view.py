@@ -62,8 +62,8 @@ def _pod_creation_error(cluster: Object) -> str:
 
 
 def _planned_devices(spec: Object) -> tuple[int, int | None]:
-    """Return the devices of the largest pod, and the maximum devices of all pods; None for the
-    maximum if the spec has no worker groups."""
+    """Return the devices of the largest pod, and the maximum devices of all pods. The maximum is
+    None if the spec has no worker groups."""
     cluster = spec.get("rayClusterSpec") or {}
     if cluster.get("workerGroupSpecs") is None:
         return 0, None

@@ -10,10 +10,10 @@ def record_rows(
 ) -> Status:
     """Return the status with the number of rows that the running attempt has finished.
 
-    `may_include_rows` is whether the first report that was read may already include rows of the
-    running attempt, for instance because the operator was down. A final report always does.
-    `progressTime`, from which `deadlines.stall` is measured, changes only if the number increases.
-    The number may decrease after a restart of the driver.
+    `may_include_rows` is whether the first report may already include rows of the running attempt,
+    for instance because the operator was down. A final report always does. `progressTime`, from
+    which `deadlines.stall` is measured, changes only if the number increases. The number may
+    decrease after a restart of the driver.
     """
     last = last_attempt(status)
     if report is None or report.progress is None or not last:

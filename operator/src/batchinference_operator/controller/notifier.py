@@ -142,10 +142,8 @@ class Notifier:
         variables = {name: b64decode(value).decode(errors="replace") for name, value in data}
         url, body, headers = one.request(job, variables)
         if not is_allowed(url, allowed):
-            return (
-                f"the URL in {one.url_env} {not_allowed('notifications', ', '.join(allowed))}",
-                False,
-            )
+            why = not_allowed("notifications", ", ".join(allowed))
+            return f"the URL in {one.url_env} {why}", False
         timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
         sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=timeout)
         async with sent as answer:

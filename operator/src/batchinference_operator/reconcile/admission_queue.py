@@ -43,10 +43,6 @@ class Concurrency:
         """Return how many more jobs may run in total; negative if the limit was lowered."""
         return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
 
-    def namespace_capacity(self, running: int) -> int:
-        """Return how many more jobs may run in a namespace with this number of running jobs."""
-        return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
-
 
 @dataclass(frozen=True)
 class QueueEntry:
@@ -161,7 +157,11 @@ class AdmissionQueue:
             self._wake()
 
     def _namespace_capacity(self, namespace: str) -> int:
-        return self.limits.namespace_capacity(self._running_per_namespace[namespace])
+        """Return how many more jobs may run in a namespace."""
+        limit = self.limits.per_namespace
+        return (
+            UNLIMITED if limit is None else max(0, limit - self._running_per_namespace[namespace])
+        )
 
     def _reindex(self, key: JobKey) -> None:
         """Update the position of a job, and wake the jobs that may start because of this."""

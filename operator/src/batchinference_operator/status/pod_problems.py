@@ -11,7 +11,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import time_of
 from batchinference.text import in_one_line
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.ray_job_view import RAY_CONTAINERS, Object
+from batchinference_operator.status.ray_job_view import RAY_CONTAINERS, Object, section
 from batchinference_operator.status.timestamps import unix_seconds
 
 
@@ -25,16 +25,13 @@ def containers_of(status: Object) -> list[Object]:
     return [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
 
 
-def container_state(container: Object, kind: str) -> Object:
-    """Return the fields of the state `waiting` or `terminated`; empty in another state."""
-    return (container.get("state") or {}).get(kind) or {}
-
-
 def pod_ended_at(status: Object) -> float | None:
     """Return when the last container of a pod ended; 0 if unknown, None before the end."""
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
-    ends = [container_state(each, "terminated").get("finishedAt") for each in containers_of(status)]
+    ends = [
+        section(each, "state", "terminated").get("finishedAt") for each in containers_of(status)
+    ]
     return max(map(unix_seconds, filter(None, ends)), default=0.0)
 
 
@@ -97,14 +94,14 @@ def problem_of(pod: Object) -> PodProblem | None:
     """Return why a pod does not run; None if its status has no reason or it is being deleted."""
     if "deletionTimestamp" in pod["metadata"]:
         return None
-    status = pod.get("status") or {}
+    status = section(pod, "status")
     scheduled = find_condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and not has_gate(scheduled):
         return PodProblem(Cause.UNSCHEDULABLE, scheduled.get("message", ""))
     for container in containers_of(status):
-        if "running" not in (container.get("state") or {}) and (killed := _oom_kill(container)):
+        if "running" not in section(container, "state") and (killed := _oom_kill(container)):
             return PodProblem(Cause.OUT_OF_MEMORY, killed[1])
-        waiting = container_state(container, "waiting")
+        waiting = section(container, "state", "waiting")
         if cause := _WAITING_CAUSES.get(waiting.get("reason", "")):
             message = _BACK_OFF.sub("", waiting.get("message", ""))
             return PodProblem(cause, message or waiting["reason"])
@@ -118,7 +115,7 @@ def has_gate(scheduled: Object) -> bool:
 
 def disruption_of(pod: Object) -> Disruption | None:
     """Return the disruption of a pod or of one of its containers; None if there was none."""
-    status = pod.get("status") or {}
+    status = section(pod, "status")
     loss = _out_of_resource(status) or _evicted_or_preempted(status)
     if loss is None:
         return None
@@ -145,7 +142,7 @@ def _out_of_resource(status: Object) -> _CauseMessageTime | None:
 def _oom_kill(container: Object) -> tuple[float | None, str] | None:
     """Return the time and a message if a container was killed for its memory, otherwise None."""
     for state in ("state", "lastState"):
-        ended = (container.get(state) or {}).get("terminated") or {}
+        ended = section(container, state, "terminated")
         if ended.get("reason") == "OOMKilled":
             limit = "it used more memory than its pod's limit"
             return _time(ended, "finishedAt"), f"container {container['name']} was killed: {limit}"
@@ -196,24 +193,23 @@ def crash_of(pod: Object) -> Crash | None:
     Ray's pods never restart, so none reports `CrashLoopBackOff`: KubeRay creates another pod. It
     also replaces a pod that its node rejects, for instance because a device is unhealthy.
     """
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    uid = metadata.get("uid") or metadata["name"]
-    ended = _ended_container(status)
-    group, created_at = metadata["labels"].get(POD_GROUP_LABEL, ""), creation_time(metadata)
+    metadata, status = pod["metadata"], section(pod, "status")
     if rejection := _rejection(status):
-        message = f"pod {metadata['name']}: the node has rejected it: {rejection}"
-        return Crash(uid, Cause.NODE_LOST, message, is_head(pod), group, created_at)
-    if ended is None or status.get("reason") or _was_deleted(metadata, ended[1]):
-        return None
-    name, state = ended
-    killed = state.get("reason") == "OOMKilled"
+        cause, why = Cause.NODE_LOST, f"the node has rejected it: {rejection}"
+    else:
+        ended = _ended_container(status)
+        if ended is None or status.get("reason") or _was_deleted(metadata, ended[1]):
+            return None
+        name, state = ended
+        cause = Cause.OUT_OF_MEMORY if state.get("reason") == "OOMKilled" else Cause.CRASH_LOOP
+        why = f"container {name} ended with {_describe_exit(state)}"
     return Crash(
-        pod=uid,
-        cause=Cause.OUT_OF_MEMORY if killed else Cause.CRASH_LOOP,
-        message=f"pod {metadata['name']}: container {name} ended with {_describe_exit(state)}",
+        pod=metadata.get("uid") or metadata["name"],
+        cause=cause,
+        message=f"pod {metadata['name']}: {why}",
         of_head=is_head(pod),
-        group=group,
-        created_at=created_at,
+        group=metadata["labels"].get(POD_GROUP_LABEL, ""),
+        created_at=creation_time(metadata),
     )
 
 
@@ -230,7 +226,7 @@ def _ended_container(status: Object) -> tuple[str, Object] | None:
     """Return the name and the state of the first failed init container or ended Ray container."""
     for kind in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(kind, []):
-            state = container_state(container, "terminated")
+            state = section(container, "state", "terminated")
             of_init = kind == "initContainerStatuses"
             counts = state.get("exitCode") if of_init else container["name"] in RAY_CONTAINERS
             if state and counts:

@@ -10,7 +10,6 @@ from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pod_problems import (
     Disruption,
     PodProblem,
-    container_state,
     containers_of,
     creation_time,
     disruption_of,
@@ -19,7 +18,7 @@ from batchinference_operator.status.pod_problems import (
     pod_ended_at,
     problem_of,
 )
-from batchinference_operator.status.ray_job_view import Object, devices_of
+from batchinference_operator.status.ray_job_view import Object, devices_of, section
 from batchinference_operator.status.timestamps import unix_seconds
 
 _STARTING = ("ContainerCreating", "PodInitializing")
@@ -60,11 +59,11 @@ class PodView:
     @classmethod
     def of(cls, body: Object) -> Self:
         """Return the view of a pod of a job."""
-        metadata, status = body["metadata"], body.get("status") or {}
+        metadata, status = body["metadata"], section(body, "status")
         labels, deleting = metadata["labels"], "deletionTimestamp" in metadata
         scheduled = find_condition(status, "PodScheduled")
         has_node = scheduled.get("status") == "True"
-        waits = {container_state(each, "waiting").get("reason") for each in containers_of(status)}
+        waits = {section(each, "state", "waiting").get("reason") for each in containers_of(status)}
         return cls(
             name=metadata["name"],
             uid=metadata.get("uid") or metadata["name"],
@@ -74,7 +73,7 @@ class PodView:
             deleting=deleting,
             created_at=creation_time(metadata),
             devices=devices_of(labels),
-            cpus=requested_cpus(running_containers(body.get("spec") or {})),
+            cpus=requested_cpus(running_containers(section(body, "spec"))),
             scheduled_at=unix_seconds(scheduled["lastTransitionTime"]) if has_node else None,
             ended_at=pod_ended_at(status),
             gated=has_gate(scheduled),
@@ -88,7 +87,7 @@ def requested_cpus(containers: Iterable[Object]) -> float:
     """Return the CPUs of containers: the request of each, or its limit if it has no request."""
     cpus = 0.0
     for container in containers:
-        resources = container.get("resources") or {}
-        amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+        resources = section(container, "resources")
+        amounts = {**section(resources, "limits"), **section(resources, "requests")}
         cpus += cpus_of(amounts.get("cpu", "0"))
     return cpus

@@ -61,37 +61,39 @@ def _pod_creation_error(cluster: Object) -> str:
     return message if fails and _FAILED_DELETE not in f"{failure.get('reason')} {message}" else ""
 
 
+def section(body: Object, *path: str) -> Object:
+    """Return the section of an object at a path of fields; empty if it is missing or null."""
+    for name in path:
+        body = body.get(name) or {}
+    return body
+
+
+def _groups(spec: Object) -> list[Object]:
+    """Return the groups of pods of a RayJob. The first is the head, which has a name, too."""
+    cluster = section(spec, "rayClusterSpec")
+    head = {"groupName": HEAD_GROUP, **section(cluster, "headGroupSpec"), "maxReplicas": 1}
+    return [head, *(cluster.get("workerGroupSpecs") or [])]
+
+
 def _planned_devices(spec: Object) -> tuple[int, int | None]:
     """Return the devices of the largest pod, and the maximum devices of all pods. The maximum is
     None if the spec has no worker groups."""
-    cluster = spec.get("rayClusterSpec") or {}
-    if cluster.get("workerGroupSpecs") is None:
+    if section(spec, "rayClusterSpec").get("workerGroupSpecs") is None:
         return 0, None
-    head = {**(cluster.get("headGroupSpec") or {}), "maxReplicas": 1}
-    groups = [head, *cluster["workerGroupSpecs"]]
-    templates = [(group.get("template") or {}).get("metadata") or {} for group in groups]
-    devices = [devices_of(metadata.get("labels") or {}) for metadata in templates]
+    groups = _groups(spec)
+    devices = [devices_of(section(group, "template", "metadata", "labels")) for group in groups]
     counts = [int(group.get("maxReplicas", 0)) for group in groups]
-    return max(devices, default=0), sum(map(operator.mul, devices, counts))
+    return max(devices), sum(map(operator.mul, devices, counts))
 
 
 def _group_memory(spec: Object) -> Iterator[tuple[str, str]]:
     """Yield the names of groups of pods and the memory limits of their Ray containers, if valid.
     The spec is untrusted: users may create RayJobs with any number of groups and any values."""
-    cluster = spec.get("rayClusterSpec") or {}
-    head = {"groupName": HEAD_GROUP, **(cluster.get("headGroupSpec") or {})}
-    for group in (head, *(cluster.get("workerGroupSpecs") or [])[:MAX_GROUPS]):
-        containers = ((group.get("template") or {}).get("spec") or {}).get("containers") or [{}]
-        limits = (containers[0].get("resources") or {}).get("limits") or {}
-        memory = str(limits.get("memory", ""))
+    for group in _groups(spec)[: MAX_GROUPS + 1]:
+        ray = (section(group, "template", "spec").get("containers") or [{}])[0]
+        memory = str(section(ray, "resources", "limits").get("memory", ""))
         if len(memory) <= MAX_MEMORY and re.fullmatch(MEMORY, memory):
             yield cut_text(group.get("groupName"), MAX_GROUP_NAME), memory
-
-
-def _is_head_protected(spec: Object) -> bool:
-    head = (spec.get("rayClusterSpec") or {}).get("headGroupSpec") or {}
-    metadata = (head.get("template") or {}).get("metadata") or {}
-    return (metadata.get("annotations") or {}).get(EVICTABLE) == "false"
 
 
 def _name_or_empty(value: object) -> str:
@@ -189,12 +191,13 @@ class RayJobView:
     @classmethod
     def of(cls, body: Object) -> Self:
         """Return the view of a RayJob. Invalid values of untrusted fields are left out."""
-        status, spec = body.get("status") or {}, body.get("spec") or {}
-        cluster, ray = status.get("rayClusterStatus") or {}, status.get("rayJobInfo") or {}
+        status, spec = section(body, "status"), section(body, "spec")
+        cluster, ray = section(status, "rayClusterStatus"), section(status, "rayJobInfo")
         reported = parse_failure_line(status.get("message", "")) or ("", status.get("message", ""))
         deployment = cut_text(status.get("jobDeploymentStatus"))
-        annotations = body["metadata"].get("annotations") or {}
+        annotations = section(body, "metadata", "annotations")
         per_pod, max_devices = _planned_devices(spec)
+        head = section(spec, "rayClusterSpec", "headGroupSpec", "template", "metadata")
         return cls(
             name=body["metadata"]["name"],
             uid=body["metadata"].get("uid", ""),
@@ -209,8 +212,8 @@ class RayJobView:
             message=in_one_line(reported[1])[:MAX_LOG],
             cause=cut_text(reported[0]),
             cluster=_name_or_empty(status.get("rayClusterName")),
-            head_ip=cut_text((cluster.get("head") or {}).get("podIP")),
-            head_service=cut_text((cluster.get("head") or {}).get("serviceName")),
+            head_ip=cut_text(section(cluster, "head").get("podIP")),
+            head_service=cut_text(section(cluster, "head").get("serviceName")),
             driver_started_at=_valid_time(ray, "startTime") or _valid_time(status, "startTime"),
             ended_at=_valid_time(status, "endTime"),
             queue=body["metadata"].get("labels", {}).get(QUEUE_LABEL, ""),
@@ -223,7 +226,7 @@ class RayJobView:
             max_devices=max_devices,
             max_devices_per_pod=per_pod,
             choice=_choice(annotations),
-            head_protected=_is_head_protected(spec),
+            head_protected=section(head, "annotations").get(EVICTABLE) == "false",
             pod_creation_error=truncate_message(_pod_creation_error(cluster)),
         )
 

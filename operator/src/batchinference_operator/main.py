@@ -22,6 +22,7 @@ from batchinference_operator.controller.missed_deletions import resync
 from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.schedule_controller import ScheduleController
+from batchinference_operator.kube.api_session import find_credentials, open_session
 from batchinference_operator.kube.errors import Refused
 from batchinference_operator.kube.http import send
 from batchinference_operator.kube.kopf_session import KopfLogin
@@ -34,10 +35,9 @@ from batchinference_operator.kube.leader_election import (
 )
 from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.kube.reflector import Reflector
-from batchinference_operator.kube.session import find_credentials, open_session
 from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
-from batchinference_operator.observability.http_server import serve_http
+from batchinference_operator.observability.http_endpoints import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api

@@ -13,7 +13,7 @@ from typing import Any
 
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.spec.report import JobState, Report
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeCluster, Object

@@ -15,6 +15,7 @@ from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches, Object
@@ -114,7 +115,9 @@ class Harness:
 
     def token(self, ray_job: str = "job-1") -> str:
         """Return the token of a RayJob's Ray cluster."""
-        return CONFIG.tokens(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)[0]
+        return cluster_tokens(
+            CONFIG, JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job
+        )[0]
 
     def count(self, call: str) -> int:
         return sum(each == call for _, each in self.calls)

@@ -12,8 +12,8 @@ from batchinference.spec.platform_defaults import PlatformLimits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
-from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pod_problems import Crash
 from batchinference_operator.status.pod_view import PodView

@@ -11,16 +11,13 @@ from typing import Any
 
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.work_queue import (
-    FIRST_RETRY_SECONDS,
-    MAX_RETRY_SECONDS,
-)
+from batchinference_operator.controller.work_queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay

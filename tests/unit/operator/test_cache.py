@@ -9,7 +9,7 @@ import pytest
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.pod_problems import PodProblem
 from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import (

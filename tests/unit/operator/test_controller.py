@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
 from support.operator.objects import NAMESPACE, RUNNING, UID, ray_job_body

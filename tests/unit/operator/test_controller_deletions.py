@@ -17,9 +17,9 @@ from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.missed_deletions import RESYNC_SECONDS, resync
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.reconcile.status_write_delay import WRITE_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages

@@ -16,7 +16,7 @@ from batchinference_operator.reconcile import running_attempt
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.create_errors import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.fake_cluster import FakeKubeApi

@@ -13,8 +13,9 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.lost_or_crashed_pods import (
     MAX_HEAD_CRASHES,
     MAX_WORKER_CRASHES,
+    current_crashes,
 )
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.pod_problems import MAX_MESSAGE, Crash, crash_of
 from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.ray_job_view import RayJobView
@@ -182,7 +183,7 @@ def test_rejection_counts_until_its_group_has_a_new_pod(
     ]
     status = {"rayClusterName": "job-1-cluster"}
     observed = Observed(JobView.of(job_body(status=status)), pods=tuple(views), crashes=(crash,))
-    assert observed.current_crashes == ((crash,) if shown else [])
+    assert current_crashes(observed) == ((crash,) if shown else [])
 
 
 @pytest.mark.parametrize("cause", [Cause.CRASH_LOOP, Cause.NODE_LOST])

@@ -16,7 +16,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchinference.spec.report import REPORT_FILE, JobState
 from batchinference_operator.controller.driver_client import MAX_BYTES, DashboardClient
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.ray_job_view import DASHBOARD_PORT, RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report

@@ -25,8 +25,8 @@ from batchinference_operator.controller.driver_poller import (
     DriverPoller,
 )
 from batchinference_operator.reconcile.job_view import JobKey
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.reconcile.state import DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.observed_and_actions import Actions
 from batchinference_operator.status.job_events import Event, events_between
 from batchinference_operator.status.pod_view import PodView
 from support.operator.objects import INITIALIZING, RUNNING, pod_body, waiting

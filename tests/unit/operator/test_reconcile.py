@@ -21,6 +21,7 @@ from batchinference_operator.reconcile.admission_queue import (
     queue_entry,
 )
 from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.driver_report import (
@@ -31,6 +32,7 @@ from batchinference_operator.reconcile.driver_report import (
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import KUBERAY_SECONDS
 from batchinference_operator.reconcile.kueue import rejection_hint
+from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed
 from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS
 from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import (
@@ -40,7 +42,6 @@ from batchinference_operator.reconcile.requeue import (
     WATCHED_SECONDS,
 )
 from batchinference_operator.reconcile.spec_check import parse_with_defaults
-from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.ray_job_view import RayJobView
@@ -313,7 +314,11 @@ def token_in(job: JobView, settings: Config = CONFIG) -> str:
 
 def test_token_depends_only_on_job_attempt_and_key() -> None:
     token = token_in(planned_job())
-    assert token == token_in(planned_job(resourceVersion="99")) == CONFIG.tokens(job(), "job-1")[0]
+    assert (
+        token
+        == token_in(planned_job(resourceVersion="99"))
+        == cluster_tokens(CONFIG, job(), "job-1")[0]
+    )
     other_key = Config(CONFIG.defaults, b"another key of thirty-two bytes")
     others = {token_in(planned_job(uid=OTHER_UID)), token_in(planned_job(), other_key)}
     assert len({token} | others) == 3

@@ -17,8 +17,8 @@ from batchinference.spec.status import BatchInferenceStatus, Phase
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.reconcile.state import Actions, DriverAnswer, Observed
 from batchinference_operator.status.attempts import (
     add_attempt,
     attempt_number,

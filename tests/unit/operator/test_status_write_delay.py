@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.reconcile.status_write_delay import (
     USAGE_SECONDS,
     WRITE_SECONDS,

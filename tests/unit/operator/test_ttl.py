@@ -9,7 +9,7 @@ import pytest
 
 from batchinference.rendering import KEEP_SECONDS
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.observed_and_actions import Actions
 from batchinference_operator.reconcile.ttl import END_SECONDS
 from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339

@@ -16,7 +16,7 @@ from batchinference_operator.reconcile.admission_queue import (
 )
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of, parent_of, stub_of
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.reconcile.unsent_notifications import unsent_notifications
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.ray_job_view import Object, RayJobView

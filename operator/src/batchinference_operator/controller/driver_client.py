@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from batchinference.spec.report import REPORT_FILE, Report
-from batchinference_operator.reconcile.state import DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.ray_job_view import DASHBOARD_PORT, RayJobView
 
 CLUSTER_DOMAIN = "cluster.local"

@@ -16,7 +16,7 @@ from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.reconcile.state import SILENT, DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import SILENT, DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 
 MAX_POLLS = 256

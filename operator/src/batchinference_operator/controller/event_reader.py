@@ -12,7 +12,7 @@ from batchinference_operator.kube.errors import Conflict, Refused
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.reconcile.kueue import is_gated
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_PODS = 2

@@ -16,7 +16,7 @@ from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
-from batchinference_operator.controller.retries import retry_failures
+from batchinference_operator.controller.reconcile_retries import retry_failures
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
@@ -24,13 +24,14 @@ from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.reconcile.kueue import rejection_hint
+from batchinference_operator.reconcile.observed_and_actions import SILENT, Actions, Observed
 from batchinference_operator.reconcile.ray_job_deletion import end_orphans
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.reconcile.state import SILENT, Actions, Observed
 from batchinference_operator.reconcile.status_write_delay import write_delay
 from batchinference_operator.status.attempts import attempt_number
 from batchinference_operator.status.job_events import events_between
@@ -213,7 +214,7 @@ class JobController:
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions but `notify` and `status`. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
-            self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job.name))
+            self.drivers.stop(job.key, ray_job, cluster_tokens(self.config, job, ray_job.name))
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
             self.cache.mark_deleting(job.key, ray_job, to_rfc3339(self.now()))

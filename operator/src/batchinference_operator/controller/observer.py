@@ -9,11 +9,12 @@ from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
 from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.driver_report import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, POLLS_PER_SECOND
-from batchinference_operator.reconcile.state import Observed
 from batchinference_operator.status.attempts import is_running
 from batchinference_operator.status.ray_job_view import RayJobView
 
@@ -67,7 +68,7 @@ class Observer:
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""
-        tokens = self.config.tokens(observed.job, ray_job.name)
+        tokens = cluster_tokens(self.config, observed.job, ray_job.name)
         drivers = len(self.cache.active_drivers) - self.drivers.slow
         interval = max(POLL_SECONDS, drivers / self.polls_per_second)
         answer = self.drivers.latest(observed.job.key, ray_job, tokens, interval)

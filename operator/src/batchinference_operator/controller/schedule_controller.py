@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.retries import retry_failures
+from batchinference_operator.controller.reconcile_retries import retry_failures
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.kube.errors import Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient

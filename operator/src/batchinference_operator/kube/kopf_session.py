@@ -17,9 +17,9 @@ import kopf
 from aiohttp.connector import Connection
 from pydantic_core import from_json
 
+from batchinference_operator.kube.api_session import OnRequest, find_credentials, open_session
 from batchinference_operator.kube.http import read_lines
 from batchinference_operator.kube.limited_json import MAX_BYTES, read_json
-from batchinference_operator.kube.session import OnRequest, find_credentials, open_session
 from batchinference_operator.kube.watch_health import WatchHealth
 
 MAX_TYPE_BYTES = 64

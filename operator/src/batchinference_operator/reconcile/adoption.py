@@ -5,7 +5,7 @@ from datetime import datetime
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.reconcile.attempt_objects import planning_status
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.attempts import add_attempt, is_running
 from batchinference_operator.status.ray_job_view import RayJobView

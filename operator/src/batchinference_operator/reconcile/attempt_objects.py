@@ -13,12 +13,13 @@ from batchinference.rendering import (
 )
 from batchinference.spec import SpecError
 from batchinference.spec.status import Phase
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_prices
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.observed_and_actions import Actions
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.spec_check import invalid_spec_status, parse_with_defaults
-from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import add_attempt
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate
@@ -48,7 +49,7 @@ def objects_of_ray_job(job: JobView, owner: RayJobView, config: Config) -> tuple
     """Return the token Secret, and the PodDisruptionBudget if the head is protected. These objects
     are created after the RayJob, because the RayJob owns them."""
     reference = Owner(owner.name, owner.uid, RAY_JOB, RAY_API_VERSION)
-    names, token = job.last_attempt_names, config.tokens(job, owner.name)[0]
+    names, token = job.last_attempt_names, cluster_tokens(config, job, owner.name)[0]
     secret = token_secret(job.namespace, names, token, reference)
     budget = head_budget(job.namespace, names, reference)
     return (secret, budget) if owner.head_protected else (secret,)

@@ -12,10 +12,10 @@ from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import deletion_problem
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.reconcile.ray_job_deletion import delete_previous_attempts
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
 from batchinference_operator.reconcile.retry_or_fail import fail_if_expired
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import add_suspended_time
 from batchinference_operator.status.conditions import Summary, Waiting, find_condition
 from batchinference_operator.status.job_status import with_observed_generation

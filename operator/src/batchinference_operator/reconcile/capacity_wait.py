@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference_operator.reconcile.deadlines import Deadline
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
 from batchinference_operator.status.job_status import Status, internal, with_internal
 from batchinference_operator.status.pod_view import PodView

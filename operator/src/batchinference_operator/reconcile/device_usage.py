@@ -9,7 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from batchinference.spec.progress import MAX_ROWS
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
 from batchinference_operator.status.job_status import Status, internal, with_internal, without
 from batchinference_operator.status.pod_view import PodView

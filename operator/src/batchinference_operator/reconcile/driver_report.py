@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.conditions import Summary, Waiting, find_condition
 from batchinference_operator.status.phase import DRIVER
 from batchinference_operator.status.ray_job_view import RayJobView

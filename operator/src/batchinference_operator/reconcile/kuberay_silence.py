@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import datetime
 
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.conditions import Summary, Waiting
 from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import seconds_since

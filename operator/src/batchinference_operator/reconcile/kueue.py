@@ -10,7 +10,7 @@ from datetime import datetime
 
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import last_attempt, update_last
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.job_status import Status, internal, with_internal

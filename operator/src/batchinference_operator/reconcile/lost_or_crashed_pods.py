@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.job_status import Status, internal, with_internal
 from batchinference_operator.status.pod_problems import Crash, Disruption
@@ -142,3 +142,17 @@ def describe_crashes(crashes: Sequence[Crash]) -> str:
     count = len(crashes)
     pods = "1 pod has" if count == 1 else f"{count} pods have"
     return f"{pods} ended; the last: {crashes[-1].message}"
+
+
+def current_crashes(observed: Observed) -> Sequence[Crash]:
+    """Return the crashes, without rejections by nodes if the last crash is a harmless rejection.
+    Harmless means: no later pod of its group waits, or one has started."""
+    crashes = observed.crashes
+    if not (crashes and crashes[-1].rejected):
+        return crashes
+    last = crashes[-1]
+    group = [pod for pod in observed.pods_of_attempt if pod.is_head == last.of_head]
+    group = [pod for pod in group if pod.group == last.group]
+    waits = any(pod.created_at >= last.created_at and not pod.started for pod in group)
+    replaced = any(pod.created_at > last.created_at and pod.started for pod in group)
+    return [one for one in crashes if not one.rejected] if replaced or not waits else crashes

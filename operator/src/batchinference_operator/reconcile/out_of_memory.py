@@ -5,7 +5,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import OutOfMemory
 from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import update_last
 from batchinference_operator.status.failure_cause import head_ran_out_of_memory
 from batchinference_operator.status.job_status import Status

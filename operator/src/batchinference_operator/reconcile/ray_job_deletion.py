@@ -8,8 +8,8 @@ from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import deletion_problem
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import attempt_number, last_attempt
 from batchinference_operator.status.job_status import StatusUpdate
 from batchinference_operator.status.ray_job_view import RayJobView

@@ -14,10 +14,10 @@ from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.device_usage import add_usage
 from batchinference_operator.reconcile.driver_report import driver_ended
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.reconcile.ray_job_deletion import end_ray_jobs_of_deleted_job
 from batchinference_operator.reconcile.running_attempt import sync_attempt
 from batchinference_operator.reconcile.spec_check import retry_corrected_spec
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.reconcile.ttl import enforce_ttl
 from batchinference_operator.reconcile.unsent_notifications import (

@@ -6,7 +6,7 @@ from batchinference_operator.reconcile.kuberay_silence import (
     KUBERAY_SECONDS,
     kuberay_silent_seconds,
 )
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import seconds_since
 

@@ -8,7 +8,7 @@ from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.deadlines import job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.observed_and_actions import Actions
 from batchinference_operator.status.attempts import attempt_number, end_attempt, failed_attempts
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import StatusUpdate

@@ -31,18 +31,19 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import kuberay_problem
 from batchinference_operator.reconcile.kueue import needs_release, track_kueue_admission
 from batchinference_operator.reconcile.lost_or_crashed_pods import (
+    current_crashes,
     describe_crashes,
     record_driver_head,
     unrecoverable_cause,
 )
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.reconcile.out_of_memory import (
     memory_of_next_attempt,
     record_out_of_memory,
 )
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, requeue_after
 from batchinference_operator.reconcile.retry_or_fail import fail_attempt, fail_if_expired
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (
     end_attempt,
     is_running,
@@ -167,7 +168,7 @@ def _with_details(
 def _summary_of_crashes(observed: Observed, ray_job: RayJobView) -> Summary | None:
     """Return the summary of a job whose pods crash; None if none does. After the driver's start,
     only rejections by nodes count, because Ray and the driver's report tell of other crashes."""
-    crashes = observed.current_crashes
+    crashes = current_crashes(observed)
     if not crashes or (ray_job.driver_started and not crashes[-1].rejected):
         return None
     return Summary(crashes[-1].cause.value, describe_crashes(crashes))

@@ -17,8 +17,8 @@ from batchinference.spec.status import Choice, Phase
 from batchinference_operator.reconcile.capacity_wait import next_choice
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.observed_and_actions import Actions
 from batchinference_operator.reconcile.out_of_memory import memory_of_next_attempt
-from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.status.attempts import is_running, last_attempt, remove_attempt
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.faulty_nodes import faulty_nodes

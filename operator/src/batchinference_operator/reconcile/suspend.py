@@ -7,8 +7,8 @@ from batchinference.spec.lifecycle import Ttl
 from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.kuberay_silence import deletion_problem
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.reconcile.ray_job_deletion import end_ray_jobs
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.reconcile.ttl import with_ttl_of_cancelled
 from batchinference_operator.status.attempts import end_attempt, is_running
 from batchinference_operator.status.conditions import Summary, find_condition

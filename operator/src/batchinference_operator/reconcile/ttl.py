@@ -10,7 +10,7 @@ from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import with_observed_generation
 from batchinference_operator.status.ray_job_view import RayJobView

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from batchinference.spec.notifications import EndedJob, Notification
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.status.conditions import (
     NOTIFIED,
     Summary,

@@ -1,6 +1,6 @@
 """The input and the output of reconcile."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from batchinference.rendering import KubeRayDeadlines
@@ -62,20 +62,6 @@ class Observed:
     def driver_reached(self) -> bool:
         """Whether the driver answers, even without a report."""
         return self.answer is not None and self.answer.reached
-
-    @property
-    def current_crashes(self) -> Sequence[Crash]:
-        """The crashes, without rejections by nodes if the last crash is a harmless rejection.
-        Harmless means: no later pod of its group waits, or one has started."""
-        if not (self.crashes and self.crashes[-1].rejected):
-            return self.crashes
-        last = self.crashes[-1]
-        group = [pod for pod in self.pods_of_attempt if pod.is_head == last.of_head]
-        group = [pod for pod in group if pod.group == last.group]
-        waits = any(pod.created_at >= last.created_at and not pod.started for pod in group)
-        replaced = any(pod.created_at > last.created_at and pod.started for pod in group)
-        harmless = replaced or not waits
-        return [one for one in self.crashes if not one.rejected] if harmless else self.crashes
 
     @property
     def ray_job(self) -> RayJobView | None:

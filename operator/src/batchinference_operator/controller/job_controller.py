@@ -107,21 +107,18 @@ class JobController:
             return
         for namespace in namespaces or [""]:
             async for body in self.api.list_all(RAY_JOB, namespace):
-                self._add_listed(self.cache.set_ray_job, body)
+                self.handle_event(self.cache.set_ray_job, body)
             async for body in self.api.list_all(KIND, namespace):
-                self._add_listed(self.cache.set_job, body)
-
-    def _add_listed(self, update_cache: CacheUpdate, body: Object) -> None:
-        """Handle a listed object. An invalid object of a tenant does not stop the operator."""
-        try:
-            self.handle_event(update_cache, body)
-        except Exception:
-            logger.exception("an object cannot be read and is skipped")
+                self.handle_event(self.cache.set_job, body)
 
     def handle_event(self, update_cache: CacheUpdate, body: Object) -> None:
-        """Update the cache with an object, and queue its job if anything changed."""
-        if (key := update_cache(body)) is not None:
-            self.queue.add(key)
+        """Update the cache with an object, and queue its job if anything changed. An invalid object
+        of a tenant is logged, and does not stop the operator."""
+        try:
+            if (key := update_cache(body)) is not None:
+                self.queue.add(key)
+        except Exception:
+            logger.exception("an object cannot be read and is skipped")
 
     def requeue_waiting_for_list(self, namespace: str) -> None:
         """Queue the jobs of a namespace that wait for a list; an empty namespace means all."""

@@ -37,7 +37,11 @@ class Observer:
         if observed is None:
             return None
         if not observed.job.terminal:
-            observed = await self._observe_attempt(await self._read_missing(observed))
+            observed = await self._read_missing(observed)
+            ray_job = observed.ray_job
+            if must_poll_driver(observed) and ray_job is not None:
+                observed = await self._recheck_stop(self._with_answer(observed, ray_job), ray_job)
+            observed = replace(observed, messages=await self.event_reader.messages(observed))
         return replace(observed, admission=self.cache.admission_queue.decide(key))
 
     async def _read_missing(self, observed: Observed) -> Observed:
@@ -58,13 +62,6 @@ class Observer:
         others = {other: view for other, view in observed.ray_jobs.items() if other != name}
         read = {name: RayJobView.of(body)} if body else {}
         return replace(observed, ray_jobs={**others, **read})
-
-    async def _observe_attempt(self, observed: Observed) -> Observed:
-        ray_job = observed.ray_job
-        if must_poll_driver(observed) and ray_job is not None:
-            observed = self._with_answer(observed, ray_job)
-            observed = await self._recheck_stop(observed, ray_job)
-        return replace(observed, messages=await self.event_reader.messages(observed))
 
     def _with_answer(self, observed: Observed, ray_job: RayJobView) -> Observed:
         """Return the observation with the last answer of the driver."""

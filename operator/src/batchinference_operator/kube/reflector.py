@@ -116,22 +116,19 @@ class Reflector:
         return ""
 
     async def _watch(self) -> None:
+        """Update the store with the events of one watch."""
         accepted = partial(self._record_answer, watch=True)
         watch = self.client.watch(self.kind, self.namespace, self._version, self.seconds, accepted)
         async with aclosing(watch) as events:
             async for event in events:
-                self._handle(event["type"], event["object"])
-
-    def _handle(self, type_: str, body: Object) -> None:
-        """Update the store with a watch event."""
-        if type_ == "ERROR":
-            raise Expired(str(body.get("message", "")))
-        self._version = body["metadata"]["resourceVersion"]
-        if type_ == "BOOKMARK":
-            return
-        self._update(self.store.put, body)  # DELETED has the last state
-        if type_ == "DELETED":
-            self._update(self.store.delete, body)
+                body = event["object"]
+                if event["type"] == "ERROR":
+                    raise Expired(str(body.get("message", "")))
+                self._version = body["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self._update(self.store.put, body)  # DELETED has the last state
+                if event["type"] == "DELETED":
+                    self._update(self.store.delete, body)
 
     async def _list(self) -> None:
         """Store all objects, and report the cached objects that are gone as deleted."""
@@ -172,11 +169,8 @@ class Reflector:
             if not self.is_listed:
                 self.store.requeue(self.namespace)
         elif self.is_listed and now - self._refused_since > LOST_SECONDS:
-            logger.warning(
-                "no permission for %s for %d s: dropping its cached objects",
-                self._path,
-                LOST_SECONDS,
-            )
+            effect = "its objects are forgotten"
+            logger.warning("no permission for %s for %d s: %s", self._path, LOST_SECONDS, effect)
             self.is_listed, self._version = False, ""
             for body in self.store.known(self.namespace):
                 self._update(self.store.delete, body)

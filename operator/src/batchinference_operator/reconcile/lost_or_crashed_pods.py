@@ -8,6 +8,7 @@ from typing import Any
 from batchinference.spec.causes import Cause
 from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import last_attempt
+from batchinference_operator.status.failure_cause import Failure
 from batchinference_operator.status.job_status import Status, internal, with_internal
 from batchinference_operator.status.pod_problems import Crash, Disruption
 from batchinference_operator.status.pod_view import PodView
@@ -39,7 +40,7 @@ def record_driver_head(status: Status, observed: Observed, ray_job: RayJobView) 
     return with_internal(status, driverHead=now)
 
 
-def cause_of_lost_heads(status: Status, observed: Observed) -> tuple[Cause, str] | None:
+def cause_of_lost_heads(status: Status, observed: Observed) -> Failure | None:
     """Return the cause and the message if an attempt has lost too many heads, otherwise None."""
     head: dict[str, Any] = internal(status).get("driverHead", {})
     cause = Cause.from_name(head.get("cause", ""))
@@ -65,9 +66,7 @@ LOST_PODS_SECONDS = 60.0
 """Seconds from the disruption of the head, or of all workers of a group, to the attempt's end."""
 
 
-def unrecoverable_cause(
-    observed: Observed, ray_job: RayJobView, now: datetime
-) -> tuple[Cause, str] | None:
+def unrecoverable_failure(observed: Observed, ray_job: RayJobView, now: datetime) -> Failure | None:
     """Return the cause and the message if the attempt cannot recover, otherwise None."""
     if ray_job.ended or ray_job.suspended:
         return None

@@ -34,7 +34,7 @@ from batchinference_operator.reconcile.lost_or_crashed_pods import (
     current_crashes,
     describe_crashes,
     record_driver_head,
-    unrecoverable_cause,
+    unrecoverable_failure,
 )
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
@@ -94,7 +94,7 @@ def _without_ray_job(
     is the RayJob of another owner that has its name, if there is one."""
     names = job.last_attempt_names
     if "startTime" in last_attempt(job.status):
-        return fail_attempt(job, spec, *ray_job_deleted(names.ray_job), now)
+        return fail_attempt(job, spec, ray_job_deleted(names.ray_job), now, None)
     if (expired := fail_if_expired(job, spec, now)) is not None:
         return expired
     limited = config.concurrency.has_limit
@@ -134,12 +134,12 @@ def _derive_status(
     if summary.complete:
         status = end_attempt(job.build_status(update, now), "Succeeded", to_rfc3339(now))
         return Actions(status=status, requeue_after=0)
-    failure = unrecoverable_cause(observed, ray_job, now)
+    failure = unrecoverable_failure(observed, ray_job, now)
     if summary.failed:
         failure = failure_cause(ray_job, report, observed.disruption)
     if failure is not None:
         job = record_out_of_memory(observed, ray_job, failure[0])
-        return fail_attempt(job, spec, *failure, now, update)
+        return fail_attempt(job, spec, failure, now, update)
     observed = replace(observed, job=job.with_status(job.build_status(update, now)))
     return _enforce_deadlines(observed, ray_job, spec, update, now)
 
@@ -200,7 +200,7 @@ def _enforce_deadlines(
     if passed := [limit for limit in limits if limit.remaining <= 0]:
         cause = _cause_at_deadline(passed[0].cause, ray_job, update)
         job = record_out_of_memory(observed, ray_job, cause)
-        return fail_attempt(job, spec, cause, passed[0].message, now, update)
+        return fail_attempt(job, spec, (cause, passed[0].message), now, update)
     limits += job_deadlines(job, spec, now, current_devices(observed))
     interval, deadlines = requeue_after(observed, ray_job, now), ray_deadlines(job, spec, ray_job)
     changed = deadlines != ray_job.deadlines and not ray_job.deleting

@@ -13,6 +13,8 @@ from batchinference_operator.status.pod_problems import Crash, Disruption
 from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 
+Failure = tuple[Cause, str]
+"""The cause and the message of a failed attempt."""
 _KUBERAY_CAUSES = {
     "SubmissionFailed": Cause.SUBMISSION_FAILED,
     "JobStatusCheckTimeoutExceeded": Cause.SUBMISSION_FAILED,
@@ -37,7 +39,7 @@ DISRUPTION_SECONDS = 300.0
 
 def failure_cause(
     ray_job: RayJobView, report: Report | None, disruption: Disruption | None
-) -> tuple[Cause, str]:
+) -> Failure:
     """Return the cause and the message of a failed attempt.
 
     The result is the first cause that exists. The order is: a specific cause of the driver, the
@@ -59,12 +61,12 @@ def failure_cause(
     return reported or _kuberay_cause(ray_job)
 
 
-def ray_job_deleted(name: str) -> tuple[Cause, str]:
+def ray_job_deleted(name: str) -> Failure:
     """Return the cause and the message of an attempt whose RayJob somebody has deleted."""
     return Cause.RAY_JOB_DELETED, f"RayJob {name} was deleted before the job ended"
 
 
-def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
+def _reported_cause(report: Report | None) -> Failure | None:
     if report is None or not report.state.ended:
         return None
     cause = _cause_of_driver(report.reason) or Cause.APPLICATION
@@ -77,7 +79,7 @@ def _cause_of_driver(name: str | None) -> Cause | None:
     return Cause.from_name(name) if name != Cause.NO_CAPACITY else None
 
 
-def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
+def _kuberay_cause(ray_job: RayJobView) -> Failure:
     # the message may be the end of the driver's log, to which user code writes
     message = truncate_message(without_credentials(ray_job.message))
     message = message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"

@@ -27,12 +27,7 @@ from batchinference_operator.kube.errors import Refused
 from batchinference_operator.kube.http import send
 from batchinference_operator.kube.kopf_session import KopfLogin
 from batchinference_operator.kube.kube_client import KubeClient
-from batchinference_operator.kube.leader_election import (
-    Leadership,
-    LeadershipLost,
-    Lease,
-    LeaseForbidden,
-)
+from batchinference_operator.kube.leader_election import Leadership, LeadershipLost, LeaseForbidden
 from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.kube.reflector import Reflector
 from batchinference_operator.kube.watch_health import WatchHealth
@@ -91,8 +86,7 @@ async def operate(settings: OperatorSettings) -> None:
         raise NotReady("no credentials for the API server. Run in a pod, or set KUBECONFIG")
     session = open_session(credentials, metrics.record_request)
     async with session.aiohttp_session:
-        lease = Lease(partial(send, session), settings.lease)
-        leadership = Leadership(lease, settings.identity)
+        leadership = Leadership(partial(send, session), settings.lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.leader.set_function(lambda: leadership.is_leader)
         async with serve_http(settings.health_port, leadership, watches, metrics):

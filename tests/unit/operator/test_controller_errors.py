@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
+from batchinference_operator.controller.job_controller import stores
 from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import running_attempt
 from batchinference_operator.reconcile.admission_queue import Concurrency
@@ -242,6 +243,17 @@ async def test_unreadable_events_do_not_block_a_job(
         await until(lambda: harness.phase() == "Suspended", 30)
     (warning,) = warnings(caplog)
     assert "Events cannot be read" in warning.message
+
+
+@in_virtual_time
+async def test_unreadable_object_is_skipped(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.operator() as controller:
+        for store in stores(controller).values():
+            store.put({"metadata": {"namespace": "team"}})
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 2
 
 
 @in_virtual_time

@@ -222,3 +222,16 @@ class Queue(RuleBasedStateMachine):
 
 TestQueue = Queue.TestCase
 TestQueue.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
+
+
+@in_virtual_time
+async def test_flow_at_its_limit_lets_others_pass() -> None:
+    queue: WorkQueue[str] = WorkQueue(max_active=2)
+    for key in ("a1", "a2", "a3", "b1"):
+        queue.add(key)
+    assert [await queue.get() for _ in range(3)] == ["a1", "b1", "a2"]
+    waiting = asyncio.create_task(queue.get())
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    queue.done("a1")
+    assert await waiting == "a3"

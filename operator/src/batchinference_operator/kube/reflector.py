@@ -36,7 +36,8 @@ logger = logging.getLogger("batchinference.operator")
 
 @dataclass(frozen=True)
 class Store:
-    """The callbacks of a reflector, which update the cache."""
+    """The callbacks of a reflector, which update the cache. They raise no errors for invalid
+    objects of tenants."""
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
@@ -126,9 +127,9 @@ class Reflector:
                     raise Expired(str(body.get("message", "")))
                 self._version = body["metadata"]["resourceVersion"]
                 if event["type"] != "BOOKMARK":
-                    self._update(self.store.put, body)  # DELETED has the last state
+                    self.store.put(body)  # DELETED has the last state
                 if event["type"] == "DELETED":
-                    self._update(self.store.delete, body)
+                    self.store.delete(body)
 
     async def _list(self) -> None:
         """Store all objects, and report the cached objects that are gone as deleted."""
@@ -138,21 +139,14 @@ class Reflector:
             self._record_answer(watch=False)
             for body in items:
                 missing.pop(key_of(body), None)
-                self._update(self.store.put, body)
+                self.store.put(body)
         for body in missing.values():
-            self._update(self.store.delete, body)
+            self.store.delete(body)
         self._version = version
         self.store.listed(self.namespace, version)
         if not self.is_listed:
             self.is_listed = True
             self.store.requeue(self.namespace)
-
-    def _update(self, change: Callable[[Object], None], body: Object) -> None:
-        """Change the store. An invalid object of a tenant is logged and does not stop the watch."""
-        try:
-            change(body)
-        except Exception:
-            logger.exception("an object of %s cannot be read and is skipped", self._path)
 
     def _record_answer(self, *, watch: bool) -> None:
         self._refused_since = None
@@ -173,4 +167,4 @@ class Reflector:
             logger.warning("no permission for %s for %d s: %s", self._path, LOST_SECONDS, effect)
             self.is_listed, self._version = False, ""
             for body in self.store.known(self.namespace):
-                self._update(self.store.delete, body)
+                self.store.delete(body)

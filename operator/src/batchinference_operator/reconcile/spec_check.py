@@ -72,5 +72,4 @@ def retry_corrected_spec(job: JobView, now: datetime) -> Actions | None:
     if not (invalid and changed) or of_attempt:
         return None
     summary = Summary("Pending", "the spec has changed; checking it again")
-    status = job.build_status(StatusUpdate(Phase.PENDING, summary), now)
-    return Actions(status=status, requeue_after=0)
+    return Actions(status=job.pending_status(summary, now), requeue_after=0)

@@ -110,7 +110,7 @@ async def _run_as_leader(
     async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies) as drivers:
         api = KubeClient(session, RateLimiter(settings.qps, settings.burst))
         recorder = EventRecorder(api, metrics)
-        cache = Cache(config=reconcile_config)
+        cache = Cache(reconcile_config)
         dashboard = DashboardClient(drivers, settings.cluster_domain)
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())

@@ -13,6 +13,7 @@ from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.pod_problems import PodProblem
 from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import (
+    CONFIG,
     NAMESPACE,
     OTHER_UID,
     RUNNING,
@@ -31,7 +32,7 @@ KILLED = {"containerStatuses": [{"name": "ray", "state": {"terminated": {"reason
 
 @pytest.fixture
 def empty_cache() -> Cache:
-    return Cache()
+    return Cache(CONFIG)
 
 
 @pytest.fixture

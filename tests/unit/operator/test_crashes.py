@@ -21,7 +21,7 @@ from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness
-from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
+from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import in_virtual_time, until
 
@@ -108,7 +108,7 @@ def test_message_of_the_node_that_rejects_a_pod_is_shown(messages: Messages) -> 
 
 
 def test_each_pod_counts_once_for_any_name() -> None:
-    cache = Cache()
+    cache = Cache(CONFIG)
     cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
     cache.set_ray_job(ray_job_body(**INITIALIZING))
     for uid in ("a", "a", "b", "b", "c"):

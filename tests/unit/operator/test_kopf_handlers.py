@@ -11,6 +11,7 @@ import pytest
 from kopf._core.intents.causes import Activity
 
 from batchinference.spec.schedule import SCHEDULE_LABEL
+from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.kopf_handlers import kopf_operator, run_kopf
 from batchinference_operator.controller.schedule_controller import ScheduleController
@@ -33,7 +34,8 @@ STOPPED = asyncio.Event()
 def registered(*namespaces: str) -> tuple[Handlers, JobController, kopf.OperatorRegistry]:
     """Return kopf's handlers by id, the controller and kopf's registry."""
     api = FakeKubeApi(FakeCluster())
-    controller = JobController(api, FakeDriver(), CONFIG, EventRecorder(api, Metrics(), wall_clock))
+    recorder = EventRecorder(api, Metrics(), wall_clock)
+    controller = JobController(api, FakeDriver(), CONFIG, recorder, Cache(CONFIG))
     schedules = ScheduleController(api, CONFIG, controller.recorder)
     login = KopfLogin(WatchHealth([], 60), lambda *_: None)
     registry = kopf_operator(controller, schedules, login, namespaces, stop=STOPPED.set)

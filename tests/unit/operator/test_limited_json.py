@@ -54,7 +54,7 @@ def test_hostile_job_is_refused_and_others_of_its_page_are_read(value: str) -> N
     content = read(page(hostile(value), json.dumps(honest), hostile(value)))
     assert content["metadata"] == {"continue": "c"}
     assert content["items"][1] == honest
-    cache = Cache()
+    cache = Cache(CONFIG)
     cache.set_job(content["items"][0])
     observed = cache.observe(("team", "hostile"))
     assert observed is not None

@@ -16,7 +16,7 @@ from batchinference_operator.kube.errors import Conflict
 from batchinference_operator.observability.job_metrics import JobMetrics, JobSummary
 from batchinference_operator.observability.metrics import Metrics, verb_and_resource
 from support.operator.harness import Harness
-from support.operator.objects import job_body
+from support.operator.objects import CONFIG, job_body
 from support.operator.virtual_time import in_virtual_time
 
 
@@ -183,7 +183,7 @@ def ended(name: str, kind: str) -> dict[str, object]:
 
 
 def test_jobs_are_counted_by_phase() -> None:
-    cache, metrics = Cache(), Metrics()
+    cache, metrics = Cache(CONFIG), Metrics()
     cache.set_job(job_body("new", uid="new"))
     cache.set_job(job_body("running", uid="running", status={"phase": "Running"}))
     cache.set_job(ended("good", "Complete"))
@@ -205,7 +205,7 @@ def waiting(name: str, created: str = START, **status: object) -> dict[str, obje
 
 
 def test_waiting_jobs_are_counted_by_reason_with_the_longest_wait() -> None:
-    cache, registry = Cache(), CollectorRegistry()
+    cache, registry = Cache(CONFIG), CollectorRegistry()
     jobs = JobMetrics(registry, 10, lambda: datetime(2026, 1, 1, 1, tzinfo=UTC))
     jobs.set_jobs(cache.summaries)
 

@@ -6,14 +6,9 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from batchinference.spec.cluster import Cluster
 from batchinference_operator.controller.pod_cache import PodCache
 from batchinference_operator.observability.job_metrics import JobSummary
-from batchinference_operator.reconcile.admission_queue import (
-    AdmissionQueue,
-    Concurrency,
-    queue_entry,
-)
+from batchinference_operator.reconcile.admission_queue import AdmissionQueue, queue_entry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, JobView, key_of, parent_of, stub_of
 from batchinference_operator.reconcile.observed_and_actions import Observed
@@ -80,9 +75,9 @@ class Cache:
     arrive in any order. The object that was created last is kept.
     """
 
-    def __init__(self, config: Config | None = None) -> None:
-        self._platform = config.defaults if config else Cluster()
-        self.admission_queue = AdmissionQueue(config.concurrency if config else Concurrency())
+    def __init__(self, config: Config) -> None:
+        self._platform = config.defaults
+        self.admission_queue = AdmissionQueue(config.concurrency)
         self.on_change: Callable[[JobView, JobView], None] = lambda *_: None
         """Called with the old and the new state when a managed job that was not settled changes."""
         self._jobs: dict[JobKey, CompactJob] = {}

@@ -1,11 +1,10 @@
 """Reads messages of Kubernetes and Kueue that explain why a job waits."""
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
-from typing import Any
 
 from batchinference.rendering import RAY_CLUSTER
 from batchinference_operator.kube.errors import Conflict, Refused
@@ -22,7 +21,6 @@ POD_START_SECONDS = 60.0
 FIRST_BACKOFF = 10.0
 MAX_BACKOFF = 160.0
 """First and maximum seconds before Events about the same object are read again."""
-Read = Callable[[], Coroutine[Any, Any, str]]
 logger = logging.getLogger("batchinference.operator")
 
 
@@ -54,11 +52,15 @@ class EventReader:
         waiting = [(POD, pod.name) for pod in pods][:MAX_PODS]
         if ray_job is not None and ray_job.awaiting_pods and not observed.pods_of_attempt:
             waiting.append((RAY_CLUSTER, ray_job.cluster))
-        events = {name: partial(self._warning, namespace, kind, name) for kind, name in waiting}
-        queues: dict[str, Read] = {}
+        messages: dict[str, str] = {}
+        if waiting:
+            with self._logged_once("Events"):
+                for kind, name in waiting:
+                    messages[name] = await self._warning(namespace, kind, name)
         if ray_job is not None and (ray_job.suspended or is_gated(observed)):
-            queues[ray_job.name] = partial(self.api.queued_reason, namespace, ray_job)
-        return await self._read("Events", events) | await self._read("Workloads", queues)
+            with self._logged_once("Workloads"):
+                messages[ray_job.name] = await self.api.queued_reason(namespace, ray_job)
+        return {name: message for name, message in messages.items() if message}
 
     async def _warning(self, namespace: str, kind: str, name: str) -> str:
         """Return the last warning about an object. The result of a recent read is used again. Reads
@@ -81,15 +83,14 @@ class EventReader:
                 return
             del self.last_reads[key]
 
-    async def _read(self, kind: str, reads: Mapping[str, Read]) -> dict[str, str]:
-        """Return the messages that are not empty. Stop at the first read that fails."""
-        messages: dict[str, str] = {}
+    @contextmanager
+    def _logged_once(self, kind: str) -> Iterator[None]:
+        """Log an error of the block, unless the last read of this kind has failed, too."""
         try:
-            for name, read in reads.items():
-                messages[name] = await read()
-                self.failed.discard(kind)
+            yield
         except (Refused, Conflict) as problem:
             if kind not in self.failed:
                 logger.warning("%s cannot be read: %s", kind, problem)
             self.failed.add(kind)
-        return {name: message for name, message in messages.items() if message}
+        else:
+            self.failed.discard(kind)

@@ -56,7 +56,7 @@ class JobController:
     drivers: DriverPoller
     config: Config
     recorder: EventRecorder
-    cache: Cache = field(default_factory=Cache)
+    cache: Cache
     queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     now: Clock = utc_now
     is_listed: Callable[[str], bool] = lambda _: True

@@ -22,8 +22,8 @@ from batchinference_operator.controller.missed_deletions import resync
 from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
 from batchinference_operator.controller.schedule_controller import ScheduleController
+from batchinference_operator.kube.api_errors import Refused
 from batchinference_operator.kube.api_session import find_credentials, open_session
-from batchinference_operator.kube.errors import Refused
 from batchinference_operator.kube.http import send
 from batchinference_operator.kube.kopf_session import KopfLogin
 from batchinference_operator.kube.kube_client import KubeClient

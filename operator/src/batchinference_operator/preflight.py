@@ -14,7 +14,7 @@ import kopf
 
 from batchinference.rendering import RAY_JOB
 from batchinference.spec.job import KIND, SCHEDULE_KIND
-from batchinference_operator.kube.errors import message_of
+from batchinference_operator.kube.api_errors import message_of
 from batchinference_operator.kube.http import send
 from batchinference_operator.kube.object_client import path_of
 

@@ -12,7 +12,7 @@ from typing import Any
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.work_queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.config import Config

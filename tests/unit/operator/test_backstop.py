@@ -15,7 +15,7 @@ from batchinference.rendering import QUEUE_LABEL, KubeRayDeadlines
 from batchinference.rendering.rayjob import GRACE_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.fake_cluster import FakeKubeApi

@@ -15,7 +15,7 @@ import pytest
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.job_controller import JobController
 from batchinference_operator.controller.missed_deletions import RESYNC_SECONDS, resync
-from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.kube.api_errors import Refused, Unreachable
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS

@@ -12,7 +12,7 @@ import pytest
 
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.job_controller import stores
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile import running_attempt
 from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.create_errors import UNREACHABLE_SECONDS

@@ -12,8 +12,8 @@ from aiohttp import web
 from kopf import ConnectionInfo
 
 from batchinference.rendering import KubeRayDeadlines
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.api_session import open_session
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.kube_client import MAX_EVENTS, KubeClient
 from batchinference_operator.kube.object_client import MAX_LISTS, PAGE, path_of
 from batchinference_operator.kube.rate_limiter import RateLimiter

@@ -12,7 +12,7 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import Phase
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.kube.errors import Conflict
+from batchinference_operator.kube.api_errors import Conflict
 from batchinference_operator.observability.job_metrics import JobMetrics, JobSummary
 from batchinference_operator.observability.metrics import Metrics, verb_and_resource
 from support.operator.harness import Harness

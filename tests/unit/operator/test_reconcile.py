@@ -24,7 +24,7 @@ from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.create_errors import status_after_create_error
-from batchinference_operator.reconcile.driver_report import (
+from batchinference_operator.reconcile.driver_silence import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     must_poll_driver,

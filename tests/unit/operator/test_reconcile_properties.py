@@ -14,7 +14,7 @@ from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus, Phase
-from batchinference_operator.reconcile.driver_report import must_poll_driver
+from batchinference_operator.reconcile.driver_silence import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed

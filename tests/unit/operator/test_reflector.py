@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from batchinference.rendering import RAY_JOB
-from batchinference_operator.kube.errors import Expired, Forbidden, Unreachable
+from batchinference_operator.kube.api_errors import Expired, Forbidden, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import path_of
 from batchinference_operator.kube.reflector import LOST_SECONDS, MAX_BACKOFF, Reflector, Store

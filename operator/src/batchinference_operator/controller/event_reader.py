@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from batchinference.rendering import RAY_CLUSTER
-from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.kube.api_errors import Conflict, Refused
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.reconcile.kueue import is_gated

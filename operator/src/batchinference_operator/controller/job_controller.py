@@ -18,7 +18,7 @@ from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
 from batchinference_operator.controller.reconcile_retries import retry_failures
 from batchinference_operator.controller.work_queue import WorkQueue
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.kube.api_errors import Conflict, Refused
 from batchinference_operator.reconcile.job_view import key_of
 
 RESYNC_SECONDS = 3600.0

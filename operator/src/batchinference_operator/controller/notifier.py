@@ -22,7 +22,7 @@ from batchinference.spec.notifications import (
     problem_of,
 )
 from batchinference_operator.controller.work_queue import WorkQueue
-from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.kube.api_errors import Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey, JobView

@@ -11,7 +11,7 @@ from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
-from batchinference_operator.reconcile.driver_report import must_poll_driver
+from batchinference_operator.reconcile.driver_silence import must_poll_driver
 from batchinference_operator.reconcile.job_view import JobKey
 from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, POLLS_PER_SECOND

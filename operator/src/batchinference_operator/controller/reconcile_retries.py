@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from batchinference_operator.controller.work_queue import WorkQueue
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import JobKey
 

@@ -11,7 +11,7 @@ from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.reconcile_retries import retry_failures
 from batchinference_operator.controller.work_queue import WorkQueue
-from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.kube.api_errors import Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context

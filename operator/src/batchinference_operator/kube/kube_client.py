@@ -7,7 +7,7 @@ from urllib.parse import quote
 from batchinference.rendering import RAY_CLUSTER, RAY_JOB, RELEASED, KubeRayDeadlines
 from batchinference.spec.job import KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.kube.errors import Refused, raise_for
+from batchinference_operator.kube.api_errors import Refused, raise_for
 from batchinference_operator.kube.http import MERGE_PATCH, is_error
 from batchinference_operator.kube.object_client import (
     EVENT,

@@ -13,7 +13,7 @@ import aiohttp
 from batchinference.rendering import HEAD_BUDGET, NAME_LABEL, RAY_API_VERSION, RAY_CLUSTER, RAY_JOB
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
-from batchinference_operator.kube.errors import Unreachable, raise_for
+from batchinference_operator.kube.api_errors import Unreachable, raise_for
 from batchinference_operator.kube.http import is_error, is_gone, open_stream, read_lines
 from batchinference_operator.kube.limited_json import read_json
 from batchinference_operator.kube.request_retries import RetryingClient

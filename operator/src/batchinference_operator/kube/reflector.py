@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from batchinference_operator.kube.errors import Conflict, Expired, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Expired, Refused, Unreachable
 from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import path_of
 from batchinference_operator.kube.watch_health import WatchHealth

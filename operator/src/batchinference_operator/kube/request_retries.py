@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from batchinference_operator.kube.errors import TRANSIENT, Unreachable
+from batchinference_operator.kube.api_errors import TRANSIENT, Unreachable
 from batchinference_operator.kube.http import TIMEOUT_SECONDS, send
 from batchinference_operator.kube.rate_limiter import RateLimiter
 

@@ -12,7 +12,7 @@ from batchinference_operator.reconcile.attempt_start import start_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.device_usage import add_usage
-from batchinference_operator.reconcile.driver_report import driver_ended
+from batchinference_operator.reconcile.driver_silence import driver_ended
 from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
 from batchinference_operator.reconcile.ray_job_deletion import end_ray_jobs_of_deleted_job

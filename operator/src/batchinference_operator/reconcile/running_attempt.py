@@ -20,7 +20,7 @@ from batchinference_operator.reconcile.deadlines import (
     ray_deadlines,
 )
 from batchinference_operator.reconcile.device_usage import current_devices
-from batchinference_operator.reconcile.driver_report import (
+from batchinference_operator.reconcile.driver_silence import (
     awaits_report,
     driver_problem,
     driver_starting,

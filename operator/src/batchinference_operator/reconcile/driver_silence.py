@@ -1,4 +1,4 @@
-"""Decides when a driver is polled, how long its report is used, and what its silence means."""
+"""Decides what it means that a driver does not answer, and whether it has ended."""
 
 from datetime import datetime
 

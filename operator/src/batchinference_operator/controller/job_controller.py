@@ -328,11 +328,8 @@ class JobController:
         if not patch:
             self.status_writes.labels("unchanged").inc()
             return
-        try:
+        with self.status_writes.labels("conflict").count_exceptions(Conflict):
             stored = await self.api.patch_status(*key, job.resource_version, patch)
-        except Conflict:
-            self.status_writes.labels("conflict").inc()
-            raise
         if stored is None:
             self.status_writes.labels("gone").inc()
             self.last_write.pop(key, None)

@@ -252,9 +252,6 @@ def _describe_exit(state: Object) -> str:
     return f"exit code {state.get('exitCode')}{reason}" + (f": {message}" if message else "")
 
 
-_UNKNOWN = "1970-01-01T00:00:00Z"
-
-
 def creation_time(metadata: Object) -> float:
     """Return when an object was created, in seconds since 1970; 0 if unknown."""
-    return unix_seconds(metadata.get("creationTimestamp") or _UNKNOWN)
+    return unix_seconds(metadata.get("creationTimestamp") or "1970-01-01T00:00:00Z")

@@ -21,6 +21,7 @@ from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.status.attempts import Attempt, last_attempt, newly_ended
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import Status
+from batchinference_operator.status.ray_job_view import section
 from batchinference_operator.status.timestamps import Clock, seconds_since, utc_now
 
 _NOT_WAITING = {*PROCESSING_PHASES, Phase.SUSPENDED}
@@ -250,6 +251,4 @@ def _warnings_by_name(status: Status) -> Counts[str]:
 
 
 def _counter_value(status: Status, *path: str) -> int:
-    for name in path[:-1]:
-        status = status.get(name, {})
-    return int(status.get(path[-1], 0))
+    return int(section(status, *path[:-1]).get(path[-1], 0))

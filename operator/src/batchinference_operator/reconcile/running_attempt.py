@@ -121,15 +121,7 @@ def _derive_status(
     status = record_driver_head(status, observed, ray_job)
     job = job.with_status(track_waiting(status, observed, ray_job, now))
     observed = replace(observed, job=job)
-    phase, summary = derive_phase(
-        ray_job,
-        observed.pods_of_attempt,
-        own_progress(job.status, report),
-        output=str(job.spec.get("write", {}).get("path", "")),
-        before=_phase_before(observed, ray_job, now),
-        messages={**observed.messages, **driver_problem(observed, ray_job, now)},
-    )
-    phase, summary = _with_details(observed, ray_job, phase, summary, now)
+    phase, summary = _observed_phase(observed, ray_job, now)
     update = StatusUpdate(phase, summary, ray_job, without_decrease(job.status, report))
     if summary.complete:
         status = end_attempt(job.build_status(update, now), "Succeeded", to_rfc3339(now))
@@ -151,18 +143,26 @@ def _phase_before(observed: Observed, ray_job: RayJobView, now: datetime) -> str
     return "" if restarting else str(observed.job.status.get("phase", ""))
 
 
-def _with_details(
-    observed: Observed, ray_job: RayJobView, phase: Phase, summary: Summary, now: datetime
+def _observed_phase(
+    observed: Observed, ray_job: RayJobView, now: datetime
 ) -> tuple[Phase, Summary]:
     """Return the phase and the summary, with more details if KubeRay does nothing, pods crash, the
     driver is silent, or nodes are excluded."""
+    job, own = observed.job, own_progress(observed.job.status, observed.report)
+    phase, summary = derive_phase(
+        ray_job,
+        observed.pods_of_attempt,
+        own,
+        output=str(job.spec.get("write", {}).get("path", "")),
+        before=_phase_before(observed, ray_job, now),
+        messages={**observed.messages, **driver_problem(observed, ray_job, now)},
+    )
     if phase == Phase.STARTING and (problem := kuberay_problem(observed, ray_job, now)):
         return phase, problem
     crash = _summary_of_crashes(observed, ray_job)
     if crash is not None and phase in (Phase.STARTING, Phase.RUNNING) and summary.reason == phase:
-        own = own_progress(observed.job.status, observed.report)
         return phase if makes_progress(phase, own) else Phase.PENDING, crash
-    return phase, _with_excluded_nodes(observed.job, with_cause_of_silence(observed, summary))
+    return phase, _with_excluded_nodes(job, with_cause_of_silence(observed, summary))
 
 
 def _summary_of_crashes(observed: Observed, ray_job: RayJobView) -> Summary | None:

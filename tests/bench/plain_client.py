@@ -14,7 +14,7 @@ import aiohttp
 
 from batchinference.rendering import RAY_API_VERSION, RAY_JOB, Names, Owner, token_secret
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.documents.minimal import document, model_step

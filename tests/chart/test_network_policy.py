@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from batchinference.rendering import NAME_LABEL
-from batchinference_operator.status.ray_job import DASHBOARD_PORT
+from batchinference_operator.status.ray_job_view import DASHBOARD_PORT
 from chart.value_sets import KUBERAY, PROMETHEUS
 from support.cluster.chart import NAMESPACE, Chart, one
 

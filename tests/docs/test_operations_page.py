@@ -6,9 +6,9 @@ import re
 
 import yaml
 
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.reflector import PATIENCE
-from batchinference_operator.observability.metrics import JobSummary, Metrics
+from batchinference_operator.kube.watch_health import PATIENCE
+from batchinference_operator.observability.job_metrics import JobSummary
+from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.settings import OperatorSettings
 from support.cluster.deployment import CHART
 from support.documents.pages import ROOT
@@ -20,7 +20,7 @@ def described() -> list[tuple[str, str, str, str]]:
     """Return name, type, labels and meaning of each metric of the operator."""
     metrics = Metrics()
     job = JobSummary("team", "Pending", waiting_since="2026-01-01T00:00:00Z", reason="Queued")
-    metrics.add_operator(WorkQueue[str](), lambda: [job])
+    metrics.jobs.set_jobs(lambda: [job])
     result = []
     for family in metrics.registry.collect():
         if not family.name.startswith("batchinference_"):

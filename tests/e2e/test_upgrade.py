@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import NAME_LABEL
-from batchinference_operator.kube.json_reader import MAX_BYTES
+from batchinference_operator.kube.limited_json import MAX_BYTES
 from e2e.jobs import GATED, counts
 from support.cluster.deployment import PIPELINE_IMAGE, helm_test, upgraded
 from support.cluster.kubectl import Kubectl

@@ -18,7 +18,7 @@ import yaml
 
 from batchinference.rendering.policy import RULES, PlatformPolicy, Rule
 from batchinference.spec.pod_settings import DEVICE_VARIABLES
-from batchinference_operator.reconcile.attempt_rendering import in_own_namespace
+from batchinference_operator.reconcile.spec_check import in_own_namespace
 
 MAX_ITEMS = 64
 """Maximum number of list items that CEL checks, because it cannot enumerate the indexes of a list.

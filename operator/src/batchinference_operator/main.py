@@ -14,34 +14,27 @@ import kopf
 from pydantic import ValidationError
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.driver_poller import (
-    MAX_POLLS,
-    DashboardClient,
-    DriverPoller,
-)
+from batchinference_operator.controller.driver_client import DashboardClient
+from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.job_controller import JobController, stores
-from batchinference_operator.controller.kopf_operator import kopf_operator, run_kopf
+from batchinference_operator.controller.kopf_handlers import kopf_operator, run_kopf
+from batchinference_operator.controller.missed_deletions import resync
 from batchinference_operator.controller.notifier import WORKERS
 from batchinference_operator.controller.policy_reload import reload_policy
-from batchinference_operator.controller.resync import resync
 from batchinference_operator.controller.schedule_controller import ScheduleController
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.errors import Refused
-from batchinference_operator.kube.http import RateLimiter, send
-from batchinference_operator.kube.kopf_watches import KopfLogin
-from batchinference_operator.kube.leader_election import (
-    Leadership,
-    LeadershipLost,
-    Lease,
-    LeaseForbidden,
-)
-from batchinference_operator.kube.reflector import Reflector, WatchHealth
-from batchinference_operator.kube.session import find_credentials, open_session
+from batchinference_operator.kube.api_errors import Refused
+from batchinference_operator.kube.api_session import find_credentials, open_session
+from batchinference_operator.kube.http import send
+from batchinference_operator.kube.kopf_session import KopfLogin
+from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.kube.leader_election import Leadership, LeadershipLost, LeaseForbidden
+from batchinference_operator.kube.rate_limiter import RateLimiter
+from batchinference_operator.kube.reflector import Reflector
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.event_recorder import EventRecorder
-from batchinference_operator.observability.http_server import serve_http
+from batchinference_operator.observability.http_endpoints import serve_http
 from batchinference_operator.observability.logging import configure as configure_log
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.preflight import ApiUnreachable, NotReady, check_api
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.settings import OperatorSettings
@@ -93,8 +86,7 @@ async def operate(settings: OperatorSettings) -> None:
         raise NotReady("no credentials for the API server. Run in a pod, or set KUBECONFIG")
     session = open_session(credentials, metrics.record_request)
     async with session.aiohttp_session:
-        lease = Lease(partial(send, session), settings.lease)
-        leadership = Leadership(lease, settings.identity)
+        leadership = Leadership(partial(send, session), settings.lease, settings.identity)
         watches = WatchHealth(settings.namespace_list, settings.watch_seconds)
         metrics.leader.set_function(lambda: leadership.is_leader)
         async with serve_http(settings.health_port, leadership, watches, metrics):
@@ -117,20 +109,21 @@ async def _run_as_leader(
     connector, cookies = aiohttp.TCPConnector(limit=MAX_POLLS), aiohttp.DummyCookieJar()
     async with aiohttp.ClientSession(connector=connector, cookie_jar=cookies) as drivers:
         api = KubeClient(session, RateLimiter(settings.qps, settings.burst))
-        telemetry = Telemetry(metrics, EventRecorder(api, metrics))
-        cache = Cache(config=reconcile_config)
+        recorder = EventRecorder(api, metrics)
+        cache = Cache(reconcile_config)
         dashboard = DashboardClient(drivers, settings.cluster_domain)
         polls = metrics.driver_polls
         poller = DriverPoller(dashboard, count=lambda result: polls.labels(result).inc())
-        controller = JobController(api, poller, reconcile_config, cache, telemetry=telemetry)
-        metrics.add_operator(controller.queue, cache.summaries)
+        controller = JobController(api, poller, reconcile_config, recorder, cache)
+        metrics.queue_depth.set_function(lambda: len(controller.queue))
+        metrics.jobs.set_jobs(cache.summaries)
         metrics.namespaces_unwatched.set_function(lambda: len(watches.lost_namespaces))
         try:
             await controller.prime([n for n in settings.namespace_list if n not in unwatched])
         except Refused as problem:
             raise NotReady(f"jobs cannot be listed: {problem}") from None
         reflectors = _reflectors(api, controller, watches, settings)
-        schedules = ScheduleController(api, reconcile_config, telemetry)
+        schedules = ScheduleController(api, reconcile_config, recorder)
         login = KopfLogin(watches, metrics.record_request)
         await _run(controller, schedules, reflectors, login, settings)
 
@@ -175,7 +168,7 @@ async def _run(
         *(controller.drivers.work() for _ in range(MAX_POLLS)),
         *(controller.notifier.work() for _ in range(WORKERS)),
         *(reflector.run() for reflector in reflectors),
-        controller.telemetry.work(),
+        controller.recorder.work(),
         reload_policy(controller, schedules, settings.policy),
         resync(controller, namespaces),
     ]

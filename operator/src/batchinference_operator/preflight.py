@@ -1,8 +1,8 @@
 """Checks at the start that the API server has all required kinds and lets the operator list them.
 
-If no namespace passes, the operator logs the reason and exits, and Kubernetes restarts it. kopf
-does not report a missing kind, and waits for it forever if it has no right to watch
-CustomResourceDefinitions.
+If no namespace passes, the operator logs the reason and exits, and Kubernetes restarts the
+operator. The reason for the check: kopf does not report a missing kind. Without the right to watch
+CustomResourceDefinitions, kopf waits for the kind forever.
 """
 
 import logging
@@ -14,7 +14,7 @@ import kopf
 
 from batchinference.rendering import RAY_JOB
 from batchinference.spec.job import KIND, SCHEDULE_KIND
-from batchinference_operator.kube.errors import message_of
+from batchinference_operator.kube.api_errors import message_of
 from batchinference_operator.kube.http import send
 from batchinference_operator.kube.object_client import path_of
 

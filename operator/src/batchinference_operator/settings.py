@@ -13,10 +13,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse_defaults
-from batchinference_operator.controller.driver_poller import CLUSTER_DOMAIN
-from batchinference_operator.kube.http import BURST, QPS
-from batchinference_operator.observability.metrics import MAX_NAMESPACES
-from batchinference_operator.reconcile.config import Concurrency, Config
+from batchinference_operator.controller.driver_client import CLUSTER_DOMAIN
+from batchinference_operator.kube.rate_limiter import BURST, QPS
+from batchinference_operator.observability.job_metrics import MAX_NAMESPACES
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import Prices
 
 T = TypeVar("T")

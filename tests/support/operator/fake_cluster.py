@@ -17,9 +17,9 @@ from batchinference.rendering import NAME_LABEL, RELEASED, KubeRayDeadlines
 from batchinference.spec.job import KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
 from batchinference_operator.controller.job_controller import JobController, stores
-from batchinference_operator.kube.errors import Conflict
+from batchinference_operator.kube.api_errors import Conflict
 from batchinference_operator.kube.reflector import Store
-from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from batchinference_operator.status.ray_job_view import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import NAMESPACE, job_body
 from support.operator.virtual_time import wall_clock

@@ -13,8 +13,8 @@ from typing import Any
 
 from batchinference.rendering import ATTEMPT_LABEL, DEVICES_LABEL, NAME_LABEL
 from batchinference.spec.report import JobState, Report
-from batchinference_operator.controller.driver_poller import Answer
-from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
+from batchinference_operator.status.ray_job_view import RayJobView, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_cluster import FakeCluster, Object
 from support.operator.objects import RUNNING, asking, placed, report, waiting
@@ -117,11 +117,11 @@ class FakeKubeRay:
         end = {"jobDeploymentStatus": "Failed", "reason": reason, "endTime": self._now()}
         self._set_status(body, **end)
 
-    def answer(self, ray_job: RayJobView) -> Answer:
+    def answer(self, ray_job: RayJobView) -> DriverAnswer:
         """Return the answer of a driver to a poll."""
         if self.has("silent") or self.cluster.get("RayCluster", ray_job.cluster) is None:
-            return Answer(reached=False)
-        return Answer(reached=True, report=self._report(self.drivers[ray_job.cluster]))
+            return DriverAnswer(reached=False)
+        return DriverAnswer(reached=True, report=self._report(self.drivers[ray_job.cluster]))
 
     def stop_driver(self, ray_job: RayJobView) -> None:
         """Ask a driver to stop."""
@@ -296,13 +296,13 @@ def _selected(ray_job: Object) -> str:
 class FakeDriver:
     """Gives scripted answers by the name of the RayJob. Drivers without answers are unreachable."""
 
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, DriverAnswer] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
 
-    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
+    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> DriverAnswer:
         self.asked.append((namespace, ray_job.name, token))
-        return self.answers.get(ray_job.name, Answer(reached=False))
+        return self.answers.get(ray_job.name, DriverAnswer(reached=False))
 
     async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
         self.stopped.append(ray_job.name)
@@ -325,7 +325,7 @@ class RayJobScript:
         """Take a RayJob from its creation to its end. `fields` belong to the last report."""
         await self.start()
         await self.step(**RUNNING)
-        await self.answer(Answer(reached=True))
+        await self.answer(DriverAnswer(reached=True))
         await self.answer(_answer(JobState.PREPARING))
         for rows in (0, 40, 90):
             await self.answer(_answer(JobState.RUNNING, rows=rows, total=100))
@@ -348,11 +348,11 @@ class RayJobScript:
         self.cluster.patch("RayJob", self.ray_job, {"status": status})
         await asyncio.sleep(10)
 
-    async def answer(self, answer: Answer) -> None:
+    async def answer(self, answer: DriverAnswer) -> None:
         """Change the answer of the driver."""
         self.driver.answers[self.ray_job] = answer
         await asyncio.sleep(10)
 
 
-def _answer(state: JobState, **fields: Any) -> Answer:
-    return Answer(reached=True, report=report(state, **fields))
+def _answer(state: JobState, **fields: Any) -> DriverAnswer:
+    return DriverAnswer(reached=True, report=report(state, **fields))

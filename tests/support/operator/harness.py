@@ -12,10 +12,10 @@ from batchinference.spec.report import JobState
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import MAX_POLLS, DriverPoller
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches, Object
@@ -53,14 +53,14 @@ async def running_operator(
     workers: int = 2,
     lag: Mapping[str, float] | None = None,
     config: Config = CONFIG,
-    telemetry: Telemetry | None = None,
+    recorder: EventRecorder | None = None,
 ) -> AsyncIterator[JobController]:
     """Run the operator while the block runs, or until the first of its workers ends."""
     cache, polls = Cache(config), DriverPoller(driver, clock)
     # in virtual time, no reconcile takes CPU time
-    queue = WorkQueue(flow=lambda key: key[0], cpu_clock=lambda: 0.0)
+    queue = WorkQueue(cpu_clock=lambda: 0.0)
     controller = JobController(
-        api, polls, config, cache, queue, now=wall_clock, telemetry=telemetry or Telemetry()
+        api, polls, config, recorder or EventRecorder(api, Metrics()), cache, queue, wall_clock
     )
     await controller.prime([])
     watches = _watch(api.cluster, controller, lag or {})
@@ -115,7 +115,9 @@ class Harness:
 
     def token(self, ray_job: str = "job-1") -> str:
         """Return the token of a RayJob's Ray cluster."""
-        return CONFIG.token(JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job)
+        return cluster_tokens(
+            CONFIG, JobView.of(self.cluster.objects["BatchInference", "job"]), ray_job
+        )[0]
 
     def count(self, call: str) -> int:
         return sum(each == call for _, each in self.calls)
@@ -136,7 +138,7 @@ class Harness:
         """Run the operator with Events and metrics."""
         metrics = Metrics()
         recorder = EventRecorder(self.api, metrics, wall_clock)
-        async with self.operator(telemetry=Telemetry(metrics, recorder), **config):
+        async with self.operator(recorder=recorder, **config):
             posting = asyncio.create_task(recorder.work())
             yield metrics
             await asyncio.sleep(1)

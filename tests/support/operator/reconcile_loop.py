@@ -12,11 +12,12 @@ from batchinference.spec.platform_defaults import PlatformLimits
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import AdmissionDecision
 from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed
 from batchinference_operator.reconcile.reconcile import reconcile as reconcile_once
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.pods import Crash, Disruption, PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import Crash
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, ray_job_body, report
 from support.operator.virtual_time import BEGINNING
@@ -36,7 +37,7 @@ class ReconcileLoop:
         self.now: datetime = BEGINNING
         self.ray_jobs: dict[str, Object] = {}
         self.pods: tuple[PodView, ...] = ()
-        self.disruptions: tuple[Disruption, ...] = ()
+        self.disruption: Any = None
         self.crashes: tuple[Crash, ...] = ()
         self.report: Any = None
         self.phases: list[str] = []
@@ -51,14 +52,12 @@ class ReconcileLoop:
         body = job_body(status=self.status, generation=self.generation)
         body["spec"], body["metadata"]["annotations"] = self.spec, self.annotations
         seen = {name: RayJobView.of(one) for name, one in self.ray_jobs.items()}
-        reached = self.report is not None
         observed = Observed(
             JobView.of(body),
             seen,
             self.pods,
-            self.disruptions,
-            self.report,
-            reached,
+            self.disruption,
+            DriverAnswer(self.report is not None, self.report),
             self.messages,
             self.admission,
             crashes=self.crashes,

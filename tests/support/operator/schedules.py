@@ -10,7 +10,6 @@ from batchinference.spec.job import SCHEDULE_KIND
 from batchinference_operator.controller.schedule_controller import ScheduleController
 from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.metrics import Metrics
-from batchinference_operator.observability.telemetry import Telemetry
 from support.documents.minimal import schedule_document
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.objects import CONFIG, NAMESPACE
@@ -37,8 +36,8 @@ class Schedules:
 
     def start_operator(self) -> None:
         """Replace the operator by another one."""
-        self.telemetry = Telemetry(Metrics(), EventRecorder(self.api, Metrics(), lambda: self.now))
-        self.controller = ScheduleController(self.api, CONFIG, self.telemetry, lambda: self.now)
+        self.recorder = EventRecorder(self.api, Metrics(), lambda: self.now)
+        self.controller = ScheduleController(self.api, CONFIG, self.recorder, lambda: self.now)
 
     def reconcile(self, now: datetime | None = None) -> Object:
         """Reconcile the schedule once, at another time if it is given. Return its status."""
@@ -76,7 +75,7 @@ class Schedules:
 
     def events(self) -> list[tuple[str, str]]:
         """Return reason and note of the Events that were not returned yet."""
-        recorder: Any = self.telemetry.recorder
+        recorder: Any = self.recorder
         flow = recorder._flows.pop(NAMESPACE, [])
         assert all(body["action"] for body in flow), "the API server requires it"
         return [(body["reason"], body["note"]) for body in flow]

@@ -7,20 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.workqueue import (
-    FIRST_RETRY_SECONDS,
-    MAX_RETRY_SECONDS,
-    WorkQueue,
-)
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.controller.work_queue import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
+from batchinference_operator.observability.event_recorder import EventRecorder
+from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.fake_cluster import WATCHED, FakeCluster, FakeKubeApi, FakeWatches
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.objects import CONFIG
@@ -77,12 +75,12 @@ class SteppedDrivers:
     kuberay: FakeKubeRay
     answered: Callable[[JobKey], None] = lambda _: None
     slow: int = 0
-    answers: dict[tuple[str, str, bool], Answer] = field(default_factory=dict)
+    answers: dict[tuple[str, str, bool], DriverAnswer] = field(default_factory=dict)
     wanted: dict[tuple[str, str, bool], tuple[JobKey, RayJobView]] = field(default_factory=dict)
 
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
-    ) -> Answer | None:
+    ) -> DriverAnswer | None:
         driver = ray_job.uid, ray_job.cluster, ray_job.ended
         self.wanted[driver] = job, ray_job
         return self.answers.get(driver)
@@ -94,7 +92,7 @@ class SteppedDrivers:
         """Poll each driver that was asked for since the last poll. If `lost`, no answer arrives."""
         wanted, self.wanted = self.wanted, {}
         for driver, (job, ray_job) in wanted.items():
-            answer = Answer(reached=False) if lost else self.kuberay.answer(ray_job)
+            answer = DriverAnswer(reached=False) if lost else self.kuberay.answer(ray_job)
             self.answers[driver] = answer
             self.answered(job)
 
@@ -146,8 +144,6 @@ class SteppedQueue:
         """Pause no namespace: the clock is manual."""
         return nullcontext()
 
-    retry_failures: ClassVar = WorkQueue.retry_failures
-
     def add_rate_limited(self, key: JobKey) -> float:
         met = sys.exc_info()[1]
         if met is not None and not isinstance(met, EXPECTED):
@@ -187,10 +183,11 @@ class SteppedOperator:
         queue: Any = self.queue
         cache = Cache(self.config)
         self.drivers = SteppedDrivers(self.kuberay)
+        api = SteppedKubeApi(self.cluster)
+        recorder = EventRecorder(api, Metrics(), self.clock.now)
         self.controller = JobController(
-            SteppedKubeApi(self.cluster), self.drivers, self.config, cache, queue,
-            self.clock.now,
-        )  # fmt: skip
+            api, self.drivers, self.config, recorder, cache, queue, self.clock.now
+        )
         self.watches.controller = self.controller
         self.watches.listed = listed = set()
         self.controller.is_listed = lambda _: len(listed) == len(self.watches.stores)

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 import pytest
 from kopf import ConnectionInfo
 
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.session import open_session
+from batchinference_operator.kube.api_session import open_session
+from batchinference_operator.kube.kube_client import KubeClient
 from support.operator.harness import Harness
 from support.operator.reconcile_loop import ReconcileLoop
 from support.servers.scripted_http import Answer, Serve, Server, served

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from batchinference_operator.reconcile.admission_queue import (
     AdmissionDecision,
     AdmissionQueue,
+    Concurrency,
     QueueEntry,
 )
-from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import JobKey
 from plugins.messages import Messages
 from support.tiers import examples

@@ -23,7 +23,7 @@ from batchinference_operator.status.attempts import (
     failed_attempts,
     remove_attempt,
 )
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import (
     CREATED,
@@ -244,18 +244,6 @@ def test_backoff_doubles_up_to_its_maximum(backoff: dict[str, str], waits: list[
         assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(seconds=wait))
         loop.remove(wait)
     assert loop.status["failedAttempts"] == 4
-
-
-def test_job_from_before_a_check_of_the_backoff_continues() -> None:
-    """An earlier API server set `max` itself, to less than the `initial` of the job."""
-    loop = ReconcileLoop()
-    loop.lose()
-    loop.remove(10)
-    loop.spec["retry"] = {"maxAttempts": 5, "backoff": {"initial": "20m", "max": "10m"}}
-    loop.lose()
-    assert loop.status["nextAttemptTime"] == to_rfc3339(loop.now + timedelta(minutes=10))
-    loop.remove(600)
-    assert loop.reconcile().create != ()
 
 
 def test_retry_starts_at_next_attempt_time_despite_a_spec_change() -> None:

@@ -15,10 +15,12 @@ from batchinference.rendering import QUEUE_LABEL, KubeRayDeadlines
 from batchinference.rendering.rayjob import GRACE_SECONDS
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
 from batchinference_operator.reconcile.deadlines import attempt_deadlines, job_deadlines
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
-from batchinference_operator.status.pods import Disruption, PodView
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.status.pod_problems import Disruption
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.harness import Harness
 from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, pod_body
@@ -197,16 +199,14 @@ def test_operator_always_ends_an_attempt_before_kuberay(
 
 
 @pytest.mark.parametrize("reason", ["DeadlineExceeded", "PreRunningDeadlineExceeded"])
-@pytest.mark.parametrize(
-    "disruptions", [(), (Disruption(Cause.NODE_LOST, "evicted", of_head=True),)]
-)
+@pytest.mark.parametrize("disruption", [None, Disruption(Cause.NODE_LOST, "evicted", of_head=True)])
 def test_attempt_that_kuberay_ended_has_the_cause_of_a_deadline(
-    reason: str, disruptions: tuple[Disruption, ...]
+    reason: str, disruption: Disruption | None
 ) -> None:
     """The operator was down. The driver still reports, and pods may have been lost."""
     loop = ReconcileLoop(deadlines={"active": "1h"})
     loop.run()
-    loop.disruptions = disruptions
+    loop.disruption = disruption
     loop.set_kuberay_status(**OUT_OF_TIME, reason=reason, endTime=to_rfc3339(loop.now))
     loop.reconcile(48 * HOUR)
     assert (loop.phase, loop.reason) == ("Failed", "DeadlineExceeded")

@@ -9,10 +9,11 @@ import pytest
 from batchinference.rendering import NAME_LABEL
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.pods import PodProblem
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.reconcile.observed_and_actions import Observed
+from batchinference_operator.status.pod_problems import PodProblem
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import (
+    CONFIG,
     NAMESPACE,
     OTHER_UID,
     RUNNING,
@@ -31,7 +32,7 @@ KILLED = {"containerStatuses": [{"name": "ray", "state": {"terminated": {"reason
 
 @pytest.fixture
 def empty_cache() -> Cache:
-    return Cache()
+    return Cache(CONFIG)
 
 
 @pytest.fixture
@@ -297,8 +298,9 @@ def test_pod_belongs_to_the_job_of_its_label(cache: Cache) -> None:
     assert [pod.name for pod in observe(cache).pods] == ["anything"]
 
 
-def disruptions(cache: Cache) -> list[tuple[Cause, bool]]:
-    return [(disruption.cause, disruption.of_head) for disruption in observe(cache).disruptions]
+def disruption_in(cache: Cache) -> tuple[Cause, bool] | None:
+    lost = observe(cache).disruption
+    return None if lost is None else (lost.cause, lost.of_head)
 
 
 def evicted(name: str, attempt: int = 1) -> dict[str, Any]:
@@ -322,7 +324,7 @@ def test_disruption_is_kept_after_its_pod_is_deleted(running: Cache) -> None:
     running.pods.set_pod(pod_body("job-1-worker", **KILLED))
     running.pods.delete_pod(pod_body("job-1-worker"))
     assert observe(running).pods == ()
-    assert disruptions(running) == [disruption]
+    assert disruption_in(running) == disruption
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_disruption_is_kept_after_its_pod_is_deleted(running: Cache) -> None:
 def test_only_the_decisive_disruption_is_kept(running: Cache, lost: str, disruption: Any) -> None:
     running.pods.set_pod(evicted(lost))
     running.pods.set_pod(pod_body("job-1-worker-b", **KILLED))
-    assert disruptions(running) == [disruption]
+    assert disruption_in(running) == disruption
 
 
 def test_head_that_replaces_a_lost_head_is_recorded(running: Cache) -> None:
@@ -354,7 +356,8 @@ def test_head_that_replaces_a_lost_head_is_recorded(running: Cache) -> None:
 
 
 def replaced(cache: Cache) -> bool:
-    (lost,) = observe(cache).disruptions
+    lost = observe(cache).disruption
+    assert lost is not None
     return lost.replaced
 
 
@@ -362,18 +365,18 @@ def test_loss_of_an_earlier_attempt_is_ignored(empty_cache: Cache) -> None:
     run_attempt(empty_cache, 2)
     empty_cache.set_ray_job(ray_job_body("job-1"))
     empty_cache.pods.set_pod(evicted("job-1-head", attempt=1))
-    assert disruptions(empty_cache) == []
+    assert disruption_in(empty_cache) is None
 
 
 def test_losses_are_not_inherited_by_a_new_ray_job(running: Cache) -> None:
     running.pods.set_pod(evicted("job-1-head"))
     running.delete_ray_job(ray_job_body())
     running.set_ray_job(recreated(ray_job_body()))
-    assert disruptions(running) == []
+    assert disruption_in(running) is None
 
 
 def test_loss_of_a_deleted_job_is_not_inherited(running: Cache) -> None:
     former = evicted("job-1-head")
     former["metadata"]["labels"]["ray.io/cluster"] = "job-1-former"
     running.pods.set_pod(former)
-    assert disruptions(running) == []
+    assert disruption_in(running) is None

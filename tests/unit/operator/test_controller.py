@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.controller.driver_poller import Answer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from support.operator.fake_kuberay import FakeDriver
 from support.operator.harness import LAGS, Harness, running_operator
 from support.operator.objects import NAMESPACE, RUNNING, UID, ray_job_body
@@ -89,10 +89,10 @@ async def test_worker_is_cancelled_during_a_reconcile(harness: Harness) -> None:
     asked = asyncio.Event()
 
     class HangingDriver(FakeDriver):
-        async def poll(self, *_: Any) -> Answer:
+        async def poll(self, *_: Any) -> DriverAnswer:
             asked.set()
             await asyncio.sleep(1e6)
-            return Answer(reached=False)
+            return DriverAnswer(reached=False)
 
     harness.cluster.put(ray_job_body(**RUNNING))
     harness.cluster.apply()

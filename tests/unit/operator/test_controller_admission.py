@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
-from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.fake_cluster import FakeKubeApi
 from support.operator.harness import LAGS, Harness
 from support.operator.objects import CONFIG, FAILED, NAMESPACE, job_body, ray_job_body

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_poller import Answer
 from batchinference_operator.controller.job_controller import JobController
-from batchinference_operator.controller.resync import RESYNC_SECONDS, resync
-from batchinference_operator.kube.errors import Refused, Unreachable
-from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS
-from batchinference_operator.reconcile.requeue import POLL_SECONDS, WRITE_SECONDS
+from batchinference_operator.controller.missed_deletions import RESYNC_SECONDS, resync
+from batchinference_operator.kube.api_errors import Refused, Unreachable
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
+from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS
+from batchinference_operator.reconcile.requeue import POLL_SECONDS
+from batchinference_operator.reconcile.status_write_delay import WRITE_SECONDS
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.harness import Harness
@@ -49,7 +50,7 @@ async def test_job_whose_driver_reports_the_deletion_first_is_not_retried(harnes
         await asyncio.sleep(30)
         harness.cluster.delete("RayJob", "job-1", foreground=True)
         last = report(JobState.FAILED, reason="Interrupted", message="SIGTERM")
-        await kuberay.answer(Answer(reached=True, report=last))
+        await kuberay.answer(DriverAnswer(reached=True, report=last))
         assert (harness.phase(), harness.reason()) == ("Failed", "RayJobDeleted")
 
 

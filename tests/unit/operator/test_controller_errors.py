@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.controller.driver_poller import Answer
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
-from batchinference_operator.reconcile import attempt_sync
-from batchinference_operator.reconcile.attempt_start import UNREACHABLE_SECONDS
-from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.controller.job_controller import stores
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
+from batchinference_operator.reconcile import running_attempt
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.create_errors import UNREACHABLE_SECONDS
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.fake_cluster import FakeKubeApi
@@ -245,6 +246,17 @@ async def test_unreadable_events_do_not_block_a_job(
 
 
 @in_virtual_time
+async def test_unreadable_object_is_skipped(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.operator() as controller:
+        for store in stores(controller).values():
+            store.put({"metadata": {"namespace": "team"}})
+    errors = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert len(errors) == 2
+
+
+@in_virtual_time
 async def test_worker_survives_any_error(harness: Harness) -> None:
     bugs = [RuntimeError("a bug")]
     fail_calls(harness, lambda call: bugs[0] if bugs else None)
@@ -271,8 +283,8 @@ async def test_report_that_breaks_a_reconcile_evades_no_deadline(
         await until(lambda: harness.cluster.get("RayJob", "job-1"))
         ray_job = harness.ray_job()
         await ray_job.step(**RUNNING)
-        await ray_job.answer(Answer(reached=True, report=report(rows=40)))
-        monkeypatch.setattr(attempt_sync, "without_decrease", fail)
+        await ray_job.answer(DriverAnswer(reached=True, report=report(rows=40)))
+        monkeypatch.setattr(running_attempt, "without_decrease", fail)
         await until(harness.is_finished, 700)
     assert harness.reason() == "DeadlineExceeded"
 

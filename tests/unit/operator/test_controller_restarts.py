@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.config import Concurrency, Config
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.config import Config
 from support.operator.fake_cluster import FakeCluster, FakeKubeApi
 from support.operator.fake_kuberay import FakeDriver, RayJobScript
 from support.operator.harness import running_operator

@@ -10,7 +10,7 @@ import pytest
 
 from batchinference.rendering import Names
 from batchinference.spec.report import PodPrices
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.cost import Prices, add_cost, add_prices
 from batchinference_operator.reconcile.job_view import JobView
 from support.documents.minimal import model_step

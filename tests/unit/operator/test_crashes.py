@@ -10,13 +10,18 @@ import pytest
 from batchinference.spec.causes import Cause
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.failure_cause import MAX_HEAD_CRASHES, MAX_WORKER_CRASHES
-from batchinference_operator.status.pods import MAX_MESSAGE, Crash, PodView, crash_of
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.reconcile.lost_or_crashed_pods import (
+    MAX_HEAD_CRASHES,
+    MAX_WORKER_CRASHES,
+    current_crashes,
+)
+from batchinference_operator.reconcile.observed_and_actions import Observed
+from batchinference_operator.status.pod_problems import MAX_MESSAGE, Crash, crash_of
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.harness import Harness
-from support.operator.objects import INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
+from support.operator.objects import CONFIG, INITIALIZING, RUNNING, job_body, pod_body, ray_job_body
 from support.operator.reconcile_loop import ReconcileLoop
 from support.operator.virtual_time import in_virtual_time, until
 
@@ -103,7 +108,7 @@ def test_message_of_the_node_that_rejects_a_pod_is_shown(messages: Messages) -> 
 
 
 def test_each_pod_counts_once_for_any_name() -> None:
-    cache = Cache()
+    cache = Cache(CONFIG)
     cache.set_job(job_body(status={"rayJobName": "job-1", "rayClusterName": "job-1-cluster"}))
     cache.set_ray_job(ray_job_body(**INITIALIZING))
     for uid in ("a", "a", "b", "b", "c"):
@@ -178,7 +183,7 @@ def test_rejection_counts_until_its_group_has_a_new_pod(
     ]
     status = {"rayClusterName": "job-1-cluster"}
     observed = Observed(JobView.of(job_body(status=status)), pods=tuple(views), crashes=(crash,))
-    assert observed.current_crashes == ((crash,) if shown else [])
+    assert current_crashes(observed) == ((crash,) if shown else [])
 
 
 @pytest.mark.parametrize("cause", [Cause.CRASH_LOOP, Cause.NODE_LOST])

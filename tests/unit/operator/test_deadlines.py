@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.requeue import IDLE_SECONDS, POLL_SECONDS
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.documents.refusals import short

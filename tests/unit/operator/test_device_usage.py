@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from batchinference.rendering import DEVICES_LABEL
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECONDS
 from batchinference_operator.reconcile.cost import Prices
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.reconcile.ray_job_deletion import POD_TERMINATION_SECONDS
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.objects import asking, placed, pod_body

@@ -15,8 +15,9 @@ from aiohttp import web
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from batchinference.spec.report import REPORT_FILE, JobState
-from batchinference_operator.controller.driver_poller import MAX_BYTES, Answer, DashboardClient
-from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
+from batchinference_operator.controller.driver_client import MAX_BYTES, DashboardClient
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
+from batchinference_operator.status.ray_job_view import DASHBOARD_PORT, RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, RUNNING, ray_job_body, report
 from support.servers.ports import free_port
@@ -54,14 +55,14 @@ async def dashboard_at(
         yield DashboardClient(session, timeout_seconds=timeout_seconds), dns
 
 
-def is_unreachable(answer: Answer) -> bool:
+def is_unreachable(answer: DriverAnswer) -> bool:
     """Return whether the driver was not reached and the problem is one line without the token."""
     assert answer.report is None
     assert TOKEN not in answer.problem
     return not answer.reached and answer.problem != "" and "\n" not in answer.problem
 
 
-async def poll(server: Server, seen: RayJobView = SEEN) -> Answer:
+async def poll(server: Server, seen: RayJobView = SEEN) -> DriverAnswer:
     async with dashboard_at(server.port) as (dashboard, _):
         return await dashboard.poll(NAMESPACE, seen, TOKEN)
 
@@ -83,14 +84,14 @@ async def test_problem_describes_the_error_of_the_dashboard(
 
 async def test_head_without_the_file_is_reached_without_report(serve: Serve) -> None:
     server = await serve(answering(500, "File batchinference-report.json not found at /tmp/ray"))
-    assert await poll(server) == Answer(reached=True)
+    assert await poll(server) == DriverAnswer(reached=True)
 
 
 async def test_report_is_read_from_the_head_service_with_the_token(serve: Serve) -> None:
     server = await serve(answering(200, REPORT.serialized()))
     async with dashboard_at(server.port) as (dashboard, resolver):
         answer = await dashboard.poll(NAMESPACE, SEEN, TOKEN)
-    assert answer == Answer(reached=True, report=REPORT)
+    assert answer == DriverAnswer(reached=True, report=REPORT)
     assert resolver.names == [(f"job-1-head-svc.{NAMESPACE}.svc.cluster.local.", DASHBOARD_PORT)]
     (request,) = server.requests
     assert (request.method, request.path) == ("GET", "/api/v0/logs/file")
@@ -102,7 +103,7 @@ async def test_report_is_read_from_the_head_service_with_the_token(serve: Serve)
 async def test_fields_that_no_reconcile_reads_take_no_memory(serve: Serve) -> None:
     notes = {"notes": ["x"] * 100, "versions": {"ray": "2"}, "seconds": {"running": 1.0}}
     server = await serve(answering(200, REPORT.model_copy(update=notes).serialized()))
-    assert await poll(server) == Answer(reached=True, report=REPORT)
+    assert await poll(server) == DriverAnswer(reached=True, report=REPORT)
 
 
 async def test_report_that_takes_long_to_parse_is_invalid(serve: Serve, messages: Messages) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.kube.api_errors import Refused, Unreachable
 from batchinference_operator.observability.event_recorder import (
     EVENT_BURST,
     EVENT_QPS,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from batchinference.spec.progress import Counts
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.state import Actions
+from batchinference_operator.reconcile.observed_and_actions import Actions
 from batchinference_operator.status.conditions import find_condition
 from batchinference_operator.status.job_events import Event, events_between
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from plugins.messages import Messages
 from support.documents.http_models import json_endpoint
 from support.documents.minimal import model_step

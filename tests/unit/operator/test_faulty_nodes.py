@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from plugins.messages import Messages
 from support.operator.objects import RUNNING, pod_body
 from support.operator.reconcile_loop import ReconcileLoop

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from batchinference.spec.progress import Counts, Progress, ReplacedFiles
 from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import PROCESSING_PHASES, BatchInferenceStatus, Phase
-from batchinference_operator.status.attempts import without_decrease
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
+from batchinference_operator.status.row_counts import without_decrease
 from support.operator.objects import RUNNING, SUCCEEDED, ray_job_body, report
 from support.tiers import examples
 

@@ -12,13 +12,13 @@ from aiohttp import web
 from kopf import ConnectionInfo
 
 from batchinference.rendering import KubeRayDeadlines
-from batchinference_operator.kube.client import MAX_EVENTS, KubeClient
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
-from batchinference_operator.kube.http import RateLimiter
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.api_session import open_session
+from batchinference_operator.kube.kube_client import MAX_EVENTS, KubeClient
 from batchinference_operator.kube.object_client import MAX_LISTS, PAGE, path_of
-from batchinference_operator.kube.session import open_session
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.status.conditions import MAX_MESSAGE
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from plugins.messages import Messages
 from support.operator.objects import NAMESPACE, owner, ray_job_body
 from support.servers.ports import free_port

@@ -9,7 +9,7 @@ from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.admission_queue import queue_entry
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.reconcile.requeue import POLL_SECONDS, QUEUED_SECONDS
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.objects import CONFIG, RUNNING, job_body, pod_body

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from batchinference.rendering import QUEUE_LABEL, RELEASED
-from batchinference_operator.kube.errors import Forbidden
+from batchinference_operator.kube.api_errors import Forbidden
 from batchinference_operator.reconcile.kueue import GATED_SECONDS
 from batchinference_operator.reconcile.requeue import QUEUED_SECONDS
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.fake_kuberay import FakeKubeRay
 from support.operator.harness import Harness

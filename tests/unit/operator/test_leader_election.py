@@ -15,7 +15,6 @@ from batchinference_operator.kube.leader_election import (
     RENEW_SECONDS,
     Leadership,
     LeadershipLost,
-    Lease,
     LeaseForbidden,
 )
 from plugins.messages import Messages
@@ -57,8 +56,8 @@ class LeaseStore:
         self.stored = {**body, "metadata": metadata}
         return 200, self.stored
 
-    def lease(self) -> Lease:
-        return Lease(self.send, "system/bi")
+    def replica(self, identity: str = A, **options: Any) -> Leadership:
+        return Leadership(self.send, "system/bi", identity, **options)
 
 
 @pytest.fixture
@@ -70,44 +69,44 @@ def store(monkeypatch: pytest.MonkeyPatch) -> LeaseStore:
 
 
 async def test_lease_is_free_after_its_last_renewal_expires(store: LeaseStore) -> None:
-    first, second = store.lease(), store.lease()
-    assert await first.take(A)
-    assert not await second.take(B)
+    first, second = store.replica(A), store.replica(B)
+    assert await first.take()
+    assert not await second.take()
     store.now = LEASE_SECONDS - 1
-    assert await first.take(A)
+    assert await first.take()
     store.now = 2 * LEASE_SECONDS - 2
-    assert not await second.take(B), "it has been renewed"
+    assert not await second.take(), "it has been renewed"
     store.now = 3 * LEASE_SECONDS
-    assert await second.take(B)
+    assert await second.take()
     assert store.stored is not None
     assert store.stored["spec"]["leaseTransitions"] == 1
-    assert not await first.take(A)
+    assert not await first.take()
 
 
 async def test_released_lease_is_taken_at_once(store: LeaseStore) -> None:
-    first, second = store.lease(), store.lease()
-    assert await first.take(A)
-    await second.release(B)
-    assert not await second.take(B), "only the holder releases it"
-    await first.release(A)
-    assert await second.take(B)
+    first, second = store.replica(A), store.replica(B)
+    assert await first.take()
+    await second.release()
+    assert not await second.take(), "only the holder releases it"
+    await first.release()
+    assert await second.take()
 
 
 async def test_one_of_two_replicas_takes_a_free_lease(store: LeaseStore) -> None:
-    results = await asyncio.gather(store.lease().take(A), store.lease().take(B))
+    results = await asyncio.gather(store.replica(A).take(), store.replica(B).take())
     assert sorted(results) == [False, True]
 
 
 @pytest.mark.parametrize("status", [-1, 409, 500])
 async def test_lease_is_not_taken_without_an_answer(store: LeaseStore, status: int) -> None:
     store.status = status
-    assert not await store.lease().take(A)
+    assert not await store.replica(A).take()
 
 
 async def test_missing_right_ends_the_operator(store: LeaseStore, messages: Messages) -> None:
     store.status = 403
     with messages.raises(LeaseForbidden):
-        await Leadership(store.lease(), A).lead(_work_forever)
+        await store.replica().lead(_work_forever)
 
 
 async def _work_forever() -> None:
@@ -118,7 +117,7 @@ async def _work_forever() -> None:
 async def test_work_is_cancelled_if_the_lease_is_not_renewed(
     store: LeaseStore, status: int
 ) -> None:
-    leadership, ended = Leadership(store.lease(), A, retry_seconds=0), asyncio.Event()
+    leadership, ended = store.replica(retry_seconds=0), asyncio.Event()
 
     async def work() -> None:
         store.status = status
@@ -143,11 +142,11 @@ async def test_leader_gives_up_before_its_lease_expires() -> None:
         await _work_forever()
 
     with pytest.raises(LeadershipLost):
-        await Leadership(store.lease(), A, renew_seconds=0.05, retry_seconds=0).lead(work)
+        await store.replica(renew_seconds=0.05, retry_seconds=0).lead(work)
 
 
 async def test_lease_is_released_after_the_work(store: LeaseStore) -> None:
-    leadership = Leadership(store.lease(), A)
+    leadership = store.replica()
 
     async def work() -> None:
         assert leadership.is_leader
@@ -160,10 +159,10 @@ async def test_lease_is_released_after_the_work(store: LeaseStore) -> None:
 async def test_standby_is_ready_if_a_replica_of_its_release_leads(
     store: LeaseStore, messages: Messages
 ) -> None:
-    lease = store.lease()
-    standby = Leadership(lease, B)
+    standby, other = store.replica(B), store.replica(OTHER)
     messages.check(standby.unready)
-    await store.lease().take(A)
-    await lease.take(B)
+    await store.replica(A).take()
+    await standby.take()
     assert standby.unready is None
-    messages.check(Leadership(lease, OTHER).unready)
+    await other.take()
+    messages.check(other.unready)

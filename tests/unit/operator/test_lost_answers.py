@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from batchinference.spec.report import JobState
-from batchinference_operator.kube.errors import Conflict, Unreachable
+from batchinference_operator.kube.api_errors import Conflict, Unreachable
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.harness import LAGS, Harness
 from support.operator.virtual_time import in_virtual_time, until

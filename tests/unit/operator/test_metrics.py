@@ -12,16 +12,11 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import Phase
 from batchinference_operator.controller.cache import Cache
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.errors import Conflict
-from batchinference_operator.observability.metrics import (
-    JobMetrics,
-    JobSummary,
-    Metrics,
-    verb_and_resource,
-)
+from batchinference_operator.kube.api_errors import Conflict
+from batchinference_operator.observability.job_metrics import JobMetrics, JobSummary
+from batchinference_operator.observability.metrics import Metrics, verb_and_resource
 from support.operator.harness import Harness
-from support.operator.objects import job_body
+from support.operator.objects import CONFIG, job_body
 from support.operator.virtual_time import in_virtual_time
 
 
@@ -65,7 +60,7 @@ def test_request_without_an_answer_is_counted() -> None:
 def test_counters_of_a_namespace_start_at_zero() -> None:
     """Prometheus does not see an increase in a series that starts at 1."""
     metrics = Metrics()
-    metrics.add_operator(WorkQueue[str](), lambda: [JobSummary("team", Phase.PENDING)])
+    metrics.jobs.set_jobs(lambda: [JobSummary("team", Phase.PENDING)])
     list(metrics.registry.collect())  # the first scrape after the first job
     result = metrics.registry.get_sample_value
     for name in ("rows_finished", "rows_failed", "device_seconds", "cpu_seconds"):
@@ -171,9 +166,7 @@ def test_namespaces_above_the_limit_share_one_series() -> None:
     """Each namespace has its own series, so a platform with many must not overload Prometheus."""
     metrics = Metrics(max_namespaces=2)
     names = ["a", "b", "c", "d", "a"]
-    metrics.add_operator(
-        WorkQueue[str](), lambda: [JobSummary(name, Phase.RUNNING) for name in names]
-    )
+    metrics.jobs.set_jobs(lambda: [JobSummary(name, Phase.RUNNING) for name in names])
     for name in names:
         metrics.jobs.record_status_change(name, {}, {"progress": {"rows": 1}})
     shares = {"a": 2, "b": 1, "_other": 2}
@@ -190,12 +183,12 @@ def ended(name: str, kind: str) -> dict[str, object]:
 
 
 def test_jobs_are_counted_by_phase() -> None:
-    cache, metrics = Cache(), Metrics()
+    cache, metrics = Cache(CONFIG), Metrics()
     cache.set_job(job_body("new", uid="new"))
     cache.set_job(job_body("running", uid="running", status={"phase": "Running"}))
     cache.set_job(ended("good", "Complete"))
     cache.set_job(ended("bad", "Failed"))
-    metrics.add_operator(WorkQueue[str](), cache.summaries)
+    metrics.jobs.set_jobs(cache.summaries)
     counts = {phase.value: value(metrics, "jobs", namespace="team", phase=phase) for phase in Phase}
     assert {phase: count for phase, count in counts.items() if count} == {
         "Pending": 1, "Running": 1, "Succeeded": 1, "Failed": 1,
@@ -212,7 +205,7 @@ def waiting(name: str, created: str = START, **status: object) -> dict[str, obje
 
 
 def test_waiting_jobs_are_counted_by_reason_with_the_longest_wait() -> None:
-    cache, registry = Cache(), CollectorRegistry()
+    cache, registry = Cache(CONFIG), CollectorRegistry()
     jobs = JobMetrics(registry, 10, lambda: datetime(2026, 1, 1, 1, tzinfo=UTC))
     jobs.set_jobs(cache.summaries)
 

@@ -26,12 +26,15 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of
 from batchinference.spec.lifecycle import Retry
 from batchinference.spec.status import ENDED_PHASES, BatchInferenceStatus, Phase
-from batchinference_operator.reconcile.config import Concurrency
-from batchinference_operator.reconcile.lost_pods import LOST_PODS_SECONDS, MAX_LOST_BY_MEMORY
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.lost_or_crashed_pods import (
+    LOST_PODS_SECONDS,
+    MAX_LOST_BY_MEMORY,
+)
 from batchinference_operator.status.attempts import last_attempt
 from batchinference_operator.status.conditions import find_condition, is_condition_true
 from batchinference_operator.status.job_status import internal, with_observed_generation
-from batchinference_operator.status.ray_job import RayJobView, owner_uid
+from batchinference_operator.status.ray_job_view import RayJobView, owner_uid
 from generators.lifecycle import TRANSITIONS
 from support.documents.minimal import document, model_step
 from support.operator.fake_cluster import WATCHED, FakeCluster, Object

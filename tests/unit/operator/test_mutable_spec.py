@@ -8,7 +8,7 @@ import pytest
 
 from batchinference.spec.lifecycle import Backoff, Deadlines, Retry
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.job_view import MutableSpec
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 
 
 def mutable_spec(**spec: Any) -> MutableSpec:

@@ -15,8 +15,8 @@ from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.notifications import SECRET
 from batchinference.spec.report import JobState
 from batchinference_operator.controller.notifier import Notifier
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.errors import Forbidden, Unreachable
+from batchinference_operator.controller.work_queue import WorkQueue
+from batchinference_operator.kube.api_errors import Forbidden, Unreachable
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.status.conditions import NOTIFIED, find_condition
 from batchinference_operator.status.job_events import events_between

@@ -9,7 +9,7 @@ import pytest
 from batchinference.plan import parse_plan
 from batchinference.spec.causes import Cause
 from batchinference_operator.status.attempts import MAX_ATTEMPTS
-from batchinference_operator.status.pods import Disruption
+from batchinference_operator.status.pod_problems import Disruption
 from support.documents.minimal import python_step
 from support.operator.objects import FAILED
 from support.operator.reconcile_loop import ReconcileLoop
@@ -40,13 +40,13 @@ def limit_of(group: Any) -> str:
 
 def run_out(loop: ReconcileLoop, group: str | None) -> None:
     """Let a pod of the group be killed, or let the driver report it without a killed pod."""
-    loop.disruptions = ()
+    loop.disruption = None
     loop.run()
     if group is None:
         loop.fail("OutOfMemory", "Ray killed a worker process")
         return
     killed = Disruption(Cause.OUT_OF_MEMORY, "killed", group == "head", group=group)
-    loop.disruptions = (killed,)
+    loop.disruption = killed
     loop.fail("WorkerCrashed", "a worker process died")
 
 
@@ -100,7 +100,7 @@ def test_memory_is_kept_when_the_attempt_that_ran_out_is_no_longer_in_the_status
     loop = ReconcileLoop(retry={"outOfMemory": POLICY, "maxAttempts": 99}, steps=STEPS)
     start_attempt(loop)
     run_out(loop, "cpu")
-    loop.disruptions = ()
+    loop.disruption = None
     for _ in range(MAX_ATTEMPTS + 1):
         assert start_attempt(loop)["cpu"] == "6Gi"
         loop.run()

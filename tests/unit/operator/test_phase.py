@@ -12,8 +12,8 @@ from batchinference.spec.report import JobState, Report
 from batchinference.spec.status import Phase
 from batchinference_operator.status.conditions import Summary
 from batchinference_operator.status.phase import DRIVER, derive_phase
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import (
     FAILED,
     HEAD,

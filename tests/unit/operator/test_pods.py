@@ -9,15 +9,15 @@ import pytest
 
 from batchinference.rendering import DEVICES_LABEL, Names
 from batchinference.spec.causes import Cause
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.pods import (
+from batchinference_operator.status.pod_problems import (
     Disruption,
     PodProblem,
-    PodView,
     disruption_of,
     problem_of,
 )
+from batchinference_operator.status.pod_view import PodView
 from batchinference_operator.status.timestamps import unix_seconds
 from support.documents.minimal import model_step
 from support.operator.objects import CONFIG, UID, asking, job_body, placed, pod_body, waiting

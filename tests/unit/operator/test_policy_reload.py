@@ -31,7 +31,7 @@ async def test_policy_is_reloaded_unless_it_is_invalid(
 
     async with harness.operator() as controller:
         file.write_text("")
-        schedules = ScheduleController(harness.api, controller.config)
+        schedules = ScheduleController(harness.api, controller.config, controller.recorder)
         harness.cluster.put(schedule_document())
         schedules.handle_event(harness.cluster.objects[SCHEDULE_KIND, "nightly"])
         schedules.queue.done(key := await schedules.queue.get())

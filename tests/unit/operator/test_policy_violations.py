@@ -9,7 +9,7 @@ import pytest
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.job_view import JobView
 from support.documents.policy_violations import OPERATOR, VIOLATIONS, PolicyViolation
 from support.operator.objects import CONFIG, CREATED, job_body

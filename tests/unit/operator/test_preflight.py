@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from kopf import ConnectionInfo
 
-from batchinference_operator.kube.session import open_session
+from batchinference_operator.kube.api_session import open_session
 from batchinference_operator.preflight import NotReady, check_api
 from plugins.messages import Messages
 from support.servers.ports import free_port

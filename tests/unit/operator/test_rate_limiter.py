@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchinference_operator.kube.http import RateLimiter
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from support.operator.virtual_time import clock, in_virtual_time, run
 from support.tiers import examples
 

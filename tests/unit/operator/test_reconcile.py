@@ -15,28 +15,36 @@ from batchinference.rendering.pods import PROTECTION
 from batchinference.spec import SpecError
 from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.admission_queue import AdmissionDecision, queue_entry
-from batchinference_operator.reconcile.attempt_rendering import create_actions, parse_with_defaults
-from batchinference_operator.reconcile.attempt_start import status_after_create_error
-from batchinference_operator.reconcile.config import Concurrency, Config
-from batchinference_operator.reconcile.driver_report import (
+from batchinference_operator.reconcile.admission_queue import (
+    AdmissionDecision,
+    Concurrency,
+    queue_entry,
+)
+from batchinference_operator.reconcile.attempt_objects import create_actions
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
+from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import status_after_create_error
+from batchinference_operator.reconcile.driver_silence import (
     DRIVER_START_SECONDS,
     REPORT_GRACE_SECONDS,
     must_poll_driver,
 )
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.reconcile import ORPHAN_SECONDS, reconcile
+from batchinference_operator.reconcile.kuberay_silence import KUBERAY_SECONDS
+from batchinference_operator.reconcile.kueue import rejection_hint
+from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed
+from batchinference_operator.reconcile.ray_job_deletion import ORPHAN_SECONDS
+from batchinference_operator.reconcile.reconcile import reconcile
 from batchinference_operator.reconcile.requeue import (
     IDLE_SECONDS,
-    KUBERAY_SECONDS,
     NO_PODS_SECONDS,
     POLL_SECONDS,
     WATCHED_SECONDS,
 )
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.spec_check import parse_with_defaults
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from plugins.messages import Messages
 from support.operator.objects import (
@@ -204,7 +212,8 @@ def test_refusal_by_the_default_queue_of_kueue_names_the_fix() -> None:
         ("403: exceeded quota", {"cluster": {"queueName": "gpu"}}, None, None),
     ):
         queues, own = ". There is the LocalQueue gpu", replace(job(), spec=spec)
-        status = status_after_create_error(own, message, None, NOW, queues, default) or {}
+        added = rejection_hint(own, message, queues, default)
+        status = status_after_create_error(own, f"{message}{added}", None, NOW) or {}
         shown = status["conditions"][0]["message"]
         assert shown.startswith(message)
         assert [one for one in (to_queue, gate) if one in shown] == ([hint] if hint else [])
@@ -305,7 +314,11 @@ def token_in(job: JobView, settings: Config = CONFIG) -> str:
 
 def test_token_depends_only_on_job_attempt_and_key() -> None:
     token = token_in(planned_job())
-    assert token == token_in(planned_job(resourceVersion="99")) == CONFIG.token(job(), "job-1")
+    assert (
+        token
+        == token_in(planned_job(resourceVersion="99"))
+        == cluster_tokens(CONFIG, job(), "job-1")[0]
+    )
     other_key = Config(CONFIG.defaults, b"another key of thirty-two bytes")
     others = {token_in(planned_job(uid=OTHER_UID)), token_in(planned_job(), other_key)}
     assert len({token} | others) == 3
@@ -350,9 +363,9 @@ def test_driver_that_starts_again_is_not_silent_at_once(
     seconds: float, expected: tuple[str, str]
 ) -> None:
     rows = report(JobState.RUNNING, rows=5)
-    running = observe_started(view(**RUNNING), report=rows, driver_reached=True)
+    running = observe_started(view(**RUNNING), answer=DriverAnswer(True, rows))
     began = {"rayJobInfo": {"startTime": to_rfc3339(NOW - timedelta(seconds=seconds))}}
-    again = act(observe_next(running, view(**RUNNING, **began), driver_reached=True))
+    again = act(observe_next(running, view(**RUNNING, **began), answer=DriverAnswer(True)))
     assert (phase(again), reason(again)) == expected
 
 
@@ -398,7 +411,7 @@ def test_times_are_written_in_utc() -> None:
 def test_no_grace_period_without_a_report_to_wait_for(
     ray_job: dict[str, Any], reached: bool
 ) -> None:
-    actions = act(observe_started(view(**ray_job), driver_reached=reached), ENDED)
+    actions = act(observe_started(view(**ray_job), answer=DriverAnswer(reached)), ENDED)
     assert phase(actions) in {"Succeeded", "Failed"}
 
 

@@ -14,10 +14,11 @@ from batchinference.rendering import Names
 from batchinference.spec.causes import Cause
 from batchinference.spec.report import JobState
 from batchinference.spec.status import BatchInferenceStatus, Phase
-from batchinference_operator.reconcile.driver_report import must_poll_driver
-from batchinference_operator.reconcile.job_view import JobView, MutableSpec
+from batchinference_operator.reconcile.driver_silence import must_poll_driver
+from batchinference_operator.reconcile.job_view import JobView
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.observed_and_actions import Actions, DriverAnswer, Observed
 from batchinference_operator.reconcile.reconcile import reconcile
-from batchinference_operator.reconcile.state import Actions, Observed
 from batchinference_operator.status.attempts import (
     add_attempt,
     attempt_number,
@@ -33,8 +34,8 @@ from batchinference_operator.status.job_status import (
     merge_patch,
 )
 from batchinference_operator.status.phase import derive_phase
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from support.operator.objects import (
     CONFIG,
     OTHER_UID,
@@ -156,7 +157,7 @@ def observations(draw: st.DrawFn) -> Observed:
     observed = Observed(job, {seen.name: seen for seen in [*some, *mine]}, draw(PODS))
     if not must_poll_driver(observed) or not draw(st.integers(0, 3)):
         return observed
-    return replace(observed, report=draw(REPORTS), driver_reached=True)
+    return replace(observed, answer=DriverAnswer(reached=True, report=draw(REPORTS)))
 
 
 # --- the rules --------------------------------------------------------------------------

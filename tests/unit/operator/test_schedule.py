@@ -11,7 +11,7 @@ import pytest
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.kube.errors import Conflict, Refused
+from batchinference_operator.kube.api_errors import Conflict, Refused
 from batchinference_operator.reconcile.job_view import SKIPPED_FIELDS
 from plugins.messages import Messages
 from support.documents.minimal import Document, document

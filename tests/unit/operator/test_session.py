@@ -9,8 +9,8 @@ from pathlib import Path
 import kopf
 import pytest
 
+from batchinference_operator.kube.api_session import find_credentials, open_session
 from batchinference_operator.kube.http import send
-from batchinference_operator.kube.session import find_credentials, open_session
 from batchinference_operator.main import operate
 from batchinference_operator.preflight import NotReady
 from batchinference_operator.settings import OperatorSettings

@@ -11,17 +11,16 @@ import pytest
 from pydantic import ValidationError
 
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.config import Concurrency
+from batchinference_operator.reconcile.admission_queue import Concurrency
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.job_view import JobView
 from batchinference_operator.settings import MIN_KEY_BYTES, OperatorSettings
-from batchinference_operator.status.ray_job import RayJobView
-from support.operator.objects import job_body, ray_job_body
+from support.operator.objects import job_body
 
 PREFIX = "BATCHINFERENCE_OPERATOR_"
 KEY = b"8f14e45fceea167a5a36dedd4bea2543"
 OTHER_KEY = b"c9f0f895fb98ab9159f51fd0297e236d"
 JOB = JobView.of(job_body())
-RAY_JOB = RayJobView.of(ray_job_body())
 
 
 @pytest.fixture(autouse=True)
@@ -131,25 +130,25 @@ def test_random_bytes_may_end_with_white_space(tmp_path: Path) -> None:
 
 def test_tokens_of_the_previous_key_are_known_after_a_rotation(tmp_path: Path) -> None:
     settings = OperatorSettings(previous_token_key_file=tmp_path / "previousKey")
-    before = settings.for_reconcile()
-    assert before.tokens(JOB, RAY_JOB) == (before.token(JOB, "job-1"),)
+    (former,) = cluster_tokens(settings.for_reconcile(), JOB, "job-1")
     (tmp_path / "previousKey").write_bytes(KEY)
     (tmp_path / "key").write_bytes(OTHER_KEY)
-    after = settings.for_reconcile()
-    assert after.tokens(JOB, RAY_JOB) == (after.token(JOB, "job-1"), before.token(JOB, "job-1"))
-    assert after.token(JOB, "job-1") != before.token(JOB, "job-1")
+    current, previous = cluster_tokens(settings.for_reconcile(), JOB, "job-1")
+    assert current != previous == former
 
 
 def test_token_differs_by_namespace_name_uid_and_attempt() -> None:
     settings = OperatorSettings().for_reconcile()
     jobs = [JOB, replace(JOB, namespace="b"), replace(JOB, name="b"), replace(JOB, uid="b")]
-    tokens = {settings.token(job, name) for job in jobs for name in ("job-1", "job-2")}
+    tokens = {cluster_tokens(settings, job, name) for job in jobs for name in ("job-1", "job-2")}
     assert len(tokens) == 8
     about = (
         f"batchinference.dev/ray-cluster-token/v1\n{JOB.namespace}\n{JOB.name}\n{JOB.uid}\njob-1"
     )
     known = hmac.new(KEY, about.encode(), "sha256").hexdigest()
-    assert settings.token(JOB, "job-1") == known, "another version of the operator has the same"
+    assert cluster_tokens(settings, JOB, "job-1") == (known,), (
+        "another version of the operator has the same"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"], ids=["empty", "braces", "comment"])

@@ -12,13 +12,13 @@ from batchinference.rendering import QUEUE_LABEL
 from batchinference.spec.job import CANCELLED_AT
 from batchinference.spec.lifecycle import STOP_SECONDS
 from batchinference.spec.report import JobState
-from batchinference_operator.reconcile.attempt_start import POD_TERMINATION_SECONDS
+from batchinference_operator.reconcile.observed_and_actions import Actions
+from batchinference_operator.reconcile.ray_job_deletion import POD_TERMINATION_SECONDS
 from batchinference_operator.reconcile.requeue import POLL_SECONDS
-from batchinference_operator.reconcile.state import Actions
 from batchinference_operator.reconcile.suspend import STOP_POLL_SECONDS, SUSPEND_POLL_SECONDS
 from batchinference_operator.status.conditions import is_condition_true
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339
 from support.operator.objects import RUNNING, SUCCEEDED, placed, pod_body
 from support.operator.reconcile_loop import ReconcileLoop

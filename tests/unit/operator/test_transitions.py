@@ -11,7 +11,7 @@ from batchinference.spec.platform_defaults import PlatformDefaults
 from batchinference.spec.report import JobState
 from batchinference.spec.status import Phase
 from batchinference_operator.status.attempts import is_running
-from batchinference_operator.status.pods import PodView
+from batchinference_operator.status.pod_view import PodView
 from generators.lifecycle import TRANSITIONS
 from support.operator.objects import (
     INITIALIZING,

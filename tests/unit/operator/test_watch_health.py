@@ -8,8 +8,8 @@ from pathlib import Path
 import kopf
 import pytest
 
-from batchinference_operator.kube.kopf_watches import EndlessBackoffs, KopfLogin
-from batchinference_operator.kube.reflector import WatchHealth
+from batchinference_operator.kube.kopf_session import EndlessBackoffs, KopfLogin
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.observability.metrics import Metrics
 from support.operator.virtual_time import ManualClock
 from support.servers.kubeconfig import write_kubeconfig

@@ -9,7 +9,7 @@ import pytest
 from batchinference.rendering import with_platform_defaults
 from batchinference.spec import SpecError, parse_defaults
 from batchinference.spec.platform_defaults import PlatformDefaults
-from batchinference_operator.reconcile.job_view import MutableSpec
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
 from support.documents.minimal import Document, python_step
 from support.documents.parsed import job
 from support.documents.yaml_files import read_yaml

@@ -6,143 +6,18 @@ to the work queue.
 """
 
 import logging
-import re
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from http import HTTPStatus
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
-import aiohttp
-
-from batchinference.spec.report import REPORT_FILE, Report
-from batchinference_operator.controller.workqueue import WorkQueue
+from batchinference_operator.controller.driver_client import DashboardClient
+from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.status.ray_job import DASHBOARD_PORT, RayJobView
-
-CLUSTER_DOMAIN = "cluster.local"
-TIMEOUT_SECONDS = 2.0
-MAX_BYTES = 1 << 16
-"""Maximum size of a report. Reports have a few kilobytes, but they are untrusted, and parsing one
-MiB may block the event loop for half a second."""
-_UNUSED: dict[str, Any] = {
-    "seconds": {},
-    "batch_sizes": {},
-    "steps": {},
-    "versions": {},
-    "rows_over_time": None,
-    "notes": [],
-}
-"""Empty values that replace the fields of a report that no reconcile reads, because parsed fields
-may take 20 times the memory of their text."""
-NOT_REACHED = TimeoutError, aiohttp.ClientError, UnicodeError
-"""Errors of unreachable drivers. The lookup of a host name may raise UnicodeError."""
-_FILE_NOT_FOUND = b"not found at"
-"""A part of the dashboard's answer if the driver has not written its report yet."""
-_SERVICE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""Matches the name of a Service. The name in the RayJob's status is untrusted: another text could
-address another host."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The result of polling a driver.
-
-    `reached` is whether the driver gave a valid answer. `problem` is why it did not. `report` is
-    None if there is no report yet. `age` is the age of this result in seconds.
-    """
-
-    reached: bool
-    report: Report | None = None
-    problem: str = ""
-    unauthorized: bool = False
-    age: float = 0.0
-
-
-@dataclass(frozen=True)
-class DashboardClient:
-    """Reaches the driver through the dashboard of the job's Ray cluster."""
-
-    session: aiohttp.ClientSession
-    cluster_domain: str = CLUSTER_DOMAIN
-    timeout_seconds: float = TIMEOUT_SECONDS
-
-    def _address(self, namespace: str, ray_job: RayJobView) -> str:
-        """Return the URL of the dashboard."""
-        # the dot at the end prevents DNS search domains, with which a Service in a namespace named
-        # `svc` could answer instead of the head
-        host = f"{ray_job.head_service}.{namespace}.svc.{self.cluster_domain}."
-        return f"http://{host}:{DASHBOARD_PORT}"
-
-    async def poll(self, namespace: str, ray_job: RayJobView, token: str) -> Answer:
-        """Read the driver's report through the dashboard, and return the result."""
-        if not (ray_job.head_ip and _SERVICE.fullmatch(ray_job.head_service)):
-            return Answer(reached=False, problem="it has no address yet")
-        url = f"{self._address(namespace, ray_job)}/api/v0/logs/file"
-        query = {"node_ip": ray_job.head_ip, "filename": REPORT_FILE, "lines": "-1"}
-        try:
-            async with self.session.get(url, params=query, **self._options(token)) as response:
-                return _parse_answer(_host(ray_job), response.status, await _read_body(response))
-        except TimeoutError:
-            problem = f"does not answer the operator within {self.timeout_seconds:g} s"
-        except NOT_REACHED:
-            problem = "cannot be reached from the operator"
-        return Answer(reached=False, problem=f"{_host(ray_job)} {problem}")
-
-    async def stop(self, namespace: str, ray_job: RayJobView, token: str) -> None:
-        """Ask the driver to commit what it has computed and exit. An unreachable driver is not an
-        error, because the operator later deletes its RayJob."""
-        if not (ray_job.job_id and _SERVICE.fullmatch(ray_job.head_service)):
-            return
-        url = f"{self._address(namespace, ray_job)}/api/jobs/{ray_job.job_id}/stop"
-        with suppress(*NOT_REACHED):
-            async with self.session.post(url, **self._options(token)):
-                pass
-
-    def _options(self, token: str) -> dict[str, Any]:
-        """Return the arguments of a request with a token."""
-        headers = {"Authorization": f"Bearer {token}"}
-        timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
-        return {"headers": headers, "timeout": timeout, "allow_redirects": False}
-
-
-def _host(ray_job: RayJobView) -> str:
-    return f"{ray_job.head_service}:{DASHBOARD_PORT}"
-
-
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body, or only its beginning if it exceeds MAX_BYTES."""
-    content = b""
-    async for chunk in response.content.iter_chunked(MAX_BYTES):
-        content += chunk
-        if len(content) > MAX_BYTES:
-            break
-    return content
-
-
-def _parse_answer(host: str, status: int, content: bytes) -> Answer:
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        problem = f"{host} rejects the operator's token ({status}): {_WRONG_KEY}"
-        return Answer(reached=False, problem=problem, unauthorized=True)
-    if status != HTTPStatus.OK:
-        reached = _FILE_NOT_FOUND in content
-        return Answer(reached, problem="" if reached else f"{host} answers {status}")
-    try:
-        report = Report.parse(content).model_copy(update=_UNUSED)
-        return Answer(reached=True, report=report)
-    except ValueError:
-        return Answer(reached=False, problem=f"{host} returned an invalid report")
-
-
-_WRONG_KEY = (
-    "the operator's token key was replaced while the job was running, "
-    "or another release of the operator created the job's Secret"
-)
-
+from batchinference_operator.reconcile.observed_and_actions import SILENT, DriverAnswer
+from batchinference_operator.status.ray_job_view import RayJobView
 
 MAX_POLLS = 256
 MAX_POLLS_PER_NAMESPACE = 4
@@ -160,6 +35,9 @@ SILENT_SECONDS = 30.0
 """A driver is silent if SILENT_POLLS consecutive polls and SILENT_SECONDS have passed without an
 answer. Until then, its last answer is used, because a busy head may answer late. With the backoff
 between these polls, the status reports a silent driver within a minute."""
+MAX_AGE_SECONDS = 300.0
+"""Age from which an answer is not used. This age is long, because drivers in a namespace with many
+slow drivers are polled less often."""
 FORGET_SECONDS = 600.0
 """Seconds after which an answer that no reconcile reads is dropped."""
 _UNSTABLE = "its address changes before it answers"
@@ -167,43 +45,35 @@ logger = logging.getLogger("batchinference.operator")
 
 
 class DriverKey(NamedTuple):
-    """Identifies a driver to poll. If the RayJob ends or its head changes, the key changes too, so
-    the driver is polled at once."""
+    """Identifies a driver to poll. The key changes at the end of the RayJob, so that the driver is
+    polled at once."""
 
-    job: JobKey
+    namespace: str
+    job: str
     ray_job: str
-    cluster: str
-    head: str
     ended: bool
 
 
 @dataclass
-class _Unread:
-    """The number of polls of a RayJob after `since`, the time when a reconcile last got an answer.
-
-    Unlike `_DriverState`, this is kept when the head's address changes. The address is untrusted:
-    an address that changes before each answer must not hide that the driver is silent.
-    """
-
-    since: float
-    polls: int = 0
-
-
-@dataclass
 class _DriverState:
-    """The state of the polls of a driver."""
+    """The state of the polls of a driver. If its head changes, its state is replaced."""
 
     ray_job: RayJobView
     tokens: tuple[str, ...]
     heard_at: float
     """When the driver last answered; before the first answer, when the polls began."""
-    unread: _Unread
+    unread_since: float
+    """When a reconcile last got an answer."""
+    unread_polls: int = 0
+    """The number of polls since then. Unlike the rest of the state, the number is kept if the head
+    changes. The address of the head is untrusted: an address that changes before each answer must
+    not hide that the driver is silent."""
     token: str = ""
     """The last token that the driver accepted; empty if it is unknown."""
-    answer: Answer | None = None
+    answer: DriverAnswer | None = None
     """The result that reconciles use, from the time `answered_at`."""
     answered_at: float = 0.0
-    polled_at: float | None = None
+    polled_at: float = -inf
     """When the driver was last polled."""
     missed: int = 0
     """The number of polls without an answer since `heard_at`."""
@@ -211,31 +81,28 @@ class _DriverState:
     used_at: float = 0.0
     """When a reconcile last used this state."""
     backoff: float = 0.0
-    due: float = 0.0
-    """When the backoff after the last poll is over."""
+    """Minimum seconds between `polled_at` and the next poll."""
     pending: bool = False
     """Whether the driver is queued or being polled."""
     stop: bool = False
     """Whether the driver must be asked to stop."""
 
 
+@dataclass(eq=False)
 class DriverPoller:
     """Polls drivers with a limit per namespace, so that no namespace slows down another."""
 
-    def __init__(
-        self,
-        driver: DashboardClient,
-        clock: Callable[[], float] = time.monotonic,
-        count: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self.answered: Callable[[JobKey], None] = lambda _: None
-        self._driver, self._clock, self._count = driver, clock, count
-        self._states: dict[DriverKey, _DriverState] = {}
-        self._unread: WeakValueDictionary[tuple[JobKey, str, bool], _Unread] = WeakValueDictionary()
-        self._slow: set[DriverKey] = set()
-        self._queue: WorkQueue[DriverKey] = WorkQueue(flow=lambda key: key.job[0])
-        self._busy: Counter[str] = Counter()
-        self._throttled: defaultdict[str, deque[DriverKey]] = defaultdict(deque)
+    driver: DashboardClient
+    clock: Callable[[], float] = time.monotonic
+    count: Callable[[str], None] = lambda _: None
+    """Called with the result of each poll, as the metric names it."""
+    answered: Callable[[JobKey], None] = lambda _: None
+    """Called with the key of a job after each poll of its driver."""
+    _states: dict[DriverKey, _DriverState] = field(default_factory=dict)
+    _slow: set[DriverKey] = field(default_factory=set)
+    _queue: WorkQueue[DriverKey] = field(
+        default_factory=lambda: WorkQueue(max_active=MAX_POLLS_PER_NAMESPACE)
+    )
 
     @property
     def slow(self) -> int:
@@ -244,8 +111,8 @@ class DriverPoller:
 
     def latest(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...], interval: float
-    ) -> Answer | None:
-        """Return the last result, with its age; None before the first result.
+    ) -> DriverAnswer | None:
+        """Return the last result, unless it is too old; None before the first result.
 
         A few missed polls are not a result. The driver is polled again `interval` seconds after the
         last poll, or later with backoff.
@@ -253,14 +120,14 @@ class DriverPoller:
         key, state = self._state_of(job, ray_job, tokens)
         if not state.pending:
             state.pending = True
-            due = 0.0 if state.polled_at is None else max(state.due, state.polled_at + interval)
-            self._queue.add_after(key, max(0.0, due - self._clock()))
-        now, unread = self._clock(), state.unread
+            due = state.polled_at + max(state.backoff, interval)
+            self._queue.add_after(key, max(0.0, due - self.clock()))
+        now = self.clock()
         if state.answer is not None:
-            unread.since, unread.polls = now, 0
-            return replace(state.answer, age=now - state.answered_at)
-        if _is_silent(unread.polls, now - unread.since):
-            return Answer(reached=False, problem=state.problem or _UNSTABLE)
+            state.unread_since, state.unread_polls = now, 0
+            return state.answer if now - state.answered_at < MAX_AGE_SECONDS else SILENT
+        if _is_silent(state.unread_polls, now - state.unread_since):
+            return DriverAnswer(reached=False, problem=state.problem or _UNSTABLE)
         return None
 
     def stop(self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]) -> None:
@@ -273,43 +140,24 @@ class DriverPoller:
         """Run one of MAX_POLLS workers until it is cancelled."""
         while True:
             key = await self._queue.get()
-            namespace = key.job[0]
-            if self._busy[namespace] >= MAX_POLLS_PER_NAMESPACE:
-                if key not in self._throttled[namespace]:
-                    self._throttled[namespace].append(key)
-                self._queue.done(key)
-                continue
-            self._busy[namespace] += 1
-            try:
-                with log_context(*key.job):
-                    await self._poll(key)
-            finally:
-                self._release(key)
+            with log_context(key.namespace, key.job):
+                await self._poll(key)
+            self._queue.done(key)
 
     def _state_of(
         self, job: JobKey, ray_job: RayJobView, tokens: tuple[str, ...]
     ) -> tuple[DriverKey, _DriverState]:
         """Return the key and the state of a driver, and mark the state as used."""
-        key = DriverKey(job, ray_job.uid, ray_job.cluster, ray_job.head_ip, ray_job.ended)
-        now = self._clock()
-        unread = self._unread.setdefault((job, ray_job.uid, ray_job.ended), _Unread(now))
-        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, unread)
+        key, now = DriverKey(*job, ray_job.uid, ray_job.ended), self.clock()
+        state = self._states.pop(key, None) or _DriverState(ray_job, tokens, now, now)
+        former = state.ray_job
+        if (former.cluster, former.head_ip) != (ray_job.cluster, ray_job.head_ip):
+            unread = state.unread_since, state.unread_polls
+            state = _DriverState(ray_job, tokens, now, *unread, stop=state.stop)
         self._states[key] = state
         state.ray_job, state.tokens, state.used_at = ray_job, tokens, now
         self._drop_unused()
         return key, state
-
-    def _release(self, key: DriverKey) -> None:
-        """Free a slot of the namespace, and queue the next driver that waits for a slot."""
-        namespace = key.job[0]
-        self._queue.done(key)
-        self._busy[namespace] -= 1
-        if throttled := self._throttled.get(namespace):
-            self._queue.add(throttled.popleft())
-        else:
-            self._throttled.pop(namespace, None)
-        if not self._busy[namespace]:
-            del self._busy[namespace]
 
     async def _poll(self, key: DriverKey) -> None:
         state = self._states.get(key)
@@ -317,36 +165,40 @@ class DriverPoller:
             return
         if state.stop:
             state.stop = state.pending = False
-            await self._stop(key.job[0], state)
+            await self._stop(key.namespace, state)
             return
-        start = self._clock()
+        start = self.clock()
+        state.unread_polls += 1
         try:
-            answer = await self._poll_driver(key.job[0], state)
+            answer = await self._poll_driver(key.namespace, state)
         except Exception:
             logger.exception("the driver's answer cannot be read")
-            answer = Answer(reached=False, problem="its answer cannot be read")
-        self._record(key, state, answer, self._clock() - start)
-        (self._slow.add if state.backoff else self._slow.discard)(key)
-        self.answered(key.job)
+            answer = DriverAnswer(reached=False, problem="its answer cannot be read")
+        self._record(key, state, answer, self.clock() - start)
+        if self._states.get(key) is state:
+            (self._slow.add if state.backoff else self._slow.discard)(key)
+        self.answered((key.namespace, key.job))
 
     async def _stop(self, namespace: str, state: _DriverState) -> None:
         try:
             for token in [state.token] if state.token else state.tokens:
-                await self._driver.stop(namespace, state.ray_job, token)
+                await self.driver.stop(namespace, state.ray_job, token)
         except Exception:
             logger.exception("the driver cannot be asked to stop")
 
-    async def _poll_driver(self, namespace: str, state: _DriverState) -> Answer:
+    async def _poll_driver(self, namespace: str, state: _DriverState) -> DriverAnswer:
         """Poll with the last accepted token. If none is known, try all: keys may be rotated."""
-        answer = Answer(reached=False)
+        answer = DriverAnswer(reached=False)
         for token in [state.token] if state.token else state.tokens:
-            answer = await self._driver.poll(namespace, state.ray_job, token)
+            answer = await self.driver.poll(namespace, state.ray_job, token)
             state.token = token if answer.reached else ""
             if not answer.unauthorized:
                 break
         return answer
 
-    def _record(self, key: DriverKey, state: _DriverState, answer: Answer, seconds: float) -> None:
+    def _record(
+        self, key: DriverKey, state: _DriverState, answer: DriverAnswer, seconds: float
+    ) -> None:
         slow = seconds > SLOW_SECONDS
         if answer.reached and not slow:
             state.backoff = 0.0
@@ -356,20 +208,18 @@ class DriverPoller:
         if answer.problem and state.problem != answer.problem:
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
-        now = self._clock()
+        now = self.clock()
         state.problem, state.polled_at, state.pending = answer.problem, now, False
         state.missed = 0 if answer.reached else state.missed + 1
         state.heard_at = now if answer.reached else state.heard_at
-        state.unread.polls += 1
         silent = _is_silent(state.missed, now - state.heard_at)
         if answer.reached or answer.unauthorized or silent or key.ended:
             state.answer, state.answered_at = answer, now
-        state.due = now + state.backoff
-        self._count(_result_label(answer, slow=slow))
+        self.count(_result_label(answer, slow=slow))
 
     def _drop_unused(self) -> None:
         """Drop states that no reconcile has used recently. The states are ordered by last use."""
-        limit = self._clock() - FORGET_SECONDS
+        limit = self.clock() - FORGET_SECONDS
         while self._states:
             key, state = next(iter(self._states.items()))
             if state.pending or state.used_at >= limit:
@@ -382,7 +232,7 @@ def _is_silent(polls: int, seconds: float) -> bool:
     return polls >= SILENT_POLLS and seconds >= SILENT_SECONDS
 
 
-def _result_label(answer: Answer, *, slow: bool) -> str:
+def _result_label(answer: DriverAnswer, *, slow: bool) -> str:
     if answer.reached:
         return "slow" if slow else "answered"
     return "unauthorized" if answer.unauthorized else "failed"

@@ -13,32 +13,37 @@ from batchinference.rendering import HEAD_BUDGET, RAY_JOB, KubeRayDeadlines
 from batchinference.spec.job import KIND
 from batchinference_operator.controller.cache import Cache
 from batchinference_operator.controller.driver_poller import DriverPoller
+from batchinference_operator.controller.event_reader import EventReader
 from batchinference_operator.controller.notifier import Notifier
 from batchinference_operator.controller.observer import Observer
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.errors import Conflict, Refused, Unreachable
+from batchinference_operator.controller.reconcile_retries import retry_failures
+from batchinference_operator.controller.work_queue import WorkQueue
+from batchinference_operator.kube.api_errors import Conflict, Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.kube.object_client import POD
 from batchinference_operator.kube.reflector import Store
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.telemetry import Telemetry
-from batchinference_operator.reconcile.attempt_start import status_after_create_error
+from batchinference_operator.reconcile.cluster_tokens import cluster_tokens
 from batchinference_operator.reconcile.config import Config
+from batchinference_operator.reconcile.create_errors import status_after_create_error
 from batchinference_operator.reconcile.job_view import JobKey, JobView
-from batchinference_operator.reconcile.reconcile import end_orphans, reconcile
-from batchinference_operator.reconcile.requeue import write_delay
-from batchinference_operator.reconcile.state import Actions, Observed
+from batchinference_operator.reconcile.kueue import rejection_hint
+from batchinference_operator.reconcile.observed_and_actions import SILENT, Actions, Observed
+from batchinference_operator.reconcile.ray_job_deletion import end_orphans
+from batchinference_operator.reconcile.reconcile import reconcile
+from batchinference_operator.reconcile.status_write_delay import write_delay
+from batchinference_operator.status.attempts import attempt_number
+from batchinference_operator.status.job_events import events_between
 from batchinference_operator.status.job_status import Status, merge_patch
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, to_rfc3339, utc_now
 
 LARGE_WRITE_SECONDS = 5.0
-"""Seconds by which the status write of a job with a very large spec is deferred while another such
-write is in progress. Each such write takes seconds of CPU time in the API server. Several at once
-would slow the server down and occupy all workers."""
+"""Seconds by which the status write of a job with a very large spec is deferred during another such
+write. Each such write takes seconds of CPU time in the API server. Several at once would slow the
+server down and occupy all workers."""
 logger = logging.getLogger("batchinference.operator")
-
-
 CacheUpdate = Callable[[Object], JobKey | None]
 """Stores or removes an object in the cache. Returns the key of its job; None if unchanged."""
 
@@ -50,10 +55,10 @@ class JobController:
     api: KubeClient
     drivers: DriverPoller
     config: Config
-    cache: Cache = field(default_factory=Cache)
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    recorder: EventRecorder
+    cache: Cache
+    queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     now: Clock = utc_now
-    telemetry: Telemetry = field(default_factory=Telemetry)
     is_listed: Callable[[str], bool] = lambda _: True
     """Returns whether the cache has all RayJobs and pods of a namespace."""
     is_refused: Callable[[str], bool] = lambda _: False
@@ -72,10 +77,25 @@ class JobController:
 
     def __post_init__(self) -> None:
         self.notifier = Notifier(self.api, lambda: self.config.policy, self.queue.add)
-        self.observer = Observer(self.api, self.cache, self.drivers, self.config, self.now)
+        self.observer = Observer(
+            self.api, self.cache, self.drivers, self.config, EventReader(self.api, now=self.now)
+        )
         self.cache.admission_queue.wake = self.queue.add
-        self.cache.on_change = self.telemetry.publish_changes
+        self.cache.on_change = self._publish_changes
+        self.status_writes = self.recorder.metrics.status_writes
         self.drivers.answered = self.queue.add
+
+    def _publish_changes(self, before: JobView, job: JobView) -> None:
+        """Publish the changes of a status as metrics and Events. Both statuses come from the cache,
+        because the response to a write may be lost. A status that a user has written, such as a
+        failed attempt without a cause, must not prevent a reconcile."""
+        try:
+            metrics = self.recorder.metrics.jobs
+            metrics.record_status_change(job.namespace, before.status, job.status)
+            events = events_between(before.status, job.status)
+            self.recorder.record(job, attempt_number(job.status), events)
+        except Exception:
+            logger.exception("a change of the status is not published")
 
     async def prime(self, namespaces: Sequence[str]) -> None:
         """If there is a concurrency limit, list all jobs and RayJobs before any job starts.
@@ -87,21 +107,18 @@ class JobController:
             return
         for namespace in namespaces or [""]:
             async for body in self.api.list_all(RAY_JOB, namespace):
-                self._add_listed(self.cache.set_ray_job, body)
+                self.handle_event(self.cache.set_ray_job, body)
             async for body in self.api.list_all(KIND, namespace):
-                self._add_listed(self.cache.set_job, body)
-
-    def _add_listed(self, update_cache: CacheUpdate, body: Object) -> None:
-        """Handle a listed object. An invalid object of a tenant does not stop the operator."""
-        try:
-            self.handle_event(update_cache, body)
-        except Exception:
-            logger.exception("an object cannot be read and is skipped")
+                self.handle_event(self.cache.set_job, body)
 
     def handle_event(self, update_cache: CacheUpdate, body: Object) -> None:
-        """Update the cache with an object, and queue its job if anything changed."""
-        if (key := update_cache(body)) is not None:
-            self.queue.add(key)
+        """Update the cache with an object, and queue its job if anything changed. An invalid object
+        of a tenant is logged, and does not stop the operator."""
+        try:
+            if (key := update_cache(body)) is not None:
+                self.queue.add(key)
+        except Exception:
+            logger.exception("an object cannot be read and is skipped")
 
     def requeue_waiting_for_list(self, namespace: str) -> None:
         """Queue the jobs of a namespace that wait for a list; an empty namespace means all."""
@@ -129,7 +146,7 @@ class JobController:
 
     async def _process(self, key: JobKey) -> None:
         try:
-            with self.queue.retry_failures(key), self.telemetry.measure_reconcile():
+            with retry_failures(self.queue, key, self.recorder.metrics):
                 await self._reconcile(key)
         finally:
             if not self.queue.is_queued(key):  # a job that is queued again keeps its turn
@@ -189,13 +206,12 @@ class JobController:
             if observed.report is None:
                 raise
             logger.exception("the driver's report is ignored")
-        unreported = replace(observed, report=None, driver_reached=False)
-        return reconcile(unreported, self.config, self.now())
+        return reconcile(replace(observed, answer=SILENT), self.config, self.now())
 
     async def _apply(self, job: JobView, actions: Actions) -> bool:
         """Carry out all actions but `notify` and `status`. Return whether a RayJob was created."""
         for ray_job in actions.stop_drivers:
-            self.drivers.stop(job.key, ray_job, self.config.tokens(job, ray_job))
+            self.drivers.stop(job.key, ray_job, cluster_tokens(self.config, job, ray_job.name))
         for ray_job in actions.delete_ray_jobs:
             await self.api.delete_ray_job(job.namespace, ray_job)
             self.cache.mark_deleting(job.key, ray_job, to_rfc3339(self.now()))
@@ -235,8 +251,8 @@ class JobController:
         """Create objects. Return whether a RayJob was created.
 
         An object that already exists was created by an interrupted reconcile. If the API server
-        refuses the PodDisruptionBudget, for instance because the operator's role is of an earlier
-        version, the job runs without it.
+        refuses the PodDisruptionBudget, the job runs without it. The operator's role may be of an
+        earlier version.
         """
         ray_job_created = False
         for body in bodies:
@@ -258,7 +274,7 @@ class JobController:
         if actions.status is None:
             return actions.requeue_after
         if (delay := self._write_delay(job, actions, actions.status)) > 0:
-            self.telemetry.count_status_write("deferred")
+            self.status_writes.labels("deferred").inc()
             return delay
         async with self.large_status_lock if job.skipped_reason else nullcontext():
             await self._write(job, actions.status)
@@ -285,14 +301,14 @@ class JobController:
 
     async def _report_create_error(self, job: JobView, error: Refused) -> None:
         """Report in the status why the objects of a job cannot be created."""
-        seconds = None
+        message, seconds = str(error), None
         if isinstance(error, Unreachable):
             since = self.unreachable_since.setdefault(job.key, self.now())
             seconds = (self.now() - since).total_seconds()
-        of_kueue = seconds is None and "kueue" in str(error)
-        queues = await self.api.local_queues(job.namespace) if of_kueue else ""
-        default, now = self.config.defaults.queue_name, self.now()
-        status = status_after_create_error(job, str(error), seconds, now, queues, default)
+        elif "kueue" in message:
+            queues = await self.api.local_queues(job.namespace)
+            message += rejection_hint(job, message, queues, self.config.defaults.queue_name)
+        status = status_after_create_error(job, message, seconds, self.now())
         if status is not None:
             await self._write(job, status)
 
@@ -310,21 +326,18 @@ class JobController:
     async def _write(self, job: JobView, status: Status) -> None:
         patch, key = merge_patch(job.status, status), job.key
         if not patch:
-            self.telemetry.count_status_write("unchanged")
+            self.status_writes.labels("unchanged").inc()
             return
-        try:
+        with self.status_writes.labels("conflict").count_exceptions(Conflict):
             stored = await self.api.patch_status(*key, job.resource_version, patch)
-        except Conflict:
-            self.telemetry.count_status_write("conflict")
-            raise
         if stored is None:
-            self.telemetry.count_status_write("gone")
+            self.status_writes.labels("gone").inc()
             self.last_write.pop(key, None)
             self.cache.forget_job(key, job.uid)
             return
         self.cache.set_written_job(stored)
         self.last_write[key] = self.now()
-        self.telemetry.count_status_write("written")
+        self.status_writes.labels("written").inc()
         if "phase" in patch:
             logger.info("phase %s", patch["phase"])
 

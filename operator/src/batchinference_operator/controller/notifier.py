@@ -21,12 +21,12 @@ from batchinference.spec.notifications import (
     is_retryable,
     problem_of,
 )
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.controller.work_queue import WorkQueue
+from batchinference_operator.kube.api_errors import Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey, JobView
-from batchinference_operator.reconcile.notification import ended_job, unsent_notifications
+from batchinference_operator.reconcile.unsent_notifications import ended_job, unsent_notifications
 
 MAX_TRIES = 10
 """Number of tries to send the notifications of a job. The backoffs add up to three minutes."""
@@ -60,7 +60,7 @@ class Notifier:
     """Called with the key of a job when all its notifications were sent or given up."""
     max_tries: int = MAX_TRIES
     timeout_seconds: float = TIMEOUT_SECONDS
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     _deliveries: dict[JobKey, _Delivery] = field(default_factory=dict)
 
     def results(self, job: JobView) -> dict[str, str] | None:
@@ -142,10 +142,8 @@ class Notifier:
         variables = {name: b64decode(value).decode(errors="replace") for name, value in data}
         url, body, headers = one.request(job, variables)
         if not is_allowed(url, allowed):
-            return (
-                f"the URL in {one.url_env} {not_allowed('notifications', ', '.join(allowed))}",
-                False,
-            )
+            why = not_allowed("notifications", ", ".join(allowed))
+            return f"the URL in {one.url_env} {why}", False
         timeout = aiohttp.ClientTimeout(total=self.timeout_seconds)
         sent = session.post(url, data=body, headers=headers, allow_redirects=False, timeout=timeout)
         async with sent as answer:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_LABEL
-from batchinference_operator.controller.workqueue import WorkQueue
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.errors import Refused, Unreachable
+from batchinference_operator.controller.reconcile_retries import retry_failures
+from batchinference_operator.controller.work_queue import WorkQueue
+from batchinference_operator.kube.api_errors import Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.observability.event_recorder import EventRecorder
 from batchinference_operator.observability.logging import log_context
-from batchinference_operator.observability.telemetry import Telemetry
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobKey, key_of
 from batchinference_operator.reconcile.schedule import (
@@ -24,7 +25,7 @@ from batchinference_operator.reconcile.schedule import (
     decide,
 )
 from batchinference_operator.status.job_status import merge_patch
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_RUNS = 1000
@@ -39,10 +40,10 @@ class ScheduleController:
 
     api: KubeClient
     config: Config
-    telemetry: Telemetry = field(default_factory=Telemetry)
+    recorder: EventRecorder
     now: Clock = utc_now
     max_runs: int = MAX_RUNS
-    queue: WorkQueue[JobKey] = field(default_factory=lambda: WorkQueue(flow=lambda key: key[0]))
+    queue: WorkQueue[JobKey] = field(default_factory=WorkQueue)
     known: dict[tuple[str, JobKey], object] = field(default_factory=dict)
     """The fields of schedules and runs that matter here, by kind and key. An event that does not
     change these fields, such as one about the progress of a run, needs no reconcile."""
@@ -77,8 +78,7 @@ class ScheduleController:
         """Run one worker until it is cancelled."""
         while True:
             key = await self.queue.get()
-            measured = self.telemetry.measure_reconcile()
-            with log_context(*key), self.queue.retry_failures(key), measured:
+            with log_context(*key), retry_failures(self.queue, key, self.recorder.metrics):
                 await self._reconcile(key)
                 self.queue.forget(key)
             self.queue.done(key)
@@ -112,8 +112,8 @@ class ScheduleController:
     async def _with_runs(self, schedule: ScheduleView) -> ObservedSchedule:
         """Return a schedule and its runs in the order of their scheduled times.
 
-        If there are too many runs to list them all, no run is created, because a run that is not
-        listed may be active.
+        If there are too many runs to list them all, no run is created. A run that is not listed may
+        be active.
         """
         runs, listed = list[Run](), 0
         async for body in self.api.list_runs(schedule.namespace, schedule.name, self.max_runs):
@@ -150,6 +150,5 @@ class ScheduleController:
         if patch := merge_patch(schedule.status, actions.status):
             version = schedule.namespace, schedule.name, schedule.resource_version
             await self.api.patch_status(*version, patch, kind=schedule.kind)
-        if self.telemetry.recorder is not None:
-            minute = int(self.now().timestamp()) // 60
-            self.telemetry.recorder.record(schedule, minute, actions.events)
+        minute = int(self.now().timestamp()) // 60
+        self.recorder.record(schedule, minute, actions.events)

@@ -1,6 +1,5 @@
-"""Sends HTTP requests to the API server, and limits their rate."""
+"""Sends HTTP requests to the API server, and reads the responses."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,34 +9,7 @@ from typing import Any
 import aiohttp
 import kopf
 
-from batchinference_operator.kube.json_reader import read_json
-
-QPS = 500.0
-BURST = 1000
-
-
-class RateLimiter:
-    """A token bucket of size `burst` that gains `qps` tokens per second. Callers get tokens in the
-    order of their calls. All methods must be called in one event loop."""
-
-    def __init__(self, qps: float = QPS, burst: int = BURST) -> None:
-        self._interval = 1 / qps
-        self._burst_seconds = burst / qps
-        self._next_token_at = float("-inf")
-
-    async def wait(self) -> None:
-        """Wait for a token and take it."""
-        now = asyncio.get_running_loop().time()
-        self._next_token_at = max(self._next_token_at, now - self._burst_seconds) + self._interval
-        if self._next_token_at > now:
-            await asyncio.sleep(self._next_token_at - now)
-
-    def pause(self, seconds: float) -> None:
-        """Give no token for this number of seconds, because the server has sent Retry-After."""
-        if seconds:
-            now = asyncio.get_running_loop().time()
-            self._next_token_at = max(self._next_token_at, now + seconds)
-
+from batchinference_operator.kube.limited_json import read_json
 
 MAX_RETRY_AFTER_SECONDS = 30.0
 JSON = "application/json"

@@ -1,10 +1,10 @@
 """Leader election: of all replicas that share a Lease, one is active and the others wait.
 
-All releases that watch the whole cluster share a Lease. So a second release waits, instead of
-reconciling the jobs of the first.
+All releases that watch the whole cluster share a Lease. So a second release waits, and does not
+reconcile the jobs of the first release.
 
-`kubernetes.aio.leaderelection` is not used: in version 37 it cannot create a Lease, writes local
-times as UTC, sends requests without a timeout, and does not release the Lease on exit.
+`kubernetes.aio.leaderelection` (version 37) is not used. That election neither creates a Lease nor
+releases the Lease on exit. Also, it writes local times as UTC, and its requests have no timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from time import monotonic
@@ -50,19 +50,30 @@ def _release_of(identity: str) -> str:
 
 @dataclass
 class Leadership:
-    """Competes for a Lease, and holds it while the operator works."""
+    """Competes for a Lease in the API server, and holds the Lease while the operator works."""
 
-    lease: Lease
+    send: Send
+    name: str
+    """NAMESPACE/NAME of the Lease."""
     identity: str
     """NAMESPACE/NAME/POD of this replica, with the namespace and name of its release."""
     renew_seconds: float = RENEW_SECONDS
     retry_seconds: float = RETRY_SECONDS
     is_leader: bool = False
+    _spec: Object = field(default_factory=dict)
+    """The spec of the Lease when it was last read."""
+    _since: float = 0.0
+    """When this spec was first read or written."""
+
+    @property
+    def holder(self) -> str:
+        """The identity of the leader when the Lease was last read; empty if there was none."""
+        return self._spec.get("holderIdentity") or ""
 
     @property
     def other_release(self) -> str | None:
         """The other release that holds the Lease, as NAMESPACE/NAME; None if there is no other."""
-        release = _release_of(self.lease.holder)
+        release = _release_of(self.holder)
         return release if release not in ("", _release_of(self.identity)) else None
 
     @property
@@ -70,7 +81,7 @@ class Leadership:
         """Why this replica cannot take over from a leader of its release; None if it can."""
         if self.other_release:
             return f"release {self.other_release} runs the jobs of this cluster"
-        return None if self.lease.holder else "there is no leader yet"
+        return None if self.holder else "there is no leader yet"
 
     async def lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Wait until this replica holds the Lease, do the work, and release the Lease. If the Lease
@@ -82,13 +93,13 @@ class Leadership:
             await self._work_while_renewed(work())
         finally:
             self.is_leader = False
-            await self.lease.release(self.identity)
+            await self.release()
 
     async def _acquire(self) -> None:
         """Wait until this replica holds the Lease. Log each other holder once."""
         reported = ""
-        while not await self.lease.take(self.identity):
-            if (holder := self.lease.holder) != reported:
+        while not await self.take():
+            if (holder := self.holder) != reported:
                 reported = holder
                 if self.other_release is None:
                     logger.info("waiting: %s is the leader", holder)
@@ -116,43 +127,25 @@ class Leadership:
                 async with asyncio.timeout(left):
                     await asyncio.sleep(self.retry_seconds)
                     began = monotonic()
-                    if await self.lease.take(self.identity):
+                    if await self.take():
                         renewed = began
-                    elif self.lease.holder != self.identity:
+                    elif self.holder != self.identity:
                         break
-        raise LeadershipLost(f"the Lease was not renewed; its holder is {self.lease.holder!r}")
+        raise LeadershipLost(f"the Lease was not renewed; its holder is {self.holder!r}")
 
-
-class Lease:
-    """A Lease in the API server. `name` is NAMESPACE/NAME."""
-
-    def __init__(self, send: Send, name: str) -> None:
-        self._send = send
-        self._namespace, _, self._name = name.partition("/")
-        self._collection = f"/apis/{API_VERSION}/namespaces/{self._namespace}/leases"
-        self._spec: Object = {}
-        """The spec of the Lease when it was last read."""
-        self._since = 0.0
-        """When this spec was first read or written."""
-
-    @property
-    def holder(self) -> str:
-        """The identity of the leader when the Lease was last read; empty if there was none."""
-        return self._spec.get("holderIdentity") or ""
-
-    async def take(self, identity: str) -> bool:
+    async def take(self) -> bool:
         """Take or renew the Lease, unless another replica holds it. Return whether that is done."""
         metadata = await self._read()
         if metadata is None:
             return False
         # computed without renewTime, because the clocks of nodes may differ
         expires = self._since + self._spec.get("leaseDurationSeconds", LEASE_SECONDS)
-        if self.holder not in ("", identity) and monotonic() < expires:
+        if self.holder not in ("", self.identity) and monotonic() < expires:
             return False
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        is_new = self.holder != identity
+        is_new = self.holder != self.identity
         spec = {
-            "holderIdentity": identity,
+            "holderIdentity": self.identity,
             "leaseDurationSeconds": LEASE_SECONDS,
             "acquireTime": now if is_new else self._spec.get("acquireTime", now),
             "renewTime": now,
@@ -160,26 +153,24 @@ class Lease:
         }
         return await self._write(metadata, spec)
 
-    async def release(self, identity: str) -> None:
+    async def release(self) -> None:
         """Release the Lease, so that the next leader does not wait until it expires."""
         metadata = await self._read()
-        if metadata is None or self.holder != identity:
+        if metadata is None or self.holder != self.identity:
             return
         if not await self._write(metadata, {**self._spec, "holderIdentity": ""}):
             logger.warning("the Lease was not released: the next leader waits until it expires")
 
     async def _read(self) -> Object | None:
         """Return the metadata of the Lease: empty if there is no Lease, None if the read failed."""
-        status, answer = await self._request("GET", f"{self._collection}/{self._name}")
+        status, answer = await self._request("GET")
         if status == HTTPStatus.NOT_FOUND:
             self._spec = {}
             return {}
         # after a successful read, this is no error: a server that has just started may refuse reads
         if status == HTTPStatus.FORBIDDEN and not self._spec:
-            raise LeaseForbidden(
-                f"the right to read the Lease {self._namespace}/{self._name} is missing; the "
-                f"chart's roles have it: {answer}"
-            )
+            missing = f"the right to read the Lease {self.name} is missing"
+            raise LeaseForbidden(f"{missing}; the chart's roles have it: {answer}")
         if status != HTTPStatus.OK:
             logger.warning("the Lease cannot be read: %s: %s", status, answer)
             return None
@@ -190,11 +181,10 @@ class Lease:
 
     async def _write(self, read: Object, spec: Object) -> bool:
         """Create or replace the Lease, unless it has changed since `_read` returned `read`."""
-        method, path = ("PUT", f"{self._collection}/{self._name}") if read else (
-            "POST", self._collection)  # fmt: skip
-        metadata = read or {"name": self._name, "namespace": self._namespace}
+        namespace, _, name = self.name.partition("/")
+        metadata = read or {"name": name, "namespace": namespace}
         body = {"apiVersion": API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
-        status, answer = await self._request(method, path, body)
+        status, answer = await self._request("PUT" if read else "POST", body)
         written = status in (HTTPStatus.OK, HTTPStatus.CREATED)
         if written:
             self._spec, self._since = answer["spec"], monotonic()
@@ -202,11 +192,14 @@ class Lease:
             logger.warning("the Lease cannot be written: %s: %s", status, answer)
         return written
 
-    async def _request(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def _request(self, method: str, body: Any = None) -> tuple[int, Any]:
         """Send a request. Return the status and the answer; without a response, 0 and the error."""
+        namespace, _, name = self.name.partition("/")
+        leases = f"/apis/{API_VERSION}/namespaces/{namespace}/leases"
+        path = leases if method == "POST" else f"{leases}/{name}"
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                status, answer, _ = await self._send(method, path, body)
+                status, answer, _ = await self.send(method, path, body)
                 return status, answer
         except (aiohttp.ClientError, OSError) as problem:  # TimeoutError is an OSError
             return 0, str(problem) or "no answer"

@@ -2,30 +2,22 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
-import kopf
 
 from batchinference.rendering import HEAD_BUDGET, NAME_LABEL, RAY_API_VERSION, RAY_CLUSTER, RAY_JOB
 from batchinference.spec.job import API_VERSION, KIND, PLURAL, SCHEDULE_KIND
 from batchinference.spec.schedule import SCHEDULE_PLURAL
-from batchinference_operator.kube.errors import TRANSIENT, Unreachable, raise_for
-from batchinference_operator.kube.http import (
-    TIMEOUT_SECONDS,
-    RateLimiter,
-    is_error,
-    is_gone,
-    open_stream,
-    read_lines,
-    send,
-)
-from batchinference_operator.kube.json_reader import read_json
-from batchinference_operator.status.ray_job import Object, is_name
+from batchinference_operator.kube.api_errors import Unreachable, raise_for
+from batchinference_operator.kube.http import is_error, is_gone, open_stream, read_lines
+from batchinference_operator.kube.limited_json import read_json
+from batchinference_operator.kube.request_retries import RetryingClient
+from batchinference_operator.status.ray_job_view import Object, is_name
 
 POD = "Pod"
 PAGE = 10
@@ -37,17 +29,13 @@ EVENT = "events.k8s.io"
 WATCH_GRACE_SECONDS = 10.0
 """Seconds added to the timeout of a watch for its start and end."""
 MAX_ERROR_BYTES = 4096
-MAX_ERROR_CHARS = 200
-"""Maximum bytes read of a watch's error, and maximum characters of an answer in a message."""
+"""Maximum bytes read of a watch's error."""
 MAX_LISTS = 4
 """Maximum number of list pages that are read at the same time. Objects of tenants can make a page
 15 MB large, which takes several times as much memory."""
 WORKLOAD = "Workload"
 """The object that Kueue creates for each RayJob in a LocalQueue."""
 LOCAL_QUEUE = "LocalQueue"
-RETRY_DELAYS = (0.2, 0.8)
-"""Seconds before each retry of a request. After the last, the work queue reconciles the job later.
-All requests can be repeated: an object that already exists, or is already gone, is not an error."""
 _COLLECTIONS = {
     POD: ("/api/v1", "pods"),
     WORKLOAD: ("/apis/kueue.x-k8s.io/v1beta2", "workloads"),
@@ -64,46 +52,16 @@ _COLLECTIONS = {
 }
 
 
-class ObjectClient:
+class ObjectClient(RetryingClient):
     """Sends requests for objects of any kind, as plain dicts.
 
     The models of the Kubernetes client would need several times as much CPU time. Each method
     raises Unreachable if the server does not respond or returns a transient error.
     """
 
-    def __init__(
-        self,
-        session: kopf.AiohttpSession,
-        rate: RateLimiter | None = None,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        retry_delays: Sequence[float] = RETRY_DELAYS,
-    ) -> None:
-        self._session = session
-        self._rate = rate or RateLimiter()
-        self._timeout, self._retry_delays = timeout_seconds, retry_delays
-        self._list_slots = asyncio.Semaphore(MAX_LISTS)
-
-    async def _request(self, *call: Any) -> tuple[int, Any]:
-        """Send a request with retries. Return the status and the answer of the last try."""
-        for pause in self._retry_delays:
-            with suppress(Unreachable):
-                status, answer = await self._send(*call)
-                if status not in TRANSIENT:
-                    return status, answer
-            await asyncio.sleep(pause)
-        return await self._send(*call)
-
-    async def _send(self, *call: Any) -> tuple[int, Any]:
-        await self._rate.wait()
-        try:
-            status, answer, retry_after = await send(self._session, *call, seconds=self._timeout)
-        except (OSError, aiohttp.ClientError) as problem:
-            raise Unreachable(str(problem) or "no answer") from problem
-        self._rate.pause(retry_after)
-        if status < HTTPStatus.BAD_REQUEST and not isinstance(answer, dict):
-            raise Unreachable(f"{status}: no JSON object: {str(answer)[:MAX_ERROR_CHARS]!r}")
-        return status, answer
+    @cached_property
+    def _list_slots(self) -> asyncio.Semaphore:
+        return asyncio.Semaphore(MAX_LISTS)
 
     async def create(self, body: Object) -> Object | None:
         """Return the object as created; None if its name is in use. Raises Conflict and Refused."""
@@ -162,7 +120,7 @@ class ObjectClient:
         path = f"{path_of(kind, namespace)}?{'&'.join(parts)}"
         timeout = seconds + WATCH_GRACE_SECONDS
         try:
-            async with open_stream(self._session, path, timeout) as response:
+            async with open_stream(self.session, path, timeout) as response:
                 status, stream = response
                 if status != HTTPStatus.OK:
                     raise_for(status, (await stream.read(MAX_ERROR_BYTES)).decode(errors="replace"))

@@ -1,95 +1,23 @@
 """Lists and watches the objects of one kind in one namespace, or in all namespaces.
 
-After each list, the reflector reports cached objects that are not in the list as deleted, because
-watches may have missed their deletion. Each failed watch is retried with its own backoff.
+After each list, the reflector reports cached objects that are not in the list as deleted. Watches
+may have missed their deletion. Each failed watch is retried with its own backoff.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from batchinference.rendering import RAY_JOB
-from batchinference.spec.job import KIND, SCHEDULE_KIND
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.errors import Conflict, Expired, Refused, Unreachable
-from batchinference_operator.kube.object_client import POD, path_of
+from batchinference_operator.kube.api_errors import Conflict, Expired, Refused, Unreachable
+from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.kube.object_client import path_of
+from batchinference_operator.kube.watch_health import WatchHealth
 from batchinference_operator.reconcile.job_view import key_of
-from batchinference_operator.status.ray_job import Object
-
-KINDS = (KIND, SCHEDULE_KIND, RAY_JOB, POD)
-PATIENCE = 3
-"""A watch is dead if it has no answer for PATIENCE times its maximum duration."""
-
-
-class WatchHealth:
-    """Records when the server last accepted each watch, or sent a page of the preceding list."""
-
-    def __init__(
-        self, namespaces: Sequence[str], seconds: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        paths = (path_of(kind, namespace) for kind in KINDS for namespace in namespaces or [""])
-        self._started = dict.fromkeys(paths, False)
-        self._last_answer = dict.fromkeys(self._started, clock())
-        self._limit = PATIENCE * seconds
-        self._clock = clock
-        self._namespaces = frozenset(namespaces)
-        self._refused: set[str] = set()
-
-    def start(self) -> None:
-        """Measure the time without a response from now on."""
-        self._last_answer = dict.fromkeys(self._last_answer, self._clock())
-
-    def record_answer(self, path: str, *, watch: bool) -> None:
-        """Record that the server answered a list or a watch."""
-        if path in self._started:
-            self._last_answer[path] = self._clock()
-            self._started[path] |= watch
-            if path in self._refused:
-                self._refused.discard(path)
-                logger.info("%s is watched again", path)
-
-    def record_refusal(self, path: str, problem: str) -> None:
-        """Record that the server refused a list or a watch, and log it once."""
-        if path in self._started and path not in self._refused:
-            self._refused.add(path)
-            effect = "its jobs are not reconciled until it can be watched again"
-            logger.warning("%s cannot be watched (%s): %s", path, problem, effect)
-
-    def is_refused(self, namespace: str) -> bool:
-        """Return whether at least one kind cannot be watched in a namespace."""
-        return any(f"/namespaces/{namespace}/" in path for path in self._refused)
-
-    @property
-    def lost_namespaces(self) -> set[str]:
-        """The namespaces in which at least one kind cannot be watched.
-
-        Empty if these are all namespaces: the permissions of the operator are then wrong, and the
-        health checks must fail.
-        """
-        refused = {name for name in self._namespaces if self.is_refused(name)}
-        return refused if refused != self._namespaces else set()
-
-    @property
-    def missing(self) -> list[str]:
-        """The paths, outside of lost namespaces, for which no watch was accepted yet."""
-        return self._without_lost([path for path, started in self._started.items() if not started])
-
-    @property
-    def dead(self) -> list[str]:
-        """The paths of the watches that had no response for too long."""
-        limit, answers = self._clock() - self._limit, self._last_answer.items()
-        return self._without_lost([path for path, answered in answers if answered < limit])
-
-    def _without_lost(self, paths: list[str]) -> list[str]:
-        """Return the paths outside of lost namespaces. Health checks ignore lost namespaces."""
-        lost = [f"/namespaces/{name}/" for name in self.lost_namespaces]
-        return [path for path in paths if not any(scope in path for scope in lost)]
-
+from batchinference_operator.status.ray_job_view import Object
 
 RECONNECT_SECONDS = 0.1
 """Pause between two watches."""
@@ -108,7 +36,8 @@ logger = logging.getLogger("batchinference.operator")
 
 @dataclass(frozen=True)
 class Store:
-    """The callbacks of a reflector, which update the cache."""
+    """The callbacks of a reflector, which update the cache. They raise no errors for invalid
+    objects of tenants."""
 
     put: Callable[[Object], None]
     delete: Callable[[Object], None]
@@ -121,29 +50,28 @@ class Store:
     """Called with the namespace when its first list is complete, and when the list is refused."""
 
 
+@dataclass(eq=False)
 class Reflector:
     """Keeps a store up to date with the objects of a kind. An empty namespace means all."""
 
-    def __init__(
-        self,
-        client: KubeClient,
-        kind: str,
-        namespace: str,
-        store: Store,
-        health: WatchHealth,
-        seconds: int,
-    ) -> None:
-        self._client, self._kind, self.namespace = client, kind, namespace
-        self._store, self._health, self._seconds = store, health, seconds
-        self._path = path_of(kind, namespace)
-        self._version = ""
-        """The resource version from which the next watch starts; empty if a list comes first."""
-        self._failures = 0
-        self._accepted_at = inf
-        """When the current watch was accepted; infinity before."""
-        self._refused_since: float | None = None
-        self.is_listed = False
-        """Whether the store has all objects, except for recent changes."""
+    client: KubeClient
+    kind: str
+    namespace: str
+    store: Store
+    health: WatchHealth
+    seconds: int
+    """The maximum duration of a watch."""
+    is_listed: bool = False
+    """Whether the store has all objects, except for recent changes."""
+    _version: str = ""
+    """The resource version from which the next watch starts; empty if a list comes first."""
+    _failures: int = 0
+    _accepted_at: float = inf
+    """When the current watch was accepted; infinity before."""
+    _refused_since: float | None = None
+
+    def __post_init__(self) -> None:
+        self._path = path_of(self.kind, self.namespace)
 
     async def run(self) -> None:
         """List and watch until cancelled."""
@@ -189,69 +117,54 @@ class Reflector:
         return ""
 
     async def _watch(self) -> None:
+        """Update the store with the events of one watch."""
         accepted = partial(self._record_answer, watch=True)
-        watch = self._client.watch(
-            self._kind, self.namespace, self._version, self._seconds, accepted
-        )
+        watch = self.client.watch(self.kind, self.namespace, self._version, self.seconds, accepted)
         async with aclosing(watch) as events:
             async for event in events:
-                self._handle(event["type"], event["object"])
-
-    def _handle(self, type_: str, body: Object) -> None:
-        """Update the store with a watch event."""
-        if type_ == "ERROR":
-            raise Expired(str(body.get("message", "")))
-        self._version = body["metadata"]["resourceVersion"]
-        if type_ == "BOOKMARK":
-            return
-        self._update(self._store.put, body)  # DELETED has the last state
-        if type_ == "DELETED":
-            self._update(self._store.delete, body)
+                body = event["object"]
+                if event["type"] == "ERROR":
+                    raise Expired(str(body.get("message", "")))
+                self._version = body["metadata"]["resourceVersion"]
+                if event["type"] != "BOOKMARK":
+                    self.store.put(body)  # DELETED has the last state
+                if event["type"] == "DELETED":
+                    self.store.delete(body)
 
     async def _list(self) -> None:
         """Store all objects, and report the cached objects that are gone as deleted."""
-        missing = {key_of(body): body for body in self._store.known(self.namespace)}
+        missing = {key_of(body): body for body in self.store.known(self.namespace)}
         version = ""
-        async for items, version in self._client.list_pages(self._kind, self.namespace):  # noqa: B007
+        async for items, version in self.client.list_pages(self.kind, self.namespace):  # noqa: B007
             self._record_answer(watch=False)
             for body in items:
                 missing.pop(key_of(body), None)
-                self._update(self._store.put, body)
+                self.store.put(body)
         for body in missing.values():
-            self._update(self._store.delete, body)
+            self.store.delete(body)
         self._version = version
-        self._store.listed(self.namespace, version)
+        self.store.listed(self.namespace, version)
         if not self.is_listed:
             self.is_listed = True
-            self._store.requeue(self.namespace)
-
-    def _update(self, change: Callable[[Object], None], body: Object) -> None:
-        """Change the store. An invalid object of a tenant is logged and does not stop the watch."""
-        try:
-            change(body)
-        except Exception:
-            logger.exception("an object of %s cannot be read and is skipped", self._path)
+            self.store.requeue(self.namespace)
 
     def _record_answer(self, *, watch: bool) -> None:
         self._refused_since = None
         if watch:
             self._accepted_at = asyncio.get_running_loop().time()
-        self._health.record_answer(self._path, watch=watch)
+        self.health.record_answer(self._path, watch=watch)
 
     def _record_refusal(self, problem: str) -> None:
         """Record a refused request. After LOST_SECONDS, forget all objects."""
-        self._health.record_refusal(self._path, problem)
+        self.health.record_refusal(self._path, problem)
         now = asyncio.get_running_loop().time()
         if self._refused_since is None:
             self._refused_since = now
             if not self.is_listed:
-                self._store.requeue(self.namespace)
+                self.store.requeue(self.namespace)
         elif self.is_listed and now - self._refused_since > LOST_SECONDS:
-            logger.warning(
-                "no permission for %s for %d s: dropping its cached objects",
-                self._path,
-                LOST_SECONDS,
-            )
+            effect = "its objects are forgotten"
+            logger.warning("no permission for %s for %d s: %s", self._path, LOST_SECONDS, effect)
             self.is_listed, self._version = False, ""
-            for body in self._store.known(self.namespace):
-                self._update(self._store.delete, body)
+            for body in self.store.known(self.namespace):
+                self.store.delete(body)

@@ -6,17 +6,18 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from batchinference.rendering import MANAGER
 from batchinference.spec.job import API_VERSION, GROUP
-from batchinference_operator.kube.client import KubeClient
-from batchinference_operator.kube.http import RateLimiter
+from batchinference_operator.kube.kube_client import KubeClient
+from batchinference_operator.kube.rate_limiter import RateLimiter
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.observability.metrics import Metrics
 from batchinference_operator.reconcile.job_view import ResourceView
 from batchinference_operator.status.job_events import Event
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import Clock, utc_now
 
 MAX_WAITING = 5000
@@ -31,24 +32,24 @@ MAX_NOTE_BYTES = 1024
 logger = logging.getLogger("batchinference.operator")
 
 
+@dataclass(eq=False)
 class EventRecorder:
     """Posts Events one at a time, round-robin by namespace, separately from reconcile workers."""
 
-    def __init__(self, api: KubeClient, metrics: Metrics, now: Clock = utc_now) -> None:
-        self._api = api
-        self._metrics = metrics
-        self._now = now
-        self._rate = RateLimiter(EVENT_QPS, EVENT_BURST)
-        self._flows: dict[str, deque[Object]] = {}
-        """The queued Events by namespace. The next namespace to serve comes first."""
-        self._waiting = asyncio.Semaphore(0)
+    api: KubeClient
+    metrics: Metrics
+    now: Clock = utc_now
+    _rate: RateLimiter = field(default_factory=lambda: RateLimiter(EVENT_QPS, EVENT_BURST))
+    _flows: dict[str, deque[Object]] = field(default_factory=dict)
+    """The queued Events by namespace. The next namespace to serve comes first."""
+    _waiting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     def record(self, job: ResourceView, attempt: int, events: Iterable[Event]) -> None:
         """Queue Events for posting. Never waits and never fails. Events with the same reason and
-        `attempt` (the number of the job's attempt, or the current minute for a schedule) become one
-        Event with a count."""
+        `attempt` become one Event with a count. `attempt` is the number of the job's attempt, or
+        the current minute for a schedule."""
         for event in events:
-            body = event_body(job, attempt, event, self._now())
+            body = event_body(job, attempt, event, self.now())
             self._flows.setdefault(job.namespace, deque()).append(body)
             if sum(map(len, self._flows.values())) > MAX_WAITING:
                 fullest = max(self._flows, key=lambda name: len(self._flows[name]))
@@ -76,14 +77,14 @@ class EventRecorder:
 
     async def _post(self, body: Object) -> None:
         try:
-            repeated = await self._api.post_event(body)
+            repeated = await self.api.post_event(body)
         except Exception as error:  # noqa: BLE001 - no failure may affect jobs
             self._record_drop(body["reason"], str(error) or type(error).__name__)
         else:
-            self._metrics.events.labels("repeated" if repeated else "posted").inc()
+            self.metrics.events.labels("repeated" if repeated else "posted").inc()
 
     def _record_drop(self, reason: str, why: str) -> None:
-        self._metrics.events.labels("dropped").inc()
+        self.metrics.events.labels("dropped").inc()
         logger.warning("Event %s is dropped: %s", reason, why)
 
 

@@ -19,7 +19,7 @@ _KOPF_ATTRIBUTES = ("k8s_ref", "k8s_skip", "settings")
 _SUPPRESSED = {
     # asyncio complains at exit that kopf leaves generators of a watch open, which is harmless
     "asyncio": "closing of asynchronous generator <async_generator object infinite_watch ",
-    # `WatchHealth` in reflector.py logs a refused watch once; kopf logs it at each retry
+    # `WatchHealth` logs a refused watch once; kopf logs it at each retry
     "kopf._cogs.clients.watching": "APIForbiddenError(",
 }
 """Messages that are not logged: the name of the logger, and a part of the message."""

@@ -15,7 +15,6 @@ from itertools import islice
 
 from batchinference.spec.cluster import Cluster
 from batchinference.spec.status import Phase
-from batchinference_operator.reconcile.config import Concurrency
 from batchinference_operator.reconcile.job_view import JobKey, JobView
 from batchinference_operator.status.attempts import is_running
 
@@ -24,6 +23,25 @@ Position = tuple[int, str, str, str]
 
 ROUND_FROM_POSITION = 10
 """From this value on, the status shows a rounded number of jobs ahead."""
+UNLIMITED = 2**31
+"""A capacity that is never reached."""
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """The maximum numbers of concurrently running jobs; None means unlimited."""
+
+    total: int | None = None
+    per_namespace: int | None = None
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether at least one of the numbers is limited."""
+        return self.total is not None or self.per_namespace is not None
+
+    def capacity(self, running: int) -> int:
+        """Return how many more jobs may run in total; negative if the limit was lowered."""
+        return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
 
 
 @dataclass(frozen=True)
@@ -36,11 +54,9 @@ class QueueEntry:
     priority: int = 0
     created_at: str = ""
     running: bool = False
-    """Whether an attempt of the job runs, or the job is being suspended."""
+    """Whether an attempt of the job runs, or the job is being suspended. False if Kueue admits the
+    next attempt: the label of its RayJob says whether Kueue manages the running attempt."""
     waiting: bool = False
-    queued: bool = False
-    """Whether Kueue admits the next attempt of the job, so that the attempt needs no admission by
-    this queue. The label of a RayJob says whether Kueue manages the running attempt."""
 
 
 def queue_entry(job: JobView, platform: Cluster, *, gone: bool = False) -> QueueEntry:
@@ -54,14 +70,9 @@ def queue_entry(job: JobView, platform: Cluster, *, gone: bool = False) -> Queue
     queue = (job.spec.get("cluster") or {}).get("queueName")
     queued = isinstance(queue, str) or platform.queue_name is not None
     waiting = not (running or stopping or queued)
-    return QueueEntry(
-        job.resource_version,
-        int(job.spec.get("priority", 0)),
-        job.created_at,
-        running,
-        waiting,
-        queued=queued,
-    )
+    priority = int(job.spec.get("priority", 0))
+    running = running and not queued
+    return QueueEntry(job.resource_version, priority, job.created_at, running, waiting)
 
 
 @dataclass(frozen=True)
@@ -90,8 +101,8 @@ class AdmissionDecision:
 class AdmissionQueue:
     """The running and the waiting jobs.
 
-    After `admit`, a job counts as running until a later version of the job is observed, because the
-    write of its status may have succeeded even if there was no response.
+    After `admit`, a job counts as running until a later version of the job is observed. The write
+    of its status may have succeeded even if there was no response.
     """
 
     limits: Concurrency = field(default_factory=Concurrency)
@@ -125,7 +136,7 @@ class AdmissionQueue:
     def decide(self, key: JobKey) -> AdmissionDecision | None:
         """Return whether a job that wants to start may start; None if it needs no admission."""
         entry = self._entries.get(key)
-        if entry is None or not entry.waiting or entry.running:
+        if entry is None or not entry.waiting:
             return None
         if key in self._admitted:
             return AdmissionDecision(0, admitted=True)
@@ -146,13 +157,17 @@ class AdmissionQueue:
             self._wake()
 
     def _namespace_capacity(self, namespace: str) -> int:
-        return self.limits.namespace_capacity(self._running_per_namespace[namespace])
+        """Return how many more jobs may run in a namespace."""
+        limit = self.limits.per_namespace
+        return (
+            UNLIMITED if limit is None else max(0, limit - self._running_per_namespace[namespace])
+        )
 
     def _reindex(self, key: JobKey) -> None:
         """Update the position of a job, and wake the jobs that may start because of this."""
         position, was_running = self._positions.get(key), key in self._running
         entry = self._entries.get(key)
-        runs = entry is not None and entry.running and not entry.queued
+        runs = entry is not None and entry.running
         running = runs or key in self._admitted or key in self._with_ray_jobs
         self._remove(key)
         if running != was_running:

@@ -1,38 +1,11 @@
-"""The settings of the operator that reconcile needs, such as the limits of running jobs."""
+"""The settings of the operator that reconcile needs."""
 
-import hashlib
-import hmac
 from dataclasses import dataclass, field
 
 from batchinference.rendering.policy import PlatformPolicy
 from batchinference.spec.platform_defaults import PlatformDefaults
+from batchinference_operator.reconcile.admission_queue import Concurrency
 from batchinference_operator.reconcile.cost import Prices
-from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.status.ray_job import RayJobView
-
-UNLIMITED = 2**31
-"""A capacity that is never reached."""
-
-
-@dataclass(frozen=True)
-class Concurrency:
-    """The maximum numbers of concurrently running jobs; None means unlimited."""
-
-    total: int | None = None
-    per_namespace: int | None = None
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether at least one of the numbers is limited."""
-        return self.total is not None or self.per_namespace is not None
-
-    def capacity(self, running: int) -> int:
-        """Return how many more jobs may run in total; negative if the limit was lowered."""
-        return UNLIMITED if self.total is None else min(self.total, UNLIMITED) - running
-
-    def namespace_capacity(self, running: int) -> int:
-        """Return how many more jobs may run in a namespace with this number of running jobs."""
-        return UNLIMITED if self.per_namespace is None else max(0, self.per_namespace - running)
 
 
 @dataclass(frozen=True)
@@ -49,23 +22,3 @@ class Config:
     own_namespace: str = ""
     """The operator's namespace. Jobs in this namespace fail, because they could mount the Secret
     with the token key of all Ray clusters."""
-
-    def token(self, job: JobView, ray_job: str) -> str:
-        """Return the token of the Ray cluster of a RayJob. It is derived from the current key, so
-        that the operator needs no permission to read the Secret."""
-        return _token(self.token_key, job, ray_job)
-
-    def tokens(self, job: JobView, ray_job: RayJobView) -> tuple[str, ...]:
-        """Return the tokens that the Ray cluster of a RayJob may have, derived from the current key
-        and, if there is one, from the previous key. The cluster may be older than the rotation."""
-        keys = filter(None, (self.token_key, self.previous_token_key))
-        return tuple(_token(key, job, ray_job.name) for key in keys)
-
-
-def _token(key: bytes, job: JobView, ray_job: str) -> str:
-    about = (_PURPOSE, job.namespace, job.name, job.uid, ray_job)
-    return hmac.new(key, "\n".join(about).encode(), hashlib.sha256).hexdigest()
-
-
-_PURPOSE = "batchinference.dev/ray-cluster-token/v1"
-"""Makes these tokens different from other values that may be derived from the key."""

@@ -13,8 +13,8 @@ from batchinference.spec.report import PRICES_VARIABLE, PodPrices
 from batchinference.text import decimal_text
 from batchinference_operator.status.attempts import Attempt, last_attempt
 from batchinference_operator.status.job_status import Status, internal, without
-from batchinference_operator.status.pods import requested_cpus
-from batchinference_operator.status.ray_job import Object, devices_of
+from batchinference_operator.status.pod_view import requested_cpus
+from batchinference_operator.status.ray_job_view import Object, devices_of
 
 Price = Annotated[Decimal, Field(ge=0, le=10**9, allow_inf_nan=False)]
 

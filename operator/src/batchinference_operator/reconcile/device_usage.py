@@ -9,11 +9,11 @@ from datetime import datetime
 from decimal import Decimal
 
 from batchinference.spec.progress import MAX_ROWS
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import Attempt, last_attempt, update_last
 from batchinference_operator.status.job_status import Status, internal, with_internal, without
-from batchinference_operator.status.pods import PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import to_rfc3339, unix_seconds
 
 
@@ -42,8 +42,8 @@ def add_usage(observed: Observed, now: datetime) -> Status:
 
 
 def _priced(status: Status, attempt: Attempt, used: dict[str, int]) -> Status:
-    """Return the sum and the cost of the device seconds of attempts with their own price, including
-    what the running attempt has `used`; empty if the running attempt has no own price."""
+    """Return the sum and the cost of the device seconds of attempts with their own price. What the
+    running attempt has `used` is included. Empty if the running attempt has no own price."""
     if (price := attempt.get("choice", {}).get("deviceHour")) is None:
         return {}
     known, seconds = internal(status), used["deviceSeconds"]
@@ -58,8 +58,8 @@ def current_devices(observed: Observed) -> int:
 
 
 def _devices_of(pod: PodView, ray_job: RayJobView | None) -> int:
-    """Return the number of devices in the label of a pod, but not more than the largest planned pod
-    has, because users may change the label."""
+    """Return the number of devices in the label of a pod. Users may change the label, so the result
+    is at most the number of the largest planned pod."""
     if ray_job is None or ray_job.max_devices is None:
         return pod.devices
     return min(pod.devices, ray_job.max_devices_per_pod)

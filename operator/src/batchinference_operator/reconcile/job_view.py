@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, ClassVar, Self, TypeVar
-
-from pydantic import ValidationError
+from typing import Any, ClassVar, Self
 
 from batchinference.rendering import NAME_LABEL, Names
 from batchinference.spec import Problem, SpecError
-from batchinference.spec.base import SpecModel
-from batchinference.spec.cluster import Limits, lower_limits
-from batchinference.spec.durations import seconds_of
 from batchinference.spec.job import (
     API_VERSION,
     CANCELLED_AT,
@@ -20,12 +15,11 @@ from batchinference.spec.job import (
     KIND,
     OPERATOR_FIELDS,
 )
-from batchinference.spec.lifecycle import Deadlines, Retry, Ttl
-from batchinference.spec.platform_defaults import Lifecycle, PlatformDefaults
+from batchinference.spec.status import Phase
 from batchinference_operator.status.attempts import attempt_number
-from batchinference_operator.status.conditions import is_condition_true
+from batchinference_operator.status.conditions import Summary, is_condition_true
 from batchinference_operator.status.job_status import Status, StatusUpdate, build_status
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 from batchinference_operator.status.timestamps import to_rfc3339
 
 SKIPPED_FIELDS = "skippedFields"
@@ -99,8 +93,6 @@ class JobView(ResourceView):
         if job.skipped_reason:
             spec = {name: job.spec[name] for name in OPERATOR_FIELDS if name in job.spec}
             job = replace(job, spec=spec)
-        if job.status.get("attempt"):
-            job = replace(job, spec=_with_fitting_backoff(job.spec))
         return replace(job, cancelled=CANCELLED_AT in body["metadata"].get("annotations", {}))
 
     @property
@@ -132,6 +124,10 @@ class JobView(ResourceView):
         """Return the status after an update."""
         return build_status(self.status, self.generation, update, to_rfc3339(now))
 
+    def pending_status(self, summary: Summary, now: datetime) -> Status:
+        """Return the status in the phase Pending, with the reason in `summary`."""
+        return self.build_status(StatusUpdate(Phase.PENDING, summary), now)
+
     def names(self, attempt: int) -> Names:
         """Return the names of the objects of an attempt."""
         return Names(self.name, self.uid, attempt)
@@ -153,62 +149,6 @@ class JobView(ResourceView):
         if not number.isdecimal() or self.names(int(number)).ray_job != ray_job:
             return False
         return 1 <= int(number) <= last
-
-
-def _with_fitting_backoff(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a job that has started, with `retry.backoff.initial` at most `max`.
-    Earlier versions accepted a higher one, and used `max`: the next attempt must not fail."""
-    retry = spec.get("retry")
-    if not isinstance(retry, dict) or not isinstance(retry.get("backoff"), dict):
-        return spec
-    initial, longest = (retry["backoff"].get(name) for name in ("initial", "max"))
-    if not isinstance(initial, str) or not isinstance(longest, str):
-        return spec
-    if seconds_of(initial) <= seconds_of(longest):
-        return spec
-    return {**spec, "retry": {**retry, "backoff": {**retry["backoff"], "initial": longest}}}
-
-
-Model = TypeVar("Model", bound=SpecModel)
-
-
-@dataclass(frozen=True)
-class MutableSpec:
-    """Fields of the spec whose changes also take effect after the start. The defaults and limits of
-    the platform are applied."""
-
-    suspend: bool
-    retry: Retry
-    deadlines: Deadlines
-    ttl: Ttl
-    limits: Limits
-
-    @classmethod
-    def of(cls, spec: dict[str, Any], platform: PlatformDefaults) -> MutableSpec:
-        """Return these fields of a spec. An invalid or missing field has the platform's value."""
-        own = Lifecycle(
-            _parse_section(Retry, spec.get("retry")),
-            _parse_section(Deadlines, spec.get("deadlines")),
-            _parse_section(Ttl, spec.get("ttl")),
-        )
-        limits = _parse_section(Limits, (spec.get("cluster") or {}).get("limits"))
-        return cls(
-            spec.get("suspend") is True,
-            *platform.complete(own),
-            lower_limits(limits, platform.limits),
-        )
-
-
-def _parse_section(model: type[Model], given: Any) -> Model:
-    """Return a section of the spec without its invalid fields. The API server should have rejected
-    these fields. They must not end a running job."""
-    if not isinstance(given, dict):
-        return model()
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        invalid = {problem["loc"][0] for problem in error.errors()}
-        return model.model_validate({k: v for k, v in given.items() if k not in invalid})
 
 
 JobKey = tuple[str, str]

@@ -10,17 +10,17 @@ from datetime import datetime
 
 from batchinference.spec.report import JobState
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Observed
-from batchinference_operator.status.attempts import last_attempt, mark_admitted, mark_queued
+from batchinference_operator.reconcile.observed_and_actions import Observed
+from batchinference_operator.status.attempts import last_attempt, update_last
 from batchinference_operator.status.conditions import find_condition
-from batchinference_operator.status.job_status import internal
-from batchinference_operator.status.ray_job import Object, RayJobView
+from batchinference_operator.status.job_status import Status, internal, with_internal
+from batchinference_operator.status.ray_job_view import Object, RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 GATED_SECONDS = 10.0
 RELEASE_SECONDS = 60.0
-"""After a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to check the
-RayJob, and then again every RELEASE_SECONDS."""
+"""When a pod of an admitted RayJob has been gated for GATED_SECONDS, Kueue is asked to check the
+RayJob, and again every RELEASE_SECONDS."""
 
 
 def is_gated(observed: Observed) -> bool:
@@ -51,21 +51,21 @@ def track_kueue_admission(observed: Observed, ray_job: RayJobView, now: datetime
     Pods that are gated after the admission are additional pods of an elastic job, or replace lost
     pods. Such pods do not stop the deadlines of the attempt.
     """
-    job, report = observed.job, observed.report
+    job, answer, report = observed.job, observed.answer, observed.report
     awaits = "admittedTime" not in last_attempt(job.status) and is_gated(observed)
     change = mark_queued if ray_job.suspended or awaits else mark_admitted
-    if ray_job.suspended and report is not None and report.state != JobState.SUCCEEDED:
-        report = None
+    if ray_job.suspended and answer and report and report.state != JobState.SUCCEEDED:
+        answer = replace(answer, report=None)
     status = change(job.status, to_rfc3339(now))
-    return replace(observed, job=job.with_status(status), report=report)
+    return replace(observed, job=job.with_status(status), answer=answer)
 
 
 def rejection_hint(job: JobView, message: str, local_queues: str, default_queue: str | None) -> str:
     """Return the fix if Kueue rejected a RayJob because of its autoscaler; otherwise empty.
 
-    Kueue may be set up to manage RayJobs without a queue. It then puts them into the LocalQueue
-    `default`, if there is one. Kueue accepts an autoscaler only with a feature gate and with an
-    annotation that the operator adds to RayJobs with a queue.
+    Kueue may be set up to manage RayJobs without a queue. Then Kueue puts such RayJobs into the
+    LocalQueue `default`, if there is one. Kueue accepts an autoscaler only with a feature gate and
+    with an annotation that the operator adds to RayJobs with a queue.
     """
     if "kueue" not in message or "autoscaling" not in message or "MultiKueue" in message:
         return ""
@@ -86,3 +86,24 @@ def quota_message(workload: Object) -> str:
         if condition.get("status") == reported and condition.get("message"):
             return str(condition["message"])
     return ""
+
+
+def mark_queued(status: Status, now: str) -> Status:
+    """Return the status in which Kueue queues the running attempt.
+
+    The fields about the driver and the progress are removed, because the attempt starts over when
+    it is admitted. The rows are kept, because a driver that resumes counts them in its reports.
+    """
+    last = last_attempt(status)
+    if "queuedTime" in last and "progressTime" not in internal(status):
+        return status
+    status = with_internal(status, progressTime=None, driverHead=None, gapSince=None)
+    queued = last.get("queuedTime", now)
+    return update_last(status, queuedTime=queued, admittedTime=None, waiting=None)
+
+
+def mark_admitted(status: Status, now: str) -> Status:
+    """Return the status in which Kueue has admitted the running attempt, if it was queued."""
+    if "queuedTime" not in last_attempt(status):
+        return status
+    return update_last(status, queuedTime=None, admittedTime=now)

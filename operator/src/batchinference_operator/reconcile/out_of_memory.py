@@ -5,24 +5,25 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.lifecycle import OutOfMemory
 from batchinference.spec.quantities import memory_bytes, memory_quantity
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.state import Observed
+from batchinference_operator.reconcile.observed_and_actions import Observed
 from batchinference_operator.status.attempts import update_last
 from batchinference_operator.status.failure_cause import head_ran_out_of_memory
 from batchinference_operator.status.job_status import Status
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 
 
 def record_out_of_memory(observed: Observed, ray_job: RayJobView, cause: Cause) -> JobView:
     """Return the job with the groups that ran out of memory recorded in its attempt.
 
     For another cause, nothing is recorded. If no pod was killed, for instance because Ray killed a
-    process earlier, the group is unknown, and all worker groups are recorded.
+    process earlier, the group is unknown. Then all worker groups are recorded.
     """
     job = observed.job
     if cause != Cause.OUT_OF_MEMORY or not ray_job.memory:
         return job
     memory = dict(ray_job.memory)
-    killed = {one.group for one in observed.disruptions if one.cause == Cause.OUT_OF_MEMORY}
+    lost = observed.disruption
+    killed = {lost.group} if lost is not None and lost.cause == Cause.OUT_OF_MEMORY else set()
     if head_ran_out_of_memory(ray_job, observed.crashes):
         killed.add(HEAD_GROUP)
     groups = killed & memory.keys() or memory.keys() - {HEAD_GROUP}

@@ -4,31 +4,27 @@ All state is in the API server, so the operator can stop at any point and contin
 The status records the end of an attempt before its RayJob is deleted.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference_operator.reconcile.attempt_rendering import retry_corrected_spec
-from batchinference_operator.reconcile.attempt_start import adopt, find_unadopted, start_attempt
-from batchinference_operator.reconcile.attempt_sync import sync_attempt
+from batchinference_operator.reconcile.adoption import adopt, find_unadopted
+from batchinference_operator.reconcile.attempt_start import start_attempt
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.cost import add_cost
 from batchinference_operator.reconcile.device_usage import add_usage
-from batchinference_operator.reconcile.driver_report import driver_ended
-from batchinference_operator.reconcile.job_view import MutableSpec
-from batchinference_operator.reconcile.notification import (
+from batchinference_operator.reconcile.driver_silence import driver_ended
+from batchinference_operator.reconcile.mutable_spec import MutableSpec
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
+from batchinference_operator.reconcile.ray_job_deletion import end_ray_jobs_of_deleted_job
+from batchinference_operator.reconcile.running_attempt import sync_attempt
+from batchinference_operator.reconcile.spec_check import retry_corrected_spec
+from batchinference_operator.reconcile.suspend import suspend
+from batchinference_operator.reconcile.ttl import enforce_ttl
+from batchinference_operator.reconcile.unsent_notifications import (
     record_notifications,
     unsent_notifications,
 )
-from batchinference_operator.reconcile.retention import enforce_ttl
-from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.reconcile.suspend import suspend
 from batchinference_operator.status.attempts import attempt_number, is_running
-from batchinference_operator.status.ray_job import RayJobView
-from batchinference_operator.status.timestamps import seconds_since
-
-ORPHAN_SECONDS = 300.0
-"""Seconds that KubeRay may take to delete the RayJobs of a deleted job."""
 
 
 def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
@@ -38,7 +34,7 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     if not job.managed:
         return Actions()
     if job.deleting:
-        return _end_deleted(observed, now)
+        return end_ray_jobs_of_deleted_job(observed, now)
     if job.finished:
         if (corrected := retry_corrected_spec(job, now)) is not None:
             return corrected
@@ -53,36 +49,11 @@ def reconcile(observed: Observed, config: Config, now: datetime) -> Actions:
     return replace(actions, status=add_cost(actions.status, config.prices))
 
 
-def _end_deleted(observed: Observed, now: datetime) -> Actions:
-    """Return the actions for a job that is being deleted. Once the job is gone, Kubernetes deletes
-    its RayJobs. If a finalizer keeps the job, they are deleted after ORPHAN_SECONDS, because the
-    operator no longer applies the limits of the job."""
-    if all(one.ended for one in observed.owned_ray_jobs):
-        return Actions()
-    left = ORPHAN_SECONDS - seconds_since(observed.job.deleted_at, now)
-    if left > 0:
-        return Actions(requeue_after=left)
-    live = (one for one in observed.live_ray_jobs if not one.ended)
-    late = end_orphans(observed.stuck_in_deletion, now)
-    after = late.requeue_after or ORPHAN_SECONDS
-    return Actions(delete_ray_jobs=(*live, *late.delete_ray_jobs), requeue_after=after)
-
-
-def end_orphans(orphans: Sequence[RayJobView], now: datetime) -> Actions:
-    """Return the actions for RayJobs that are deleted with their job. If KubeRay, which may be
-    unavailable, has not deleted a RayJob after ORPHAN_SECONDS, the operator deletes it and its
-    cluster."""
-    left = [ORPHAN_SECONDS - seconds_since(one.deleted_at, now) for one in orphans]
-    late = tuple(one for one, seconds in zip(orphans, left, strict=True) if seconds <= 0)
-    waits = (seconds if seconds > 0 else ORPHAN_SECONDS for seconds in left)
-    return Actions(delete_ray_jobs=late, requeue_after=min(waits, default=None))
-
-
 def _decide(observed: Observed, spec: MutableSpec, config: Config, now: datetime) -> Actions:
     unadopted = find_unadopted(observed)
     if unadopted is not None:
-        # without the disruptions and crashes, which are those of the previous attempt
-        observed = replace(observed, job=adopt(observed.job, now), disruptions=(), crashes=())
+        # without the disruption and the crashes, which are those of the previous attempt
+        observed = replace(observed, job=adopt(observed.job, now), disruption=None, crashes=())
         if unadopted.driver_started or unadopted.ended:
             # write the status first: without the attempt in it, no driver and no pods are observed
             return Actions(status=observed.job.status, requeue_after=0)

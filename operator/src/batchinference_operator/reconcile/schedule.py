@@ -6,7 +6,7 @@ its scheduled time, so a restart of the operator does not create a second run.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import ClassVar, Self
 
@@ -16,10 +16,10 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.durations import seconds_of, time_of
 from batchinference.spec.job import SCHEDULE_KIND
 from batchinference.spec.schedule import BatchInferenceSchedule, parse_schedule
-from batchinference_operator.reconcile.attempt_rendering import create_actions
+from batchinference_operator.reconcile.attempt_objects import create_actions
 from batchinference_operator.reconcile.config import Config
 from batchinference_operator.reconcile.job_view import JobView, ResourceView
-from batchinference_operator.reconcile.notification import unsent_notifications
+from batchinference_operator.reconcile.unsent_notifications import unsent_notifications
 from batchinference_operator.status.conditions import (
     Summary,
     Waiting,
@@ -29,7 +29,7 @@ from batchinference_operator.status.conditions import (
 )
 from batchinference_operator.status.job_events import Event
 from batchinference_operator.status.job_status import Status, without
-from batchinference_operator.status.ray_job import Object, owner_uid
+from batchinference_operator.status.ray_job_view import Object, owner_uid
 from batchinference_operator.status.timestamps import to_rfc3339
 
 
@@ -125,20 +125,6 @@ class _DueTime:
     now: datetime
 
 
-@dataclass(frozen=True)
-class _DueTimeResult:
-    """What happens at the last due time: its run starts, waits or is missed."""
-
-    summary: Summary
-    checked_until: datetime
-    create: Object | None = None
-    run: datetime | None = None
-    """The scheduled time of the run, if it is created or exists."""
-    replace: tuple[Run, ...] = ()
-    missed: int = 0
-    events: tuple[Event, ...] = ()
-
-
 def decide(observed: ObservedSchedule, config: Config, now: datetime) -> ScheduleActions:
     """Return the actions for a schedule."""
     schedule = observed.schedule
@@ -154,19 +140,19 @@ def decide(observed: ObservedSchedule, config: Config, now: datetime) -> Schedul
     next_time = cron.next(max(now, checked))
     if problem := _template_problem(parsed, time or next_time or now, config, now):
         return _invalid(observed, f"the template is invalid: {problem}", now)
-    result = _check_due_time(_DueTime(observed, parsed, checked, time, count, now))
-    status = _status(observed, result, now) | {"observedSchedule": _schedule_key(parsed)}
+    due = _DueTime(observed, parsed, checked, time, count, now)
+    summary, actions = _check_due_time(due)
+    status = _status(due, summary, actions) | {"observedSchedule": _schedule_key(parsed)}
     requeue_after = RESYNC_SECONDS
     if next_time and not parsed.spec.suspend:
         status["nextScheduleTime"] = to_rfc3339(next_time)
         requeue_after = min((next_time - now).total_seconds(), RESYNC_SECONDS)
-    return ScheduleActions(
-        result.create,
-        result.replace,
-        status,
-        tuple(_runs_to_prune(parsed, observed.runs)),
-        (*result.events, *_problem_event(schedule.status, status)),
-        requeue_after,
+    return replace(
+        actions,
+        status=status,
+        prune=tuple(_runs_to_prune(parsed, observed.runs)),
+        events=(*actions.events, *_problem_event(schedule.status, status)),
+        requeue_after=requeue_after,
     )
 
 
@@ -194,49 +180,50 @@ def _template_problem(
     return str(find_condition(actions.status or {}, "Failed").get("message", ""))
 
 
-def _check_due_time(due: _DueTime) -> _DueTimeResult:
-    """Return what happens at the last due time, if there is one."""
-    checked = due.checked
-    if checked > due.now + CLOCK_SKEW:
+def _check_due_time(due: _DueTime) -> tuple[Summary, ScheduleActions]:
+    """Return what happens at the last due time, if there is one: the summary of the conditions, and
+    the actions. Their status has only changed fields."""
+    if due.checked > due.now + CLOCK_SKEW:
         message = (
-            f"the operator's clock is behind status.checkedUntil ({to_rfc3339(checked)}), before "
-            "which no run starts. Correct the clock, or create the schedule again"
+            f"the operator's clock is behind status.checkedUntil ({to_rfc3339(due.checked)}), "
+            "before which no run starts. Correct the clock, or create the schedule again"
         )
-        return _DueTimeResult(Summary(Waiting.CLOCK_BEHIND, message, failed=True), checked)
+        return Summary(Waiting.CLOCK_BEHIND, message, failed=True), ScheduleActions()
     if due.parsed.spec.suspend:
-        return _DueTimeResult(Summary("Suspended", "spec.suspend is true"), checked)
-    if due.time is None:
-        return _DueTimeResult(_SCHEDULED, checked)
-    return _run_due_time(due, due.time)
+        return Summary("Suspended", "spec.suspend is true"), ScheduleActions()
+    return (_SCHEDULED, ScheduleActions()) if due.time is None else _run_due_time(due, due.time)
 
 
-def _run_due_time(due: _DueTime, time: datetime) -> _DueTimeResult:
+def _run_due_time(due: _DueTime, time: datetime) -> tuple[Summary, ScheduleActions]:
     """Return whether the run of the last due time starts, waits or is missed, and the actions."""
     observed, count, body = due.observed, due.count, due.parsed.run(time)
-    schedule, name = observed.schedule, body["metadata"]["name"]
+    schedule, name, at = observed.schedule, body["metadata"]["name"], to_rfc3339(time)
     owner = Owner(schedule.name, schedule.uid, schedule.kind)
     body["metadata"]["ownerReferences"] = [owner.reference()]
     others = tuple(run for run in observed.runs if run.active and run.name != name)
     exists = any(run.name == name for run in observed.runs)
     if not exists:
         if why := _why_missed(due, name, (due.now - time).total_seconds()):
-            event = _missed_event(count, f"up to {to_rfc3339(time)}: {why}")
-            return _DueTimeResult(_SCHEDULED, time, missed=count, events=(event,))
+            event = _missed_event(count, f"up to {at}: {why}")
+            return _SCHEDULED, ScheduleActions(status=_checked(due, time, count), events=(event,))
         if waits := _why_waiting(due, others, time):
-            return _DueTimeResult(waits, due.checked)
-    skipped = f"before {to_rfc3339(time)}: only the last due time runs"
-    return _DueTimeResult(
-        _SCHEDULED,
-        time,
+            return waits, ScheduleActions()
+    skipped = f"before {at}: only the last due time runs"
+    return _SCHEDULED, ScheduleActions(
         create=None if exists else body,
-        run=time,
         replace=others if due.parsed.spec.concurrency_policy == "Replace" else (),
-        missed=count - 1,
+        status={**_checked(due, time, count - 1), "lastScheduleTime": at},
         events=(
             *(() if exists else [Event("RunCreated", "Create", f"created {name}")]),
             *([_missed_event(count - 1, skipped)] if count > 1 else ()),
         ),
     )
+
+
+def _checked(due: _DueTime, until: datetime, missed: int) -> Status:
+    """Return the fields of the status that record which scheduled times have run or were missed."""
+    missed += due.observed.schedule.status.get("missedRuns", 0)
+    return {"checkedUntil": to_rfc3339(until), "missedRuns": missed}
 
 
 def _why_missed(due: _DueTime, name: str, late: float) -> str:
@@ -261,22 +248,18 @@ def _missed_event(count: int, why: str) -> Event:
     return Event("RunsMissed", "Skip", f"missed {count} scheduled time(s) {why}", "Warning")
 
 
-def _status(observed: ObservedSchedule, result: _DueTimeResult, now: datetime) -> Status:
+def _status(due: _DueTime, summary: Summary, actions: ScheduleActions) -> Status:
     """Return the status of a valid schedule, without `nextScheduleTime`."""
-    before = observed.schedule.status
-    gone = {run.name for run in result.replace}
-    active = [run.name for run in observed.runs if run.active and run.name not in gone]
-    if result.create is not None:
-        active.append(result.create["metadata"]["name"])
-    status = _with_conditions(observed.schedule, result.summary, active, now)
-    status["checkedUntil"] = to_rfc3339(result.checked_until)
-    status["missedRuns"] = before.get("missedRuns", 0) + result.missed
-    if result.run is not None:
-        status["lastScheduleTime"] = to_rfc3339(result.run)
-    ends = [run.ended_at for run in observed.runs if run.complete]
-    if last := max([before.get("lastSuccessfulTime", ""), *ends]):
+    schedule, runs = due.observed.schedule, due.observed.runs
+    gone = {run.name for run in actions.replace}
+    active = [run.name for run in runs if run.active and run.name not in gone]
+    if actions.create is not None:
+        active.append(actions.create["metadata"]["name"])
+    status = _with_conditions(schedule, summary, active, due.now)
+    ends = [run.ended_at for run in runs if run.complete]
+    if last := max([status.get("lastSuccessfulTime", ""), *ends]):
         status["lastSuccessfulTime"] = last
-    return status
+    return {**status, **_checked(due, due.checked, 0), **(actions.status or {})}
 
 
 def _with_conditions(

@@ -1,18 +1,18 @@
-"""Suspends a job: lets its driver commit and exit, and deletes its RayJobs and clusters."""
+"""Suspends a job, and measures for how long it was suspended."""
 
 from dataclasses import replace
 from datetime import datetime
 
-from batchinference.spec.lifecycle import STOP_SECONDS, Ttl
+from batchinference.spec.lifecycle import Ttl
 from batchinference.spec.status import Phase
 from batchinference_operator.reconcile.job_view import JobView
-from batchinference_operator.reconcile.requeue import deletion_problem
-from batchinference_operator.reconcile.retention import with_ttl_of_cancelled
-from batchinference_operator.reconcile.state import Actions, Observed
-from batchinference_operator.status.attempts import end_attempt, is_running, last_attempt
+from batchinference_operator.reconcile.kuberay_silence import deletion_problem
+from batchinference_operator.reconcile.observed_and_actions import Actions, Observed
+from batchinference_operator.reconcile.ray_job_deletion import end_ray_jobs
+from batchinference_operator.reconcile.ttl import with_ttl_of_cancelled
+from batchinference_operator.status.attempts import end_attempt, is_running
 from batchinference_operator.status.conditions import Summary, find_condition
 from batchinference_operator.status.job_status import Status, StatusUpdate, internal, with_internal
-from batchinference_operator.status.ray_job import RayJobView
 from batchinference_operator.status.timestamps import seconds_since, to_rfc3339
 
 STOP_POLL_SECONDS = 2.0
@@ -43,24 +43,6 @@ def suspend(observed: Observed, ttl: Ttl, now: datetime) -> Actions:
     status = job.build_status(StatusUpdate(Phase.SUSPENDED, summary), now)
     suspended = Actions(release_clusters=end.release_clusters, status=status)
     return with_ttl_of_cancelled(suspended, job, ttl, now) if job.cancelled else suspended
-
-
-def end_ray_jobs(observed: Observed, ray_jobs: list[RayJobView], now: datetime) -> Actions:
-    """Return the actions that stop drivers that may still commit, delete other RayJobs (not ended,
-    or stuck in deletion), and release the retained clusters of ended RayJobs."""
-    live = [ray_job for ray_job in ray_jobs if not ray_job.ended]
-    stop = tuple(one for one in live if _may_commit(observed.job, one, now))
-    delete = (one for one in live if one not in stop)
-    release = tuple(one for one in ray_jobs if one.ended and one.cluster_retained)
-    return Actions(stop, (*delete, *observed.stuck_in_deletion), release_clusters=release)
-
-
-def _may_commit(job: JobView, ray_job: RayJobView, now: datetime) -> bool:
-    """Return whether the driver of a suspended attempt runs and may commit what it has computed."""
-    attempt = last_attempt(job.status)
-    if not ray_job.driver_running or attempt.get("outcome") != "Suspended":
-        return False
-    return seconds_since(attempt["completionTime"], now) < STOP_SECONDS
 
 
 def _suspending_status(job: JobView, now: datetime, problem: Summary | None = None) -> Status:

@@ -1,8 +1,8 @@
 """Builds conditions by the rules of kubectl wait, Flux, Argo CD and Helm 4.
 
 Ready, Complete, Failed and Suspended are always present. Reconciling and Stalled are present only
-while they are true. A suspended job is Ready, as in Flux, so that tools that wait for several
-objects do not wait for a suspended job.
+while they are true. As in Flux, a suspended job is Ready: tools that wait for several objects must
+not wait for a suspended job.
 """
 
 from dataclasses import dataclass
@@ -99,8 +99,8 @@ def conditions_of(
 
 
 def truncate_message(message: str) -> str:
-    """Return the message in one line, with at most MAX_MESSAGE characters. kubectl cuts a column at
-    a line break, and the CRD limits the length of a message."""
+    """Return the message in one line, with at most MAX_MESSAGE characters. A line break would end
+    the column in kubectl, and the CRD limits the length."""
     message = in_one_line(message)
     return message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 3] + "..."
 

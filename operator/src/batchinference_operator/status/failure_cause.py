@@ -1,4 +1,4 @@
-"""Finds the cause of a failed attempt in its report, from KubeRay, or in lost or crashed pods."""
+"""Finds the cause of a failed attempt in its report, from KubeRay, or in a lost pod."""
 
 import re
 from collections.abc import Sequence
@@ -9,10 +9,12 @@ from batchinference.spec.causes import Cause
 from batchinference.spec.report import Report
 from batchinference_operator.status.conditions import truncate_message
 from batchinference_operator.status.job_status import ended_at
-from batchinference_operator.status.pods import Crash, Disruption
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import Crash, Disruption
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import unix_seconds
 
+Failure = tuple[Cause, str]
+"""The cause and the message of a failed attempt."""
 _KUBERAY_CAUSES = {
     "SubmissionFailed": Cause.SUBMISSION_FAILED,
     "JobStatusCheckTimeoutExceeded": Cause.SUBMISSION_FAILED,
@@ -36,13 +38,13 @@ DISRUPTION_SECONDS = 300.0
 
 
 def failure_cause(
-    ray_job: RayJobView, report: Report | None, disruptions: Sequence[Disruption]
-) -> tuple[Cause, str]:
+    ray_job: RayJobView, report: Report | None, disruption: Disruption | None
+) -> Failure:
     """Return the cause and the message of a failed attempt.
 
-    It is the first of these that exists: a specific cause that the driver reported, the deletion of
-    the RayJob, a deadline of KubeRay, a recent disruption of the head, a recent disruption of a
-    worker, an unspecific cause of the driver, and KubeRay's cause.
+    The result is the first cause that exists. The order is: a specific cause of the driver, the
+    deletion of the RayJob, a deadline of KubeRay. Then follow a recent disruption of a pod, an
+    unspecific cause of the driver, and KubeRay's cause.
     """
     reported = _reported_cause(report)
     if reported is not None and reported[0] not in _UNSPECIFIC:
@@ -54,19 +56,17 @@ def failure_cause(
     ended = ended_at(ray_job, report)
     # if a time is unknown, the disruption counts, because it may have ended the attempt
     earliest = unix_seconds(ended) - DISRUPTION_SECONDS if ended else -inf
-    recent = [one for one in disruptions if one.at is None or one.at > earliest]
-    if recent:
-        decisive = min(recent, key=lambda disruption: not disruption.of_head)
-        return decisive.cause, decisive.message
+    if disruption is not None and (disruption.at is None or disruption.at > earliest):
+        return disruption.cause, disruption.message
     return reported or _kuberay_cause(ray_job)
 
 
-def ray_job_deleted(name: str) -> tuple[Cause, str]:
+def ray_job_deleted(name: str) -> Failure:
     """Return the cause and the message of an attempt whose RayJob somebody has deleted."""
     return Cause.RAY_JOB_DELETED, f"RayJob {name} was deleted before the job ended"
 
 
-def _reported_cause(report: Report | None) -> tuple[Cause, str] | None:
+def _reported_cause(report: Report | None) -> Failure | None:
     if report is None or not report.state.ended:
         return None
     cause = _cause_of_driver(report.reason) or Cause.APPLICATION
@@ -79,7 +79,7 @@ def _cause_of_driver(name: str | None) -> Cause | None:
     return Cause.from_name(name) if name != Cause.NO_CAPACITY else None
 
 
-def _kuberay_cause(ray_job: RayJobView) -> tuple[Cause, str]:
+def _kuberay_cause(ray_job: RayJobView) -> Failure:
     # the message may be the end of the driver's log, to which user code writes
     message = truncate_message(without_credentials(ray_job.message))
     message = message or f"RayJob {ray_job.name} ended as {ray_job.outcome}"
@@ -96,31 +96,3 @@ def head_ran_out_of_memory(ray_job: RayJobView, crashes: Sequence[Crash]) -> boo
     """Return whether a head was killed for its memory, or the driver according to Ray's message."""
     killed = any(one.of_head and one.cause == Cause.OUT_OF_MEMORY for one in crashes)
     return killed or bool(_DRIVER_KILLED.search(ray_job.message))
-
-
-MAX_HEAD_CRASHES = 5
-MAX_WORKER_CRASHES = 20
-"""Numbers of crashes at which an attempt ends before its driver has started. KubeRay replaces a pod
-every ten seconds and never gives up. On a slow node, a head may time out once or twice."""
-
-
-def crash_loop(crashes: Sequence[Crash], pods: int = 0) -> Crash | None:
-    """Return the last crash if the attempt must end because too many pods have crashed, else None.
-
-    `pods` is the current number of pods, which raises the limit for workers. Workers are ignored if
-    a head has crashed, because all workers end with their head. Rejected pods count separately.
-    """
-    for rejected in (False, True):
-        ended = [crash for crash in crashes if crash.rejected == rejected]
-        heads = [crash for crash in ended if crash.of_head]
-        limit = MAX_HEAD_CRASHES if heads else max(MAX_WORKER_CRASHES, 3 * pods)
-        if len(counted := heads or ended) >= limit:
-            return counted[-1]
-    return None
-
-
-def describe_crashes(crashes: Sequence[Crash]) -> str:
-    """Return a message with the number of crashed pods and the last crash."""
-    count = len(crashes)
-    pods = "1 pod has" if count == 1 else f"{count} pods have"
-    return f"{pods} ended; the last: {crashes[-1].message}"

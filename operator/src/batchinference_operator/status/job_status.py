@@ -8,7 +8,7 @@ from typing import Any
 from batchinference.spec.report import Report
 from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference_operator.status.conditions import Summary, build_conditions
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.ray_job_view import RayJobView
 from batchinference_operator.status.timestamps import plausible_end
 
 Status = dict[str, Any]
@@ -73,7 +73,7 @@ def with_observed_generation(status: Status, generation: int) -> Status | None:
     """Return the status with another `observedGeneration`, also in its conditions.
 
     None if nothing would change, or there are no conditions yet. Tools that wait for a job compare
-    one of these generations with the generation of the object.
+    an `observedGeneration` with the generation of the object.
     """
     if status.get("observedGeneration") == generation or "conditions" not in status:
         return None

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Self
 
 from batchinference_operator.status.conditions import truncate_message
-from batchinference_operator.status.ray_job import Object
+from batchinference_operator.status.ray_job_view import Object
 
 NODE_WARNINGS = ("FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox")
 """Reasons of warnings about a pod's node. Such problems resolve over time or on another node."""

@@ -9,8 +9,9 @@ from batchinference.spec.status import PROCESSING_PHASES, Phase
 from batchinference.text import counted
 from batchinference_operator.status.conditions import Summary, Waiting
 from batchinference_operator.status.last_warning import NODE_WARNINGS
-from batchinference_operator.status.pods import PodProblem, PodView
-from batchinference_operator.status.ray_job import RayJobView
+from batchinference_operator.status.pod_problems import PodProblem
+from batchinference_operator.status.pod_view import PodView
+from batchinference_operator.status.ray_job_view import RayJobView
 
 _NO_QUEUE = (
     "Kueue manages jobs without a queue. Set spec.cluster.queueName to a LocalQueue, and set "
@@ -34,8 +35,9 @@ def derive_phase(
     """Return the phase of a job and the summary of its conditions.
 
     `before` is the phase in the status. `messages` are the messages in `Observed.messages`, and
-    under the key DRIVER why the driver does not answer. The driver's report takes precedence: if it
-    says that the output is complete, the job has succeeded, whatever happens to the cluster later.
+    under the key DRIVER why the driver does not answer. The driver's report takes precedence. If
+    the report says that the output is complete, the job has succeeded, even if the cluster fails
+    later.
     """
     if report is not None and report.state.ended:
         return _ended(report)

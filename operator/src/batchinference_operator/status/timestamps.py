@@ -34,8 +34,8 @@ def unix_seconds(timestamp: str) -> float:
 
 
 def plausible_end(reported: str | None, start: str | None, now: str) -> str:
-    """Return the reported end of a job; `now` if it is missing, before the start, or after `now`,
-    because the clock of the driver or of KubeRay may be wrong."""
+    """Return the reported end of a job; `now` if the end is missing, before the start, or after
+    `now`. The clock of the driver or of KubeRay may be wrong."""
     times = [time_of(text or "") for text in (reported, start or reported, now)]
     end, earliest, latest = times
     if end is None or earliest is None or latest is None or not earliest <= end <= latest:

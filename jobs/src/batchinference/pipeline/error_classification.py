@@ -87,8 +87,8 @@ def may_be_transient(error: BaseException) -> bool:
 
 
 def ends_the_job(error: BaseException) -> bool:
-    """Return whether an error is neither about a row nor gone if the batch is computed again, such
-    as one of an endpoint that is down or of wrong credentials."""
+    """Return whether an error is not about a row, and remains if the batch is computed again.
+    Examples are an endpoint that is down, and wrong credentials."""
     is_of_batch = is_out_of_memory(error) or may_be_transient(error)
     return not (is_of_batch or is_about_the_row(error))
 

@@ -391,8 +391,8 @@ def _row_count(connection: sa.Connection, table: sa.Table) -> int:
 
 
 def _check_count(table: sa.Table, wanted: int, stored: int) -> None:
-    """Raise BadOutput if the database has stored another number of rows, because rules or triggers
-    of the table leave out or replace rows without an error."""
+    """Raise BadOutput if the database has stored another number of rows. Rules or triggers of the
+    table then leave out, replace or add rows without an error."""
     if stored != wanted:
         raise BadOutput(
             f"write.table: the conflict rules (such as ON CONFLICT REPLACE) or triggers of "

@@ -19,7 +19,6 @@ from ray.data._internal.execution.bundle_queue import EstimateSize, RebundleQueu
 from ray.data._internal.execution.bundle_queue.bundler import PendingBundleState
 from ray.data._internal.execution.interfaces import BlockEntry, RefBundle
 from ray.data._internal.execution.interfaces.task_context import TaskContext
-from ray.data._internal.execution.operators.actor_pool_map_operator import ActorPoolMapOperator
 from ray.data._internal.execution.operators.map_transformer import (
     BlockMapTransformFn,
     MapTransformer,
@@ -37,7 +36,7 @@ from batchinference.pipeline.ray_data_compat import (
     TimedBundling,
     bundle_whole_calls,
     errors_of_blocks,
-    keep_blocks,
+    keep_blocks_of_reads,
     pass_on_when_stopping,
     prompt_waits,
     start_late_bundle,
@@ -242,30 +241,16 @@ def test_call_of_an_actor_starts_with_a_batch_although_it_gets_all_rows(
     assert ready == [number >= rows for number in range(9)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "rows", "of_reads", "kept"),
-    [
-        (MapOperator, "ReadRows", None, True, True),
-        (MapOperator, "ReadRows", None, False, False),
-        (MapOperator, "MapBatches(a)", None, True, False),
-        (ActorPoolMapOperator, "MapBatches(a)", None, False, True),
-        (ActorPoolMapOperator, "MapBatches(a)", whole_call(3), False, True),
-        (ActorPoolMapOperator, "MapBatches(a)", 3, False, False),
-    ],
-)
-def test_blocks_are_passed_on_at_once(
-    kind: type, name: str, rows: int | None, of_reads: bool, kept: bool
-) -> None:
+@pytest.mark.parametrize(("name", "sizes"), [("ReadRows", [1, 2]), ("MapBatches(a)", [3])])
+def test_blocks_of_reads_are_passed_on_at_once(name: str, sizes: list[int]) -> None:
     size = OutputBlockSizeOption.of(target_max_block_size=1 << 30)
     read = BlockMapTransformFn(lambda blocks, _: blocks, output_block_size_option=size)
-    queue = RebundleQueue(EstimateSize(rows))
     transformer = MapTransformer([read])
-    operator = Mock(spec=kind, _block_ref_bundler=queue, get_map_transformer=lambda: transformer)
+    operator = Mock(spec=MapOperator, get_map_transformer=lambda: transformer)
     operator.name = name
-    keep_blocks(operator, of_reads=of_reads)
+    keep_blocks_of_reads(operator)
     blocks = [pa.table({"n": [1]}), pa.table({"n": [2, 3]})]
-    done = list(read(blocks, TaskContext(0, name)))
-    assert [len(block) for block in done] == ([1, 2] if kept else [3])
+    assert [len(block) for block in read(blocks, TaskContext(0, name))] == sizes
 
 
 def test_results_before_an_error_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,14 +217,10 @@ def whole_call(rows: int) -> int:
     return _WHOLE + rows
 
 
-def keep_blocks(operator: PhysicalOperator, *, of_reads: bool) -> None:
-    """Make an operator pass on each block at once. By default, Ray first collects 128 MiB. Changes
-    only actor pools whose calls are one batch and, with `of_reads`, operators that read."""
-    if not isinstance(operator, MapOperator):
-        return
-    reads = of_reads and operator.name.startswith("Read")
-    is_cut = 0 < _batch_rows(operator) <= _WHOLE  # each batch becomes a block
-    if reads or (isinstance(operator, ActorPoolMapOperator) and not is_cut):
+def keep_blocks_of_reads(operator: PhysicalOperator) -> None:
+    """Make an operator that reads pass on each block at once. By default, Ray first collects 128
+    MiB. Actors have their copy of the operator when they start, so this cannot change pools."""
+    if isinstance(operator, MapOperator) and operator.name.startswith("Read"):
         for transform in operator.get_map_transformer().get_transform_fns():
             transform._output_block_size_option = _AS_THEY_ARE
 

@@ -16,7 +16,7 @@ from batchinference.pipeline.ray_data_compat import (
     bundle_whole_calls,
     has_dead_actors,
     has_results,
-    keep_blocks,
+    keep_blocks_of_reads,
     start_late_bundle,
 )
 
@@ -54,7 +54,8 @@ class ControlCallback(ExecutionCallback):
         """Set how the operators divide rows into blocks and calls. Ray calls this once."""
         operators, observed = [*(executor._topology or {})], self._execution
         for operator in operators:
-            keep_blocks(operator, of_reads=observed.sized_reads)
+            if observed.sized_reads:
+                keep_blocks_of_reads(operator)
             bundle_whole_calls(operator)
         *_, last = operators
         bundle_in_time(last, observed.rows, observed.seconds)

@@ -235,3 +235,16 @@ async def test_flow_at_its_limit_lets_others_pass() -> None:
     assert not waiting.done()
     queue.done("a1")
     assert await waiting == "a3"
+
+
+async def test_key_of_a_flow_at_its_limit_wakes_one_worker() -> None:
+    """A worker that is woken for no key costs time: thousands of drivers may wait in a flow."""
+    queue: WorkQueue[tuple[str, int]] = WorkQueue(max_active=2)
+    for number in range(100):
+        queue.add(("a", number))
+    active = await queue.get()
+    await queue.get()
+    assert queue._ready.locked()
+    queue.done(active)
+    assert queue._ready._value == 1
+    assert len(queue) == 98

@@ -35,7 +35,7 @@ class WorkQueue(Generic[Key]):
     _flows: dict[Any, deque[Key]] = field(default_factory=dict)
     """The keys to process, by flow. The next flow to serve comes first."""
     _paused: dict[Any, deque[Key]] = field(default_factory=dict)
-    """The keys to process of each paused flow."""
+    """The keys to process of each flow that is paused, or has `max_active` keys in process."""
     _pauses: dict[Any, asyncio.TimerHandle] = field(default_factory=dict)
     _dirty: set[Key] = field(default_factory=set)
     """The keys that were added and not yet given to a worker."""
@@ -83,8 +83,6 @@ class WorkQueue(Generic[Key]):
         self._dirty.discard(key)
         self._active.add(key)
         self._active_per_flow[flow] += 1
-        if self._active_per_flow[flow] == self.max_active:
-            self._paused.setdefault(flow, deque()).extend(self._flows.pop(flow, ()))
         return key
 
     def done(self, key: Key) -> None:
@@ -120,9 +118,11 @@ class WorkQueue(Generic[Key]):
 
     def _resume(self, flow: Any) -> None:
         self._pauses.pop(flow, None)
-        if self._active_per_flow[flow] < self.max_active:
-            for key in self._paused.pop(flow):
-                self._make_ready(key)
+        keys = self._paused[flow]
+        for _ in range(min(len(keys), self._free_slots(flow))):
+            self._serve(keys.popleft())
+        if not keys:
+            del self._paused[flow]
 
     def add_rate_limited(self, key: Key) -> float:
         """Requeue a key after a failure, and return the delay in seconds."""
@@ -146,11 +146,18 @@ class WorkQueue(Generic[Key]):
 
     def _make_ready(self, key: Key) -> None:
         flow = key[0]
-        if flow in self._paused:
-            self._paused[flow].append(key)
-            return
-        self._flows.setdefault(flow, deque()).append(key)
+        if flow in self._paused or self._free_slots(flow) <= 0:
+            self._paused.setdefault(flow, deque()).append(key)
+        else:
+            self._serve(key)
+
+    def _serve(self, key: Key) -> None:
+        self._flows.setdefault(key[0], deque()).append(key)
         self._ready.release()
+
+    def _free_slots(self, flow: Any) -> int:
+        """Return how many more keys of a flow may be given to workers."""
+        return self.max_active - self._active_per_flow[flow] - len(self._flows.get(flow, ()))
 
     def _cancel_timer(self, key: Key) -> None:
         if timer := self._timers.pop(key, None):

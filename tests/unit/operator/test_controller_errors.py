@@ -51,7 +51,9 @@ def reasons(harness: Harness) -> set[str]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [record for record in caplog.records if record.levelno > logging.INFO]
+    """Return the warnings and errors that the operator has logged itself, not those of kopf."""
+    own = (record for record in caplog.records if record.name == "batchinference.operator")
+    return [record for record in own if record.levelno > logging.INFO]
 
 
 @in_virtual_time

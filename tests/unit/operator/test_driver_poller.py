@@ -21,6 +21,8 @@ from batchinference_operator.controller.driver_poller import (
     MAX_POLLS,
     MAX_POLLS_PER_NAMESPACE,
     MAX_SLOW_BACKOFF,
+    SILENT_POLLS,
+    SILENT_SECONDS,
     SLOW_SECONDS,
     DriverPoller,
 )
@@ -305,6 +307,32 @@ async def test_old_answer_is_not_used(heads: Heads) -> None:
         assert read(polls, seen()) == REACHED
         await asyncio.sleep(20)
         assert not (read(polls, seen()) or REACHED).reached
+
+
+@in_virtual_time
+async def test_old_refusal_remains_a_refusal(heads: Heads) -> None:
+    heads.right_token = "another-token"
+    async with polling(heads) as polls:
+        await follow(polls, seen(), 10)
+        refusal = read(polls, seen())
+        heads.seconds = 2 * MAX_AGE_SECONDS
+        await follow(polls, seen(), MAX_AGE_SECONDS + 100)
+        assert refusal is not None
+        assert refusal.unauthorized
+        assert read(polls, seen()) == refusal
+
+
+@in_virtual_time
+async def test_poll_in_progress_is_not_a_missed_poll(heads: Heads) -> None:
+    heads.answer = SILENT
+    async with polling(heads) as polls:
+        while len(heads.polls) < SILENT_POLLS - 1:
+            await follow(polls, seen(), 1)
+        heads.seconds = SILENT_SECONDS
+        while len(heads.polls) < SILENT_POLLS:
+            await follow(polls, seen(), 1)
+        await follow(polls, seen(), SILENT_SECONDS - 2)
+        assert read(polls, seen()) is None
 
 
 @in_virtual_time

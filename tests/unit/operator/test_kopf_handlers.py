@@ -58,7 +58,7 @@ def test_jobs_and_schedules_are_watched() -> None:
 
 
 async def test_job_with_a_status_of_a_user_is_reconciled() -> None:
-    """Only `number` and `rayJobName` of an attempt are required. No Event can be made of it."""
+    """Only `number` and `rayJobName` of an attempt are required."""
     handlers, controller, _ = registered()
     await handlers["jobs"].fn(event={"type": "ADDED", "object": job_body()})
     controller.queue.done(await controller.queue.get())

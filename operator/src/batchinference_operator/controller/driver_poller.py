@@ -8,7 +8,7 @@ to the work queue.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from batchinference_operator.controller.driver_client import DashboardClient
 from batchinference_operator.controller.work_queue import WorkQueue
 from batchinference_operator.observability.logging import log_context
 from batchinference_operator.reconcile.job_view import JobKey
-from batchinference_operator.reconcile.observed_and_actions import SILENT, DriverAnswer
+from batchinference_operator.reconcile.observed_and_actions import DriverAnswer
 from batchinference_operator.status.ray_job_view import RayJobView
 
 MAX_POLLS = 256
@@ -125,7 +125,8 @@ class DriverPoller:
         now = self.clock()
         if state.answer is not None:
             state.unread_since, state.unread_polls = now, 0
-            return state.answer if now - state.answered_at < MAX_AGE_SECONDS else SILENT
+            is_old = now - state.answered_at >= MAX_AGE_SECONDS
+            return replace(state.answer, reached=False, report=None) if is_old else state.answer
         if _is_silent(state.unread_polls, now - state.unread_since):
             return DriverAnswer(reached=False, problem=state.problem or _UNSTABLE)
         return None
@@ -168,7 +169,6 @@ class DriverPoller:
             await self._stop(key.namespace, state)
             return
         start = self.clock()
-        state.unread_polls += 1
         try:
             answer = await self._poll_driver(key.namespace, state)
         except Exception:
@@ -209,6 +209,7 @@ class DriverPoller:
             level = logging.WARNING if answer.unauthorized else logging.INFO
             logger.log(level, "the driver of %s: %s", state.ray_job.name, answer.problem)
         now = self.clock()
+        self._states.get(key, state).unread_polls += 1  # the head may have changed
         state.problem, state.polled_at, state.pending = answer.problem, now, False
         state.missed = 0 if answer.reached else state.missed + 1
         state.heard_at = now if answer.reached else state.heard_at

@@ -118,7 +118,9 @@ class JobController:
             if (key := update_cache(body)) is not None:
                 self.queue.add(key)
         except Exception:
-            logger.exception("an object cannot be read and is skipped")
+            own = body.get("metadata", {})
+            name = f"{own.get('namespace')}/{own.get('name')}" if isinstance(own, dict) else ""
+            logger.exception("the object %s cannot be read and is skipped", name)
 
     def requeue_waiting_for_list(self, namespace: str) -> None:
         """Queue the jobs of a namespace that wait for a list; an empty namespace means all."""

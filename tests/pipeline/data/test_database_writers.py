@@ -298,6 +298,21 @@ def test_values_that_fit_unusual_columns_are_kept(postgres: str, tmp_path: Path)
     assert target.rows() == rows
 
 
+def test_empty_lists_and_times_as_the_database_writes_them_are_kept(
+    postgres: str, tmp_path: Path
+) -> None:
+    target = TableTarget("postgresql", tmp_path, {"mode": "append", "url": postgres})
+    target.execute("CREATE TABLE rows (id BIGINT, l BIGINT[], t VARCHAR(19))")
+    empty = pa.array([[]], pa.list_(pa.null()))
+    at = pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us"))
+    first = pa.table({"id": [1], "l": [[5]], "t": at})
+    assert target.run(first, pa.table({"id": [2], "l": empty, "t": at}))
+    assert [(row["l"], row["t"]) for row in target.rows()] == [
+        ([5], "2026-01-01 00:00:00"),
+        ([], "2026-01-01 00:00:00"),
+    ]
+
+
 def test_null_in_a_column_of_json_is_null(target: TableTarget) -> None:
     """It was the JSON text null, which is another value in SQL."""
     target.execute("CREATE TABLE rows (id BIGINT, v JSON)")

@@ -434,9 +434,10 @@ def _fix(details: ErrorDetails, value: _Value, field: str) -> str:
         return _sign_fix(field, known) if is_sign else fix
     if kind.startswith("bool"):
         return value_fixes.flag_fix(known)
+    pattern = context.get("pattern", "")
     return (
-        _pattern_fix(context.get("pattern", ""), value, known)
-        or _empty_fix(value, "" if is_item else field)
+        _pattern_fix(pattern, value, known)
+        or _empty_fix(value, "" if is_item or pattern == base.PARAMETER_NAME else field)
         or _with_numbers(_BOUND_FIXES.get(kind, ""), context)
     )
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.5
 """Maximum seconds until the driver notices that it must stop."""
+GIVEN_UP_SECONDS = 5.0
+"""Seconds to wait for the tasks of an execution that is given up, as after a second signal."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,9 @@ class CommitTasks:
                 running = self._wait_for_tasks(running)
         except BaseException:
             self.control.drain()
+            seconds = GIVEN_UP_SECONDS if self.control.given_up else ABORT_SECONDS
             # tasks that are still running after this time are killed together with the driver
-            ray.wait(list(running), num_returns=len(running), timeout=ABORT_SECONDS)
+            ray.wait(list(running), num_returns=len(running), timeout=seconds)
             raise
 
     @cached_property

@@ -72,11 +72,15 @@ _CREDENTIAL_NAMES = re.compile(
 has no rules for objects whose values have any type, such as `body`."""
 
 
+_CONSTANT = re.compile(r"[^\s{]{8,}")
+"""A text that may be a credential, unlike `low` or the template `{column}`."""
+
+
 def _credential_in(fields: dict[str, Any]) -> str | None:
     """Return the name of a field of a request that usually contains a credential, or probably does:
-    its name is like that of a credential, and its value is the same in all requests."""
+    its name is like that of a credential, and its value is one long word in all requests."""
     usual = filter(_CREDENTIAL_NAMES.fullmatch, names_in(fields))
-    constants = (name for name, text in named_texts_in(fields) if text and "{" not in text)
+    constants = (name for name, text in named_texts_in(fields) if _CONSTANT.fullmatch(text))
     return next(chain(usual, filter(is_credential, constants)), None)
 
 

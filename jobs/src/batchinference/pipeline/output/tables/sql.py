@@ -237,7 +237,7 @@ class SqlTable(MergingTable):
             raise has_rows_error(self._write)
         if self._write.mode == "overwrite":
             connection.execute(sa.delete(table))
-        is_counted = connection.dialect.name == "sqlite"  # others change no table meanwhile
+        is_counted = connection.dialect.name == "sqlite" and _has_rules(connection, table)
         overwrites = self._write.mode == "overwrite"
         count = _row_count(connection, table) if is_counted and not overwrites else 0
         for batch in batches:
@@ -384,6 +384,14 @@ def _create_new(table: sa.Table, bind: sa.Engine | sa.Connection) -> None:
         if not sa.inspect(bind.engine).has_table(table.name, schema=table.schema):
             raise
         raise Blocked(_short_message(error)) from None
+
+
+def _has_rules(connection: sa.Connection, table: sa.Table) -> bool:
+    """Return whether a table of SQLite may have triggers, or rules such as ON CONFLICT IGNORE."""
+    query = sa.text("SELECT type, sql FROM sqlite_master WHERE lower(tbl_name) = lower(:name)")
+    parts = connection.execute(query, {"name": table.name})
+    has_rules = any(kind == "trigger" or "conflict" in (sql or "").lower() for kind, sql in parts)
+    return has_rules or table.schema is not None  # the query sees only the main schema
 
 
 def _row_count(connection: sa.Connection, table: sa.Table) -> int:
@@ -540,13 +548,13 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
 ) -> int:
-    """Insert rows, and return how many have a new key. If the table has a row with the same key,
-    update the columns of that row that are in `rows`. Raises BadOutput if the database treats
-    different keys as equal, or does not store each row."""
+    """Insert rows, and for SQLite return how many have a new key. If the table has a row with the
+    same key, update the columns of that row that are in `rows`. Raises BadOutput if the database
+    treats different keys as equal, or does not store each row."""
     if not rows:
         return 0
-    new = len(rows) - len(_stored_keys(connection, table, key, rows))
     dialect, columns = connection.dialect.name, [*rows[0]]
+    known = _stored_keys(connection, table, key, rows) if dialect == "sqlite" else ()
     statement = _statement(dialect, table, key, columns)
     result = connection.execute(statement, rows, execution_options=_COUNTS_ROWS)
     # MySQL counts an updated row twice, and rows that are only a key may exist already
@@ -554,7 +562,7 @@ def upsert(
     if is_counted and result.supports_sane_multi_rowcount():
         _check_count(table, len(rows), result.rowcount)
     _check_keys(connection, table, key, rows)
-    return new
+    return len(rows) - len(known)
 
 
 def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[str]) -> Any:

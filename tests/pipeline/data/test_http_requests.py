@@ -306,7 +306,7 @@ async def test_unusable_value_fails_its_row() -> None:
         ({}, None, "input 'question' is null"),
         ({"prompt": "{question}"}, None, "input 'question' is null"),
         ({}, 7, "expected text or a list of messages, got int"),
-        ({}, [{"content": "x"}], "a message of a conversation has 'role' and 'content'"),
+        ({}, [{"content": "x"}], "a message of the conversation is not an object with a 'role'"),
         ({"api": "embeddings"}, [1], "expected text, got list"),
     ):
         async with served(saying("ok")) as server:

@@ -195,11 +195,11 @@ def test_text_stays_a_text_for_a_model_without_chat_template() -> None:
 
 @RUNTIMES
 def test_invalid_message_is_rejected(of: Any) -> None:
-    no_role = "a message of a conversation has 'role' and 'content'"
+    no_role = "a message of the conversation is not an object with a 'role'"
     for turn, reason in (
         ("a", no_role),
         ({"content": "whose?"}, no_role),
-        ({"role": "user", "content": ["a"]}, "is a text, or a list of parts with a 'type'"),
+        ({"role": "user", "content": ["a"]}, "a part of a message's 'content' is not an object"),
     ):
         with pytest.raises(TypeError, match=reason):
             of({"inputs": {"question": "text"}}, {"question": [turn]})

@@ -220,6 +220,17 @@ def test_vectors_with_names(target: Target, messages: Messages) -> None:
         target.open(vectorColumn="other")
 
 
+@only_qdrant
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_multivectors_are_refused(target: Target, named: bool, messages: Messages) -> None:
+    config = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
+    params = models.VectorParams(size=2, distance=models.Distance.DOT, multivector_config=config)
+    assert isinstance(target.store, LocalQdrant)
+    target.store.local.create_collection("rows", {"vector": params} if named else params)
+    with messages.raises(BadOutput):
+        target.open()
+
+
 INTERVALS = pa.nulls(1, pa.month_day_nano_interval())
 
 

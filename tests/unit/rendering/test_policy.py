@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchinference.rendering.policy import PlatformPolicy, Rule, parse_policy
+from batchinference.rendering.policy import PlatformPolicy, parse_policy
 from batchinference.spec import SpecError, parse
 from plugins.messages import Messages
 from support.cluster.deployment import CHART
@@ -30,13 +30,6 @@ def test_default_refuses_access_to_nodes() -> None:
         assert bool(refused(policy, cluster)) == bool(kinds & by_default), violation
     values = yaml.safe_load((CHART / "values.yaml").read_text())["policy"]
     assert PlatformPolicy.model_validate(values) == policy
-
-
-def test_path_within_another_is_checked_once() -> None:
-    rule = Rule("images", ("volumes[].image", "volumes[].image.reference"))
-    image = {"reference": "a", "pullPolicy": "Always"}
-    problems = rule.check(PlatformPolicy(images=["b/"]), {"volumes": [{"image": image}]})
-    assert [problem.path for problem in problems] == ["spec.volumes[0].image.reference"]
 
 
 def test_name_is_a_field_of_volumes_only() -> None:

@@ -33,7 +33,8 @@ KEPT_LOGS = 20
 FIRST_COPY_SECONDS, COPY_SECONDS = 10.0, 60.0
 """Seconds from the start of a run to the first copy of its log, and between copies."""
 MAX_COPY = 64_000
-"""Maximum number of characters of the log in a copy, and of bytes of this process's output."""
+"""A copy has at most this number of characters of the log, and the lines in this number of bytes of
+what this process has printed."""
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 UNFINISHED = "the run had not ended when this was stored"
 
@@ -85,7 +86,7 @@ class RunLog:
             self._dropped += 1
 
     def add_own_output(self) -> None:
-        """Add what this process has printed since the run began."""
+        """Add the last lines that this process has printed in this run, if stdout is a file."""
         for line in self._own_output(self._max_end):
             self._append(line)
 
@@ -124,7 +125,7 @@ class RunLog:
             self._write(job, report, f"{text}{lines}... {UNFINISHED} ({now}) ...\n")
 
     def store(self, job: BatchInference, report: Report) -> None:
-        """Store the log if the run has written to the output."""
+        """Store the log if the run writes to the output, and delete the oldest logs."""
         if not _has_begun(report):
             return
         with suppress(Exception):  # the job may have failed because of the storage
@@ -147,7 +148,7 @@ def _shortened(line: str) -> str:
 
 
 def _has_begun(report: Report) -> bool:
-    """Return whether a run writes to the output. If it has nothing to write, it has no times."""
+    """Return whether a run writes to the output. If it has nothing to write, `seconds` is empty."""
     return report.pass_number is not None and bool(report.seconds)
 
 

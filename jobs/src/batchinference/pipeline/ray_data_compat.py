@@ -49,12 +49,12 @@ _WHOLE = 1 << 40
 """A batch size above this number means that a call is one batch; see `whole_call`."""
 _AS_THEY_ARE = OutputBlockSizeOption.of(disable_block_shaping=True)
 GATHER_SECONDS, MAX_GATHER_SECONDS = 0.001, 0.02
-"""Seconds in which Ray Data waits for further results after the first one: for each task, and in
-total. With few tasks, a longer wait would leave the CPU of a finished task idle."""
+"""After the first result, Ray Data waits for more results: GATHER_SECONDS times the number of
+tasks, and at most MAX_GATHER_SECONDS. With few tasks, longer waits would leave CPUs idle."""
 
 
 def prepare_joined_blocks(prepared: Callable[[Any], Any]) -> None:
-    """Make Ray Data in this process join the blocks that `prepared` returns for them."""
+    """Make Ray Data in this process join what `prepared` returns for the blocks that it joins."""
     module: Any = transform_pyarrow
     module.concat = lambda blocks, **options: concat(prepared(blocks), **options)
 
@@ -87,8 +87,8 @@ class BlockErrors:
 def errors_of_blocks(
     context: DataContext, record: Callable[[BaseException], None]
 ) -> Iterator[None]:
-    """During the block, a failing task of Ray Data does not end the execution. Instead, `record` is
-    called with its error, at all log levels."""
+    """Within the `with` statement, a failing task of Ray Data does not end the execution. Instead,
+    `record` is called with its error, whatever the log level is."""
     logger = BlockErrors(streaming_executor_state.logger, record)
     with (
         replaced(context, max_errored_blocks=-1),
@@ -114,18 +114,19 @@ class PromptWaits:
 
 @contextmanager
 def prompt_waits() -> Iterator[None]:
-    """During the block, Ray Data starts new tasks soon after earlier tasks have ended."""
+    """Within the `with` statement, Ray Data starts new tasks soon after earlier ones have ended. If
+    executions overlap, it does so until the first of them ends."""
     module: Any = streaming_executor_state
     module.ray = PromptWaits()
     try:
         yield
     finally:
-        module.ray = ray  # not the value before: executions may overlap
+        module.ray = ray  # not the earlier value: if executions overlap, it could be a PromptWaits
 
 
 def outputs_within(context: Callable[[], AbstractContextManager[None]]) -> None:
-    """Make this process enter `context` while it passes on a block of a Ray Data task. Ray then
-    stores the block, and waits until the driver takes more blocks."""
+    """Make this process enter `context` while it passes on a block of a Ray Data task. During
+    this time, Ray stores the block, and waits if the driver does not take blocks yet."""
 
     def passed_on(*arguments: Any) -> Generator[Any, Any, None]:
         with context():
@@ -169,8 +170,8 @@ class TimedBundling(RebundlingStrategy):
         self._since: float | None = None
 
     def can_build_ready_bundle(self, state: PendingBundleState) -> bool:
-        """Return whether a task can start with the pending blocks. Ray calls this for each block,
-        so the waiting time begins with the first block of a bundle."""
+        """Return whether a task can start with the pending blocks. Ray calls this for each block
+        with rows, so the waiting time begins with the first block of a bundle."""
         if not state.num_rows:
             self._since = None
             return False
@@ -206,14 +207,15 @@ def bundle_whole_calls(operator: PhysicalOperator) -> None:
 
 
 def _batch_rows(operator: PhysicalOperator) -> int:
-    """Return the number of rows of an operator's batches; 0 if each call is one batch."""
+    """Return the number of rows of an operator's batches; 0 if each call is one batch. It is above
+    _WHOLE for `whole_call`, and the minimum rows of a call after `bundle_whole_calls`."""
     queue = getattr(operator, "_block_ref_bundler", None)
     return getattr(getattr(queue, "_strategy", None), "_min_rows_per_bundle", None) or 0
 
 
 def whole_call(rows: int) -> int:
     """Return a batch size with which Ray Data passes all blocks of a call as one batch of at least
-    `rows` rows. Each batch costs Ray about as much time as a cheap model."""
+    `rows` rows. Ray's overhead for a batch is about as long as a cheap model computes."""
     return _WHOLE + rows
 
 

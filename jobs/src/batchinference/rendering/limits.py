@@ -1,7 +1,7 @@
-"""Checks that a RayCluster is not too large, and cannot grow beyond the limits of a job.
+"""Checks that a RayCluster is not too large and cannot exceed limits, and limits its disk space.
 
 A job above a limit is refused. Its groups are not reduced, because the operator cannot know which
-ones to reduce. The job would also be slower than its file implies."""
+ones to reduce. A reduced job would also be slower than its file implies."""
 
 import json
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ GroupAmounts = list[tuple[str, float, int]]
 """For each group of pods: its name, the amount per pod, and the maximum number of pods."""
 
 MAX_CLUSTER_BYTES = 384 << 10
-"""Maximum size of the spec of a RayCluster as JSON. The operator reads only RayJobs with a spec
-below 512 KiB. etcd stores objects of at most 1.5 MiB, which also contain managed fields. These are
-about as large as the spec."""
+"""Maximum size of the spec of a RayCluster as JSON. The operator skips large fields of a RayJob
+whose spec is above 512 KiB. etcd stores objects of at most 1.5 MiB. An object also contains managed
+fields, which are about as large as its spec."""
 
 
 def check_size(ray_cluster: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem if a RayCluster is too large for the API server."""
+    """Yield a problem if a RayCluster is too large for the operator or etcd."""
     size = len(json.dumps(ray_cluster, separators=(",", ":"), ensure_ascii=False).encode())
     if size > MAX_CLUSTER_BYTES:
         message = (
@@ -46,8 +46,8 @@ def limit_disk_space(ray_cluster: dict[str, Any], limit: str | None) -> None:
 
 
 def check_limits(limits: Limits, ray_cluster: dict[str, Any]) -> Iterator[Problem]:
-    """Yield a problem if the Ray containers of a RayCluster could exceed `limits.devices` or
-    `limits.cpu`, or have devices that cannot be counted. Other containers are not considered."""
+    """Yield a problem if the Ray containers could exceed `limits.devices` or `limits.cpu`, or if
+    devices are limited and a pod has ResourceClaims. Other containers are not considered."""
     devices: GroupAmounts = []
     cpus: GroupAmounts = []
     for name, max_pods, template in templates_of(ray_cluster):

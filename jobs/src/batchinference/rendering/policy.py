@@ -24,7 +24,8 @@ ImagePrefix = Annotated[str, Field(pattern=IMAGE_PREFIX, max_length=512)]
 """A registry or a repository. It has a slash, because the prefix `registry.example` would also
 match `registry.example.attacker.example`."""
 WebhookPrefix = Annotated[str, Field(pattern=WEBHOOK_PREFIX, max_length=512)]
-"""A URL that ends with a slash, because other host names may begin with `https://example.com`."""
+"""A URL that ends with a slash, because `https://example.com` would also match
+`https://example.com.attacker.example`."""
 
 
 def _true_or_list(value: object) -> object:
@@ -44,13 +45,15 @@ SAFE_ANNOTATIONS = (
     *("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt"),
     *("prometheus.io/", "gke-gcsfuse/", "sidecar.istio.io/inject"),
 )
-"""Annotations that do not control a container runtime, a network or a service mesh."""
+"""Annotations that do not control a container runtime or a network. One controls a service mesh:
+`sidecar.istio.io/inject` decides whether Istio adds its proxy."""
 NONE = "none"
 Compare = Literal["name", "kind", "prefix", "image", "any", "variable", "maximum", "if_listed"]
 
 
 class PlatformPolicy(BaseModel):
-    """The chart value `policy`. True allows all values, a list only the listed values."""
+    """The chart value `policy`. Of most fields, true allows all values, a list only the listed
+    values."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, strict=True, populate_by_name=True
@@ -103,7 +106,7 @@ class Rule:
     """A rule of the policy, which checks the values at some paths. In a path, `[]` stands for each
     item of a list, and `{}` for each value of a mapping. `*` stands for each key of a mapping, such
     as the kind of a volume. If a path ends in `?` and its field is missing, the value is an empty
-    string, or 0 for a number."""
+    string. In the generated CEL, it is 0 for a number."""
 
     policy: str
     """The name of the chart value below `policy`."""
@@ -116,19 +119,16 @@ class Rule:
     - `kind`: a listed value, or the key `name`
     - `prefix`: a listed value, or a value that begins with a listed prefix that ends in `/`
     - `image`: an image in a listed registry or repository
-    - `any`: no value
+    - `any`: none, so each value is a problem
     - `variable`: a prefix with which none of DEVICE_VARIABLES begins
     - `maximum`: a number up to the value of the policy
-    - `if_listed`: an empty list, or any list if the policy lists a value; its items are checked
-      later"""
+    - `if_listed`: an empty list. If the policy lists a value, any list: the operator checks the
+      items when it uses them"""
 
     @cached_property
     def parts(self) -> list[list[str]]:
-        """The parts of each path. If a path continues another path, such as `volumes[].image`, only
-        the longer path is used, such as `volumes[].image.reference`."""
-        parts = [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
-        shorter = [longer[:size] for longer in parts for size in range(len(longer))]
-        return [each for each in parts if each not in shorter]
+        """The parts of each path."""
+        return [re.findall(r"\[\]|\{\}|\*|\w+[?]?", path) for path in self.paths]
 
     def check(self, policy: PlatformPolicy, fields: dict[str, Any]) -> Iterator[Problem]:
         """Yield a problem for each value that the policy does not allow."""

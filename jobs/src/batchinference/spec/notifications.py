@@ -42,7 +42,7 @@ _TYPE = "dev.batchinference.job"
 def _check_body(body: dict[str, Any]) -> dict[str, Any]:
     """Return the body. Raises a validation error if it is too large or has unknown references."""
     if (size := len(json.dumps(body))) > MAX_BODY:
-        raise invalid(f"at most {MAX_BODY} bytes as JSON, here are {size}. Shorten it")
+        raise invalid(f"as JSON, it has {size} bytes, and {MAX_BODY} are allowed. Shorten it")
     for text in texts_in(body):
         for reference in _LIKE_REFERENCE.finditer(text):
             known = _REFERENCE.fullmatch(reference[0])
@@ -165,7 +165,7 @@ def is_retryable(status: int) -> bool:
 
 def is_allowed(url: str, prefixes: Iterable[str]) -> bool:
     """Return whether a URL begins with one of these prefixes, which end with a slash. It must be a
-    _PLAIN_URL without `.` and `..` in its path. An absent port is the default port."""
+    _PLAIN_URL without the segments `.` and `..`. An absent port is the default port."""
     if not _PLAIN_URL.fullmatch(url):
         return False
     names = {part.partition(";")[0] for part in urlsplit(url).path.split("/")}

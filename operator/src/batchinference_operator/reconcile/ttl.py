@@ -1,4 +1,4 @@
-"""Deletes a finished job, its RayJobs and its clusters when their TTL has expired."""
+"""Decides by TTL when a finished or cancelled job, its RayJobs and its clusters are deleted."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -22,15 +22,15 @@ driver some seconds after the operator has read the final report."""
 
 
 def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions:
-    """Return the actions for a finished job. They delete objects whose TTL has expired.
+    """Return the actions for a finished job: delete objects whose TTL has expired and, again,
+    RayJobs stuck in deletion; stop drivers, remove workers, and extend KubeRay's deadlines.
 
-    Of a cluster, only the head is kept. Its workers are removed, because limits do not count the
-    workers of a finished job. The workers of a RayJob that has not ended are kept. Without workers,
-    KubeRay would regard the cluster as complete, and start the driver. RayJobs that continue after
-    `_grace_seconds` are deleted.
-    """
+    Of the cluster of an ended RayJob, only the head is kept: limits do not count the workers of a
+    finished job. While a RayJob has not ended, its workers are kept. If its driver has not started,
+    KubeRay would regard a cluster that wants no workers as ready, and start the driver. RayJobs
+    that continue after `_grace_seconds` are deleted."""
     end = "Complete" if is_condition_true(observed.job.status, "Complete") else "Failed"
-    # when the operator wrote the end of the job: no clock of a driver affects this time
+    # the time at which the operator wrote the condition, because the clock of a driver may be wrong
     end_time = find_condition(observed.job.status, end).get("lastTransitionTime", "")
     since = seconds_since(end_time, now)
     remove, release, waits = observed.stuck_in_deletion, [], []
@@ -39,7 +39,7 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
             return Actions(delete_job=True)
         waits.append(kept - since)
     if remove or any(not ray_job.ended for ray_job in observed.owned_ray_jobs):
-        waits.append(END_SECONDS)  # in case a watch misses their deletion
+        waits.append(END_SECONDS)  # in case a watch misses their end or their deletion
     for ray_job in observed.live_ray_jobs:
         if (left := _retention_seconds(observed, ray_job, spec) - since) <= 0:
             remove.append(ray_job)
@@ -67,8 +67,8 @@ def enforce_ttl(observed: Observed, spec: MutableSpec, now: datetime) -> Actions
 def _longer_backstop(
     ray_jobs: list[RayJobView], ttl: Ttl
 ) -> tuple[RayJobView, KubeRayDeadlines] | None:
-    """Return a RayJob whose cluster KubeRay would delete too early, because `ttl.cluster` was
-    raised, and its new deadlines. None if there is no such RayJob."""
+    """Return a RayJob and its new deadlines if KubeRay would delete its cluster too early, because
+    `ttl.cluster` was raised; else None."""
     wanted = ((one, one.deadlines.keeping(ttl)) for one in ray_jobs if one.cluster_retained)
     return next(((one, new) for one, new in wanted if one.deadlines.kept < new.kept), None)
 
@@ -85,7 +85,7 @@ def with_ttl_of_cancelled(actions: Actions, job: JobView, ttl: Ttl, now: datetim
 
 
 def _has_workers(observed: Observed, ray_job: RayJobView) -> bool:
-    """Return whether the cluster of a RayJob has workers that are not being deleted."""
+    """Return whether a cluster has workers that have not ended and are not being deleted."""
     workers = (pod for pod in observed.pods if not (pod.is_head or pod.deleting))
     return any(pod.cluster == ray_job.cluster and pod.ended_at is None for pod in workers)
 

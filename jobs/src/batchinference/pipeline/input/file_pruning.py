@@ -27,8 +27,8 @@ FileBounds = Mapping[str, Bounds]
 def matching(
     condition: pc.Expression, schema: pa.Schema, bounds: Sequence[FileBounds]
 ) -> list[int]:
-    """Return the indexes of the files in which the condition may hold for a row. `bounds` has the
-    bounds of each file."""
+    """Return the indexes of the files or row groups in which the condition may hold for a row.
+    `bounds` has the bounds of each."""
     form, local = pads.ParquetFileFormat(), pafs.LocalFileSystem()
     files = [
         form.make_fragment(str(index), local, partition_expression=_known(file, schema))
@@ -48,7 +48,7 @@ def matching(
 
 
 def _known(file: FileBounds, schema: pa.Schema) -> pc.Expression:
-    """Return a condition that holds for all rows of a file with these bounds."""
+    """Return a condition that holds for all rows of a file or row group with these bounds."""
     known = pc.scalar(True)
     for name, bounds in file.items():
         kind = schema.field(name).type if name in schema.names else pa.null()
@@ -78,7 +78,7 @@ def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def bounds_of_group(footer: pq.FileMetaData, group: int, names: Iterable[str]) -> FileBounds:
-    """Return the bounds of the columns with these names in a row group."""
+    """Return the known bounds of the columns with these names in a row group."""
     rows: Any = footer.row_group(group)
     columns = map(rows.column, range(rows.num_columns))
     known = {column.path_in_schema: column.statistics for column in columns}

@@ -23,16 +23,17 @@ Message = dict[str, Any]
 Part = dict[str, Any]
 """A part of a message's content: text or an image."""
 REPAIR = OWN_PREFIX + "repair"
-"""The input for messages after the prompt: an invalid answer, and what is wrong with it."""
+"""The name of an additional input. Its value for a row is the list of messages that follow the
+prompt: an invalid answer, and what is wrong with it."""
 
 
 def values_for_texts(inputs: Mapping[str, str], table: pa.Table) -> dict[str, list[Any]]:
-    """Return the values of each input as Python objects, for a text or a JSON body. `inputs` maps
-    inputs to columns. In a NumPy array, the type of a value would depend on the other rows."""
+    """Return the values of each input as Python objects, because the type of a value in a NumPy
+    array depends on the other rows. `inputs` maps inputs to columns."""
     columns = {name: table.column(column) for name, column in inputs.items()}
-    return {
+    return {  # cast, because Python has no times in nanoseconds
         name: values_of(column.cast(pa.string()) if column.type == pa.time64("ns") else column)
-        for name, column in columns.items()  # Python has no times in nanoseconds
+        for name, column in columns.items()
     }
 
 
@@ -100,7 +101,7 @@ def content_of(model: PromptSpec, row: Mapping[str, Any]) -> Any:
 
 
 def _content_inputs(model: PromptSpec, row: Mapping[str, Any]) -> set[str]:
-    """Return those inputs of a row that are not images and that no template uses."""
+    """Return those inputs of a row that no template uses and that are not images or REPAIR."""
     texts = [model.system, model.prompt, *(message.content for message in model.messages)]
     in_templates = {name for text in texts for name in placeholders(text or "")}
     return set(row) - in_templates - {*model.images, REPAIR}
@@ -122,7 +123,7 @@ def with_messages(model: PromptSpec, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _conversation_in(text: str) -> list[Any] | None:
     """Return the messages in a text; None if the text is not a JSON list of messages. Raises
-    ValueError if a message has two fields of the same name."""
+    ValueError if an object has two fields of the same name, or the text is nested too deep."""
     if not (text.lstrip().startswith("[") and '"role"' in text):
         return None
     try:
@@ -162,10 +163,11 @@ def messages_of(model: PromptSpec, row: Mapping[str, Any]) -> list[Message]:
 
 
 def chat_of(model: PromptSpec, row: Mapping[str, Any], images: Mapping[str, Part]) -> list[Message]:
-    """Return the chat of a row: the opening messages, then the content of the row. An image that
-    the prompt template names is inserted there. Other images precede the text of the first message
-    with the role `user`. Raises TypeError if the content is neither text nor a list of messages.
-    Raises ValueError if the list is empty, or has no message for the images."""
+    """Return the chat of a row: the opening messages, then the messages of the row, then those of
+    REPAIR. An image that the prompt template names replaces its placeholder. Other images precede
+    the text of the row's first message with the role `user`. Raises TypeError if the content is
+    neither text nor a list of messages. Raises ValueError if the list is empty, or has no message
+    for the images."""
     in_prompt = set(placeholders(model.prompt or ""))
     others = [part for name, part in images.items() if name not in in_prompt]
     turns = _row_messages(model, row, images)
@@ -214,7 +216,7 @@ def _parts_of_prompt(
 def _message(value: Any) -> Message:
     """Return a message without null fields, which Arrow adds if other messages have the fields."""
     if not isinstance(value, dict) or not value.get("role"):
-        raise TypeError("a message of a conversation has 'role' and 'content'")
+        raise TypeError("a message of the conversation is not an object with a 'role'")
     message: Message = _without_nulls(value)
     if isinstance(message.get("content"), list):
         message["content"] = [_without_nulls(part) for part in message["content"]]
@@ -223,7 +225,7 @@ def _message(value: Any) -> Message:
 
 def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise TypeError("the 'content' of a message is a text, or a list of parts with a 'type'")
+        raise TypeError("a part of a message's 'content' is not an object")
     return {name: child for name, child in value.items() if child is not None}
 
 
@@ -236,8 +238,8 @@ def _with_images(turns: list[Message], images: Sequence[Part]) -> list[Message]:
 
 
 def without_empty_answer(messages: list[Message]) -> list[Message]:
-    """Return a chat without its last message if that is an empty answer of the assistant. The model
-    begins an answer in any case. But for an empty answer, a template may trim the prompt's end."""
+    """Return a chat without its last message if that is an empty answer of the assistant. Without
+    it, the model begins an answer too. With it, a chat template may trim the end of the prompt."""
     *before, last = messages
     is_answer = last["role"] == "assistant" and last.keys() <= {"role", "content"}
     parts = content_parts(last.get("content"))
@@ -267,9 +269,10 @@ def content_parts(content: Any) -> list[Part]:
 
 
 def data_uri(value: Any) -> str:
-    """Return an image as a data URI. Pixels (height x width x channels, uint8) are encoded as PNG.
-    The bytes of an image file are not changed. A string that is an http, https or data URI is
-    returned unchanged. Raises ValueError for other strings and TypeError for other values."""
+    """Return the URI of an image: a data URI, or the http or https URL itself. Pixels (height x
+    width x channels, uint8) are encoded as PNG. The bytes of an image file are not changed. Raises
+    ValueError for other strings and for too many pixels, OSError for bytes that are no image, and
+    TypeError for other values."""
     from PIL import Image
 
     from batchinference.pipeline.media.images import open_image

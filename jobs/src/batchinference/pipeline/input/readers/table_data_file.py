@@ -1,4 +1,4 @@
-"""Reads the data files of tables with versions: Parquet files without their deleted rows."""
+"""Reads the Parquet files of tables with versions, and leaves out the deleted rows."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class TypedRows:
     """Converts rows of a data file to the columns `names` of a table. With a filter, adds the
     column KEPT: whether the filter is true for a row.
 
-    `shared` has the types of these columns, and of the columns that the filter reads. A column with
-    a value in `constants` has this value in all rows, even if the file has the column."""
+    `shared` has the types of these columns, and of the columns that the filter reads. A value in
+    `constants` is used even if the file has the column. A column that neither has is null."""
 
     shared: Mapping[str, pa.DataType]
     names: Sequence[str]
@@ -187,10 +187,9 @@ def _check_condition(where: ColumnExpression, schema: pa.Schema) -> None:
 
 def removed_file(version: TableVersion, uri: str) -> BadInput:
     """Return the error about a data file that no longer exists."""
-    latest = "Read a later version as a new output"
-    fix = latest if version.since is None else START_OVER
+    fix = "Read a later version, write it to a new output" if version.since is None else START_OVER
     return BadInput(
-        f"read: {uri} is gone, a data file of version {version.version} of {version.name}: it was "
+        f"read: the data file {uri} of version {version.version} of {version.name} is gone: it was "
         f"vacuumed or deleted. {fix}, and let the table keep removed files longer than the "
         "time between two runs"
     )

@@ -59,8 +59,8 @@ class QdrantTable(UpsertTable):
             actual = self.call_with_retries(client.info).version
             if Version(actual) < OLDEST:
                 raise BadOutput(
-                    f"write: Qdrant {actual} cannot refuse the rows of a delayed job. Update it to "
-                    f"{OLDEST} or later"
+                    f"write: Qdrant {actual} ignores the filter of upserts, so a delayed job could "
+                    f"replace newer points. Update Qdrant to {OLDEST} or later"
                 )
             yield client
 
@@ -79,7 +79,12 @@ class QdrantTable(UpsertTable):
         vectors = self.call_with_retries(client.get_collection, self.name).config.params.vectors
         column, self._named = self._write.vector_column, isinstance(vectors, dict)
         one = vectors.get(column) if self._named else vectors
-        if one is None or one.multivector_config is not None:
+        if one is not None and one.multivector_config is not None:
+            raise BadOutput(
+                f"write.vectorColumn: the vector '{column}' of '{self.name}' is a multivector, "
+                "which is not supported. Use another vector or collection"
+            )
+        if one is None:
             raise BadOutput(
                 f"write.vectorColumn: the collection '{self.name}' has no vector '{column}', only "
                 f"{', '.join(vectors or ()) or 'points without vectors'}. Name a vector of it"

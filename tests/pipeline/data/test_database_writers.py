@@ -304,7 +304,7 @@ def test_empty_lists_and_times_as_the_database_writes_them_are_kept(
     target = TableTarget("postgresql", tmp_path, {"mode": "append", "url": postgres})
     target.execute("CREATE TABLE rows (id BIGINT, l BIGINT[], t VARCHAR(19))")
     empty = pa.array([[]], pa.list_(pa.null()))
-    at = pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us"))
+    at = pa.array([1_767_225_600_000_000], pa.timestamp("us"))  # 2026-01-01
     first = pa.table({"id": [1], "l": [[5]], "t": at})
     assert target.run(first, pa.table({"id": [2], "l": empty, "t": at}))
     assert [(row["l"], row["t"]) for row in target.rows()] == [

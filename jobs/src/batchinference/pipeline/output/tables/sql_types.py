@@ -114,12 +114,7 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
     if dialect == "sqlite":
         _check_driver(kind, stored)
     if isinstance(stored, sa.ARRAY):
-        _require(is_list(kind), "it has lists only")
-        elements = [chunk.flatten() for chunk in column.chunks]
-        while is_list(kind := kind.value_type):  # PostgreSQL has one type for all dimensions
-            elements = [chunk.flatten() for chunk in elements]
-        if not kinds.is_null(kind):  # else all lists are empty, or have only nulls
-            _check_column(pa.chunked_array(elements, kind), stored.item_type, dialect)
+        _check_elements(column, stored, dialect)
     elif isinstance(stored, sa.String):
         _check_texts(column, stored, dialect)
     elif isinstance(stored, postgresql.BIT):
@@ -132,6 +127,16 @@ def _check_column(column: pa.ChunkedArray, stored: Any, dialect: str) -> None:
         exact_cast(column, wanted)
     if dialect == "sqlite" and isinstance(stored, sa.Numeric) and is_number(kind):
         exact_cast(column, pa.float64())  # SQLAlchemy stores numbers as floats in such a column
+
+
+def _check_elements(column: pa.ChunkedArray, stored: sa.ARRAY[Any], dialect: str) -> None:
+    """Raise ArrowException if an array column would change an element of a list."""
+    kind, elements = column.type, column.chunks
+    _require(is_list(kind), "it has lists only")
+    while is_list(kind):  # PostgreSQL has one type for all dimensions
+        kind, elements = kind.value_type, [chunk.flatten() for chunk in elements]
+    if not kinds.is_null(kind):  # else all lists are empty, or have only nulls
+        _check_column(pa.chunked_array(elements, kind), stored.item_type, dialect)
 
 
 def _check_kind(kind: pa.DataType, wanted: pa.DataType, dialect: str) -> None:

@@ -123,7 +123,7 @@ class Batches:
 
     def _add_mismatches(self, namespace: str, request: BatchRequest, check: FileCheck) -> None:
         """Add errors to the check of a file if its lines do not fit the request, or name a model
-        that the namespace does not have."""
+        that the namespace lacks."""
         if check.url and check.url != request.endpoint:
             message = f"url: {check.url} differs from the endpoint of the batch"
             check.add(LineError(code="invalid_url", message=message, line=1, param="url"))

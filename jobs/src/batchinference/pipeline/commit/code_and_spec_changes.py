@@ -43,8 +43,8 @@ def parse_code(content: bytes) -> dict[str, str]:
 
 
 def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
-    """Return, as text, the first hash in `code` that differs from the one in `file`, and the number
-    of the others. Empty without a difference or a file. Raises BadOutput if `file` is damaged."""
+    """Return, as text, the first hash that differs between `file` and `code`, and the number of the
+    others. Empty without a difference or a file. Raises BadOutput if the file is damaged."""
     try:
         stored = parse_code(file.read())
     except FileNotFoundError:  # the run died before it stored hashes

@@ -82,7 +82,7 @@ def _job_report(
 
 
 def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield the input files of an addition that an earlier run of the same job had read."""
+    """Yield the input files that an addition and an earlier run of the same job have both read."""
     seen: dict[str, set[str]] = defaultdict(set)
     for layout, report in zip(layouts, reports, strict=True):
         addition = _ADDITION.match(base_name(layout.state.path))

@@ -53,7 +53,7 @@ def kind_of(value: ast.expr | None) -> str | None:
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
     """Return the first problem with the use of the parameter `batch` in a function, or with what
     the function returns. Return None if no problem is known. `method` is the method of the step, or
-    `predictBatch`. The value of `batch` is a batch, a row or a list, depending on `method`."""
+    `predictBatch`. `batch` names a batch, a row or a list of values, depending on `method`."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))

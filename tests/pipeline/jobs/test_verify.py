@@ -147,7 +147,7 @@ def test_catalog_of_an_untrusted_output_is_not_reached(
     monkeypatch.setattr(table_check, "table_for", pytest.fail)
     done = verified(tmp_path / "out")
     assert (done.exit_code, done.counts) == (0, {})
-    assert any("whose catalog or database only the output names" in e for e in done.job["unproven"])
+    assert any("only the output says where its catalog" in e for e in done.job["unproven"])
 
 
 def test_addresses_of_a_manifest_are_not_fetched(

@@ -110,6 +110,16 @@ def test_commit_with_too_many_rows_is_found(tmp_path: Path, format_: str) -> Non
     assert Path(spot["file"]).name == entries_of(layout)[0]["data"][0]["name"]
 
 
+def test_commit_with_too_few_rows_is_found(layout: Layout, messages: Messages) -> None:
+    def fewer(entries: list[Any]) -> list[Any]:
+        entries[0]["counts"] |= {"filtered": 0}
+        return entries
+
+    change_end(layout, fewer)
+    (miscounted, _) = verified(layout.output.path).job["findings"]
+    messages.check([spot["detail"] for spot in miscounted["where"]])
+
+
 @pytest.mark.parametrize("name", [None, "sub"])
 @pytest.mark.parametrize("text", ["output", "errors"])
 def test_uncommitted_file_is_found(layout: Layout, text: str, name: str | None) -> None:
@@ -286,13 +296,16 @@ def forge(layout: Layout, end: Any, entry: Any, table: Any) -> None:
     write_end(layout, end)
 
 
-def test_wrong_report_is_found(layout: Layout) -> None:
+def test_wrong_report_is_found(layout: Layout, messages: Messages) -> None:
     report = json.loads(layout.report.read())
     report["counts"] |= {"read": 201, "failed": 19}
     layout.report.write(json.dumps(report).encode())
     done = verified(layout.output.path)
     assert (done.exit_code, done.counts) == (1, {"report": 2})
     assert "it says 19 failed instead of 20" in invoke(layout.output.path).stdout
+    layout.report.write(json.dumps(report | {"counts": None}).encode())
+    (finding,) = verified(layout.output.path).job["findings"]
+    messages.check([spot["detail"] for spot in finding["where"]])
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ MISTAKES = {
         "Set method: map",
     ),
     "the number of rows": _returned("{'x': len(batch['text'])}", "[len(t) for t in batch['text']]"),
+    "a truth value": _returned("{'x': bool(batch['n'])}", "[bool(n) for n in batch['n']]"),
     "a generator": _returned(
         "{'x': (text.upper() for text in batch['text'])}",
         "[text.upper() for text in batch['text']]",

@@ -89,8 +89,8 @@ def _with_absolute_step_paths(step: Step, directory: Path) -> Step:
 
 
 def _is_path(source: NamedSource, directory: Path) -> bool:
-    """Return whether `source` is a path, and not the name of a model on the Hub. A text such as
-    `team/model` is a path if this file or directory exists."""
+    """Return whether to resolve `source` as a path, rather than leave it unchanged as the name of a
+    model on the Hub. A text such as `team/model` is resolved if this file or directory exists."""
     if not source.may_be_of_hub or source.uri.startswith(("./", "../", "~")):
         return True
     return is_local(source.uri) and (directory / local_path(source.uri)).exists()

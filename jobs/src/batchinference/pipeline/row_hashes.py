@@ -1,9 +1,9 @@
-"""Hashes rows. Only equal rows have the same hash.
+"""Hashes rows. Equal rows have the same hash, and different rows do not.
 
-Rows are equal if their columns have the same names and types, and their values have the same bits.
-So 0 differs from -0, 1 from 1.0, and null from an empty text. The way in which Arrow stores the
-rows does not matter: chunks, slices, dictionaries, 64-bit offsets, lists of fixed size. The length
-of each value is hashed before the value, so (`ab`, `c`) differs from (`a`, `bc`)."""
+Rows are equal if they have the same column names and types in the same order, and values with the
+same bits. So 0 differs from -0, 1 from 1.0, and null from an empty text. The way in which Arrow
+stores the rows does not matter: chunks, slices, dictionaries, 64-bit offsets, lists of fixed size.
+The length of each value is hashed before the value, so (`ab`, `c`) differs from (`a`, `bc`)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def row_hashes(table: pa.Table) -> list[bytes]:
 
 
 def _exact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column with nanosecond times as integers, because Python cuts off nanoseconds."""
+    """Return a column with `time64[ns]` as integers, because `datetime.time` has no nanoseconds."""
     kind = map_types(column.type, lambda kind: pa.int64() if kind == pa.time64("ns") else kind)
     return column if kind == column.type else column.cast(kind)
 

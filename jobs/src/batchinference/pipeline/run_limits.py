@@ -28,9 +28,9 @@ def check_errors(
     resumes: bool = False,
 ) -> None:
     """Raise TooManyErrors if more rows have failed than the policy allows. Percentages refer to the
-    whole input, and are checked only if its number of rows is known or estimated. `example` returns
-    a description of one failed row. `resumes` says whether the next run keeps the rows of this run.
-    It only changes the message."""
+    whole input, and are checked only if its number of rows is known or, after ESTIMATE_FROM read
+    rows, estimated. `example` returns a description of one failed row. `resumes` says whether the
+    next run keeps the rows of this run. It only changes the message."""
     if counts.failed == 0:
         return
     if (max_rows := policy.max_rows) is not None and counts.failed > max_rows:
@@ -51,8 +51,8 @@ def check_errors(
 
 
 def _sufficient_limits(policy: ErrorPolicy, counts: Counts, total: RowCount | None) -> str:
-    """Return the smallest limits that allow the failed rows, as text. Empty if more than half of
-    the rows have failed, because the job itself must be corrected."""
+    """Return limits that allow the failed rows so far, as text. Empty if more than half of the read
+    rows have failed, because the job itself must be corrected."""
     if 2 * counts.failed > counts.read:
         return ""
     limits = []
@@ -68,8 +68,8 @@ def _sufficient_limits(policy: ErrorPolicy, counts: Counts, total: RowCount | No
 def check_warnings(
     policy: ErrorPolicy, warnings: Sequence[WarningCount], counts: Counts, total: RowCount | None
 ) -> None:
-    """Raise TooManyErrors if a step has more warnings than the policy allows. Percentages are
-    checked as in `check_errors`."""
+    """Raise TooManyErrors if a step, or the input files, have a warning more often than the policy
+    allows for this warning. Percentages are checked as in `check_errors`."""
     for index, limits in enumerate(policy.warnings):
         matching = [warning for warning in warnings if warning.name == limits.name]
         largest = max(matching, key=lambda warning: warning.count, default=None)

@@ -39,7 +39,8 @@ ignores objects with this value."""
 MAX_RUNS = 1000
 """Maximum number of batches that equal requests create."""
 RETRY_SECONDS = 3600
-"""Maximum age in seconds of an ended batch that a repeated request without a key gets."""
+"""A repeated request without an idempotency key gets an ended batch only until this number of
+seconds after the creation of the batch."""
 _NAME = re.compile("batch-[0-9a-f]{32}")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
@@ -78,7 +79,8 @@ class Batches:
 
         Clients repeat requests whose answers are lost. So an equal request returns the existing
         batch if it has not ended. An ended batch is returned if the request has an idempotency key
-        `key`. If the client calls the request `repeated`, it is returned for RETRY_SECONDS."""
+        `key`. It is also returned if the client says that it repeats the request (`repeated`), and
+        the batch was created less than RETRY_SECONDS ago."""
         request = parse_request(BatchRequest, body)
         try:
             file = await self._files.get(namespace, request.input_file_id)
@@ -106,9 +108,9 @@ class Batches:
     ) -> tuple[Object | None, str]:
         """Return the last batch for an equal request, or None, and the name for a new batch.
 
-        A name is a hash of the request and a number. So two replicas cannot create two batches for
-        one request. A name is not used again if it has an output, even if its BatchInference was
-        deleted."""
+        A name is the prefix of its file, and a hash of the request, its key and a number. So two
+        replicas of the service cannot create two batches for one request. A name is not used again
+        if it has an output, even if its BatchInference was deleted."""
         prefix, latest = _name_prefix(request.input_file_id), None
         for number in range(MAX_RUNS):
             identity = json.dumps([request.model_dump(), key, number], sort_keys=True)
@@ -120,7 +122,8 @@ class Batches:
         raise bad_request(f"There are {MAX_RUNS} equal batches. Set other metadata", "metadata")
 
     def _add_mismatches(self, namespace: str, request: BatchRequest, check: FileCheck) -> None:
-        """Add errors to the check of a file if its lines do not fit the request for the batch."""
+        """Add errors to the check of a file if its lines do not fit the request, or name a model
+        that the namespace lacks."""
         if check.url and check.url != request.endpoint:
             message = f"url: {check.url} differs from the endpoint of the batch"
             check.add(LineError(code="invalid_url", message=message, line=1, param="url"))
@@ -133,7 +136,8 @@ class Batches:
         return as_batch(await self._get(namespace, _name_of(identifier)))
 
     async def write_missing_error_file(self, namespace: str, file: str) -> None:
-        """Write the error file with this id if its batch has ended early. Raises ApiError."""
+        """Write the error file with the id `file`, if it is missing and its batch has expired or
+        was cancelled. Raises ApiError."""
         name = f"batch-{file.removeprefix('file-errors-')}"
         if not file.startswith("file-errors-") or not _NAME.fullmatch(name):
             return
@@ -169,8 +173,9 @@ class Batches:
             raise ApiError(HTTPStatus.CONFLICT, message) from None
 
     async def is_file_in_use(self, namespace: str, file: str) -> bool:
-        """Return whether a batch still needs an input file. This is so until the batch has ended,
-        and its error file has the lines that did not run. Raises ApiError."""
+        """Return whether a batch still needs an input file. The file is needed until the batch has
+        ended. If the batch has expired or was cancelled before all lines succeeded, the file is
+        needed until the error file is written. Raises ApiError."""
         names = [n for n in await self.names(namespace) if n.startswith(_name_prefix(file))]
         jobs = [job for name in names if (job := await self._cluster.get(namespace, name))]
         for job in jobs:

@@ -72,8 +72,9 @@ class Observer:
         return replace(observed, answer=answer)
 
     async def _recheck_stop(self, observed: Observed, ray_job: RayJobView) -> Observed:
-        """Return the observation. If the RayJob may have been evicted by Kueue or deleted, read the
-        RayJob again. The last report may arrive before the watch reports the change."""
+        """Return the observation. If the driver reports a failure that an eviction by Kueue or a
+        deletion of the RayJob may have caused, read the RayJob again. This report may arrive before
+        the watch delivers the eviction or the deletion."""
         report = observed.report
         if report is None or report.state != JobState.FAILED:
             return observed

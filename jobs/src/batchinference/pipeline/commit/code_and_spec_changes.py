@@ -43,8 +43,8 @@ def parse_code(content: bytes) -> dict[str, str]:
 
 
 def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
-    """Return the difference between the stored hashes in `file` and `code`, as text. Empty without
-    a difference or a file. Raises BadOutput if the file is damaged."""
+    """Return, as text, the first hash that differs between `file` and `code`, and the number of the
+    others. Empty without a difference or a file. Raises BadOutput if the file is damaged."""
     try:
         stored = parse_code(file.read())
     except FileNotFoundError:  # the run died before it stored hashes
@@ -63,8 +63,9 @@ def describe_code_change(file: Location, code: Mapping[str, str]) -> str:
 
 
 def describe_spec_change(file: Location, work: Mapping[str, Any]) -> str:
-    """Return the difference between the spec in `file` and `work` (`work_of`), as text. It names up
-    to MAX_CHANGES fields, without arguments of code. Empty if `file` is unreadable."""
+    """Return, as text, how the work of the spec in `file` differs from `work`, which `work_of` has
+    returned. The text names up to MAX_CHANGES fields, but never the arguments of user code, which
+    may be secret. Empty if `file` is unreadable or there is no difference."""
     from batchinference.spec.job import BatchInferenceSpec
     from batchinference.spec.secrets import without_arguments
 

@@ -282,7 +282,7 @@ class Executor:
         return replace(end, entries=[*unchanged, *self._results(functions, in_tasks=in_tasks)])
 
     def _with_columns(self, end: Snapshot) -> Snapshot:
-        """Write a file with the columns of an output without rows, and return the new snapshot."""
+        """Return the new snapshot of an output without rows. May write a file with its columns."""
         steps, columns = self._spec.steps, known_columns(self._prepared.input)
         planned = columns_after_all(steps, columns)
         guessed = columns_after_all(steps, columns, code_keeps_columns=True)

@@ -39,7 +39,7 @@ class Dialect:
 
 def without_escapes(text: bytes, dialect: Dialect) -> bytes:
     """Return text of the same length in which escape characters and escaped characters are NUL. So
-    quotes, delimiters and line ends in the result are not escaped."""
+    each quote, delimiter and line end that remains in the result has its special meaning."""
     if not dialect.escape:
         return text
     values = np.frombuffer(text, np.uint8).copy()

@@ -1,8 +1,8 @@
 """Stores the columns of an output without rows. If the output consists of files, also writes a file
 without rows, because many readers fail if there is no file.
 
-The columns come from the commits of tasks whose rows were all filtered or failed. Without such
-commits, they come from the job file."""
+The columns are those known from the input and the steps, then those of the commits of tasks whose
+rows were all filtered or failed. The first known type of a column is used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def with_columns(
 ) -> Snapshot:
     """Return the final snapshot of an output without rows. It has the columns of the output, and
     a file without rows if readers need one. `planned` are the columns that are certain before any
-    row is computed. `guessed` replaces them if no column is certain and no job may append rows."""
+    row is computed. `guessed` replaces them if they are empty and no task has committed columns,
+    but only if the mode of `write` is `error` or `overwrite`."""
     is_certain = planned.names or end.empty_schemas or write.adds
     schema = _schema(end, FileSplit.of(write), planned if is_certain else guessed)
     end = replace(end, empty_schemas=[schema_text(schema)] if schema.names else [])
@@ -66,8 +67,10 @@ def _schema(end: Snapshot, split: FileSplit, planned: pa.Schema) -> pa.Schema:
 
 
 def _may_have_file(job_pass: JobPass, end: Snapshot, write: WriteFiles, schema: pa.Schema) -> bool:
-    """Return whether to write a file without rows. If later jobs may append rows, the output must
-    have no files yet, and all stored columns and types must be certain."""
+    """Return whether to write a file without rows: never if there are data files. If the format
+    stores columns, at least one must be known. If the mode adds to existing rows, the output must
+    also have no files yet. Then a format that stores columns also needs complete types and no
+    `partitionBy`."""
     if any(entry.data for entry in end.entries):
         return False
     if not write.STORES_COLUMNS:

@@ -1,4 +1,5 @@
-"""Verifies that an output holds each row of its input once, and reports all defects."""
+"""Verifies that each input row was written, failed or filtered exactly once, and that the files of
+an output are as committed. Reports all defects."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ _ADDITION = re.compile(r"append-([0-9a-f]{8})-\d+$")
 def verify(output: Location, *, quick: bool = False, trusted: bool = False) -> VerificationReport:
     """Compare input and output, and return the report. With `quick`, files are not read completely.
     Endpoints in the state of the output are only used if the output is `trusted`. Raises BadInput
-    without an output or a readable input, and OSError or JobFailure if storage fails."""
+    if there is no output, or if the output or the input cannot be read. Raises OSError or
+    JobFailure if storage fails."""
     layouts, listed, listed_input = stored_layouts(output), cache(sizes_in), cache(list_existing)
     reports = [
         _job_report(layout, listed, listed_input, quick=quick, trusted=trusted)
@@ -80,7 +82,7 @@ def _job_report(
 
 
 def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
-    """Yield input files that a later append of a job lists and reads again."""
+    """Yield the input files that an addition and an earlier run of the same job have both read."""
     seen: dict[str, set[str]] = defaultdict(set)
     for layout, report in zip(layouts, reports, strict=True):
         addition = _ADDITION.match(base_name(layout.state.path))
@@ -91,8 +93,10 @@ def _read_twice(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iter
 
 def _unknown_files(layouts: Sequence[Layout], reports: Sequence[JobReport]) -> Iterator[Defect]:
     """Yield files that no job has written, but that readers of the output or of error records read.
-    Other files in the output are not reported if the first job appended to existing data: they may
-    be this data. Several jobs may use one directory of error records outside of their state."""
+    Yield none if the state of any job could not be read. If the first job appended to existing
+    data, no files in the directory of rows are reported, because they may be this data. A directory
+    of error records outside of the state may be shared with jobs of other outputs. Files there that
+    are named like the files of any job are not reported."""
     first, known = layouts[0], [report.layout for report in reports if report.layout]
     if len(known) < len(reports):
         return
@@ -123,7 +127,9 @@ def report_defects(file: Location, committed: Counts, rows: int | None) -> Itera
         yield Kind.STATE, Position(file.uri, detail="it is gone or damaged"), 1
         return
     if report.state is not JobState.SUCCEEDED or report.counts is None:
-        yield Kind.REPORT, Position(file.uri, detail=f"it says that the job is {report.state}"), 1
+        ended = report.state is JobState.SUCCEEDED
+        detail = "it has no counts" if ended else f"it says that the job is {report.state}"
+        yield Kind.REPORT, Position(file.uri, detail=detail), 1
         return
     for name, actual in (committed.model_dump() | {"read": rows}).items():
         reported = getattr(report.counts, name)
@@ -203,8 +209,9 @@ class Commits:
         named = rows_in(entry.row_ranges)
         if named != counts.read:
             yield self._miscounted(entry, f"{counted(named, 'row')} of the input", counts.read)
-        elif named > counts.written + counts.failed + counts.filtered:
-            yield self._miscounted(entry, "fewer rows than were read", counts.read)
+        elif named > (rows := counts.written + counts.failed + counts.filtered):
+            detail = f"{rows} rows were written, failed or filtered, and {counts.read} were read"
+            yield Kind.MISCOUNTED, Position(self._name(entry), detail=detail), 1
 
     def _miscounted(self, entry: ManifestEntry, actual: str, committed: int) -> Defect:
         detail = f"{actual}, and {committed} were committed"
@@ -296,8 +303,8 @@ class JobCheck:
 
     @property
     def _foreign_catalog(self) -> bool:
-        """Whether only an untrusted output names the catalog or database of the table. A connection
-        to it could run code, and could send credentials."""
+        """Whether the address of the table's catalog or database is known only from the state of an
+        output that the user does not trust. A connection could run code or send credentials."""
         return bool(self.job.spec.write.connection) and not self.job.trusted
 
     def _unproven(self) -> Iterator[str]:
@@ -311,8 +318,8 @@ class JobCheck:
             yield "that the filtered rows are the rows that the job's filters remove"
         if self._foreign_catalog:
             yield (
-                "the commit in the table, whose catalog or database only the output names: "
-                "--trust-output checks it"
+                "the commit in the table, because only the output says where its catalog or "
+                "database is. Pass --trust-output to check the commit"
             )
         elif self.job.merges:
             yield "the values of the rows in the table, because only their keys were checked"

@@ -1,5 +1,6 @@
-"""Checks, from the source code, what the function of a step returns. Only literals and the results
-of a few built-in functions are known. Only code that always fails is reported."""
+"""Checks, from the source code, how the function of a step uses its batch or row, and what it
+returns. Only simple expressions are understood, such as literals and calls of a few built-in
+functions. Only code that always fails is reported."""
 
 import ast
 import sys
@@ -10,9 +11,10 @@ from batchinference.pipeline.steps.code_checks.batch_use import BatchUse, own_no
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 KIND_OF_RESULT = {
-    **dict.fromkeys(("len", "int", "float", "bool"), "a number"),
+    **dict.fromkeys(("len", "int", "float"), "a number"),
     **dict.fromkeys(("str", "repr"), "a text"),
-    **{"list": "a list", "sorted": "a list", "tuple": "a tuple", "set": "a set"},
+    **dict.fromkeys(("list", "sorted"), "a list"),
+    **{"bool": "a truth value", "tuple": "a tuple", "set": "a set"},
 }
 """The kind of value that some built-in functions always return."""
 _KINDS: dict[type[ast.AST], str] = {
@@ -51,7 +53,7 @@ def kind_of(value: ast.expr | None) -> str | None:
 def return_problem(path: str, method: str, function: Function, batch: str) -> str | None:
     """Return the first problem with the use of the parameter `batch` in a function, or with what
     the function returns. Return None if no problem is known. `method` is the method of the step, or
-    `predictBatch`. `batch` is a batch, a row or a list of values, depending on `method`."""
+    `predictBatch`. `batch` names a batch, a row or a list of values, depending on `method`."""
     if isinstance(function, ast.AsyncFunctionDef):
         return f"'{path}' is async (line {function.lineno}), and nothing awaits it. Remove 'async'"
     own = list(own_nodes(function))
@@ -91,8 +93,8 @@ def _certain_nodes(function: Function) -> list[ast.AST]:
 
 
 def _keeps(function: Function, name: str) -> bool:
-    """Return whether a function changes only those keys of a dict that `_keys_set` returns. Return
-    False if the function uses the dict in any way that may change another key."""
+    """Return whether all uses of the dict `name` in a function are known to change no key, or only
+    keys in `_keys_set`. Return False for any other use, and for `del` of a key."""
     unknown_uses = 0
     for node in ast.walk(function):
         match node:
@@ -177,7 +179,8 @@ def _as_dict(value: ast.expr, batch: str) -> str:
 
 def _column_problem(value: ast.expr, name: str, function: Function, batch: str) -> str | None:
     """Return the problem with a column that has one value instead of a value for each row. The
-    column is in the dict that a function returns: the literal `value`, or the variable `name`."""
+    function returns a dict: the literal `value`, or the variable `name` (then `value` is what the
+    function assigns to it, if that is known)."""
     keys, once = _keys_set(function, name), _set_once(function)
     if isinstance(value, ast.Dict):
         keys += [str(key.value) for key in value.keys if isinstance(key, ast.Constant)]
@@ -218,7 +221,7 @@ def _keys_set(function: Function, name: str) -> list[str]:
 
 
 def _set_once(function: Function) -> dict[str, ast.expr]:
-    """Return the value of each variable that a function sets exactly once, by variable."""
+    """Return, by variable, the values of variables set once: by an assignment to only this name."""
     names = _names_set(function)
     names += [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
     return {

@@ -26,10 +26,10 @@ LONGEST = 60
 LONG = 35
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 BUDGETS = {
-    "jobs/src/batchinference/pipeline": 48_159,
-    "jobs/src": 72_538,
-    "operator/src": 8_840,
-    "tests": 116_773,
+    "jobs/src/batchinference/pipeline": 48_196,
+    "jobs/src": 72_586,
+    "operator/src": 8_851,
+    "tests": 116_834,
 }
 """Maximum lines of Python. CONTRIBUTING.md says how a feature is accepted."""
 MESSAGES_IN_TESTS = 230

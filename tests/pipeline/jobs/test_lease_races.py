@@ -423,7 +423,7 @@ def test_unavailable_store_is_a_transient_error(
     """Otherwise a write without a condition could follow."""
     monkeypatch.setattr(OddStore, "read", read)
     monkeypatch.setattr(OddStore, "put", put)
-    with pytest.raises(OSError, match=r"503|conditional puts") as caught:
+    with pytest.raises(OSError, match=r"503|strong consistency") as caught:
         update_object("s3", "bucket/job.json", odd_store, lambda _: b"lease")
     assert is_transient(caught.value)
 

@@ -241,18 +241,25 @@ class SqlTable(MergingTable):
         overwrites = self._write.mode == "overwrite"
         count = _row_count(connection, table) if is_counted and not overwrites else 0
         for batch in batches:
-            count += self._put_batch(connection, table, batch)
+            if is_counted:
+                count += self._new_rows(connection, table, batch)
+            self._put_batch(connection, table, batch)
         if is_counted:
             _check_count(table, count, _row_count(connection, table))
 
-    def _put_batch(self, connection: sa.Connection, table: sa.Table, batch: list[Row]) -> int:
-        """Insert or merge rows. Return the number of rows by which the table should grow."""
+    def _new_rows(self, connection: sa.Connection, table: sa.Table, batch: list[Row]) -> int:
+        """Return the number of rows of a batch whose key is not in the table."""
+        known = _stored_keys(connection, table, self.key, batch) if self.key and batch else ()
+        return len(batch) - len(known)
+
+    def _put_batch(self, connection: sa.Connection, table: sa.Table, batch: list[Row]) -> None:
+        """Insert or merge rows. Raises BadOutput if PostgreSQL does not store each row."""
         if self.key:
-            return upsert(connection, table, self.key, batch)
+            upsert(connection, table, self.key, batch)
+            return
         result = connection.execute(sa.insert(table), batch, execution_options=_COUNTS_ROWS)
         if connection.dialect.name == "postgresql" and result.supports_sane_multi_rowcount():
             _check_count(table, len(batch), result.rowcount)
-        return len(batch)
 
     def keys_in(self, existing: sa.Table) -> Iterator[pa.Table]:
         columns = [existing.columns[name] for name in self.key]
@@ -547,14 +554,13 @@ def key_column(name: str, kind: Any) -> sa.Column[Any]:
 
 def upsert(
     connection: sa.Connection, table: sa.Table, key: Sequence[str], rows: list[dict[str, Any]]
-) -> int:
-    """Insert rows, and for SQLite return how many have a new key. If the table has a row with the
-    same key, update the columns of that row that are in `rows`. Raises BadOutput if the database
-    treats different keys as equal, or does not store each row."""
+) -> None:
+    """Insert rows. If the table has a row with the same key, update the columns of that row that
+    are in `rows`. Raises BadOutput if the database treats different keys as equal, or does not
+    store each row."""
     if not rows:
-        return 0
+        return
     dialect, columns = connection.dialect.name, [*rows[0]]
-    known = _stored_keys(connection, table, key, rows) if dialect == "sqlite" else ()
     statement = _statement(dialect, table, key, columns)
     result = connection.execute(statement, rows, execution_options=_COUNTS_ROWS)
     # MySQL counts an updated row twice, and rows that are only a key may exist already
@@ -562,7 +568,6 @@ def upsert(
     if is_counted and result.supports_sane_multi_rowcount():
         _check_count(table, len(rows), result.rowcount)
     _check_keys(connection, table, key, rows)
-    return len(rows) - len(known)
 
 
 def _statement(dialect: str, table: sa.Table, key: Sequence[str], columns: list[str]) -> Any:

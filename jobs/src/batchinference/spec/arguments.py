@@ -72,19 +72,15 @@ def texts_in(value: Any) -> Iterator[str]:
             yield from texts_in(child)
 
 
+def fields_in(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all keys in nested arguments, with their values."""
+    if isinstance(value, dict):
+        yield from value.items()
+    if isinstance(value, dict | list):
+        for child in value.values() if isinstance(value, dict) else value:
+            yield from fields_in(child)
+
+
 def names_in(value: Any) -> Iterator[str]:
     """Yield all keys in nested arguments."""
-    if isinstance(value, dict):
-        yield from value
-    if isinstance(value, dict | list):
-        for child in value.values() if isinstance(value, dict) else value:
-            yield from names_in(child)
-
-
-def named_texts_in(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield all strings that are values of keys in nested arguments, with these keys."""
-    if isinstance(value, dict):
-        yield from ((name, text) for name, text in value.items() if isinstance(text, str))
-    if isinstance(value, dict | list):
-        for child in value.values() if isinstance(value, dict) else value:
-            yield from named_texts_in(child)
+    return (name for name, _ in fields_in(value))

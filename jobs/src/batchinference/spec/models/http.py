@@ -12,7 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from batchinference.credentials import is_credential
 from batchinference.spec.address_credentials import OF_SERVERS, refuse
-from batchinference.spec.arguments import Arguments, named_texts_in, names_in, texts_in
+from batchinference.spec.arguments import Arguments, fields_in, names_in, texts_in
 from batchinference.spec.base import (
     HTTP_URL,
     ColumnName,
@@ -80,7 +80,8 @@ def _credential_in(fields: dict[str, Any]) -> str | None:
     """Return the name of a field of a request that usually contains a credential, or probably does:
     its name is like that of a credential, and its value is one long word in all requests."""
     usual = filter(_CREDENTIAL_NAMES.fullmatch, names_in(fields))
-    constants = (name for name, text in named_texts_in(fields) if _CONSTANT.fullmatch(text))
+    texts = ((name, value) for name, value in fields_in(fields) if isinstance(value, str))
+    constants = (name for name, text in texts if _CONSTANT.fullmatch(text))
     return next(chain(usual, filter(is_credential, constants)), None)
 
 

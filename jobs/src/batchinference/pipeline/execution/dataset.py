@@ -246,8 +246,7 @@ def ray_data_settings(nodes: dict[str, str] | None) -> Iterator[DataContext]:
         "raise_original_map_exception": True,
         "custom_execution_callback_classes": [ControlCallback],
     }
-    of_tasks = replaced(context.execution_options, label_selector=nodes)
-    with replaced(context, **settings), of_tasks:
+    with replaced(context, **settings), replaced(context.execution_options, label_selector=nodes):
         yield context
 
 

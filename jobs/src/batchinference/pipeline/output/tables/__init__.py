@@ -54,6 +54,8 @@ class Table(Writer, CommittedTable):
     """A table to which a job writes. Also the writer of the Parquet files that tasks commit."""
 
     parquet: ClassVar[ParquetWriter] = ParquetWriter("zstd")
+    only_typed: ClassVar[bool] = False
+    """Whether the table has only the columns of `typed_columns`."""
     partition_by: tuple[str, ...] = ()
     types: pa.Schema | None = None
     """The columns of the existing table, which rows must fit; None if rows may have any types."""
@@ -148,7 +150,12 @@ class Table(Writer, CommittedTable):
         return bytes(self.parquet.write([rows.cast(remaining)]))
 
     def remark(self, schema: pa.Schema) -> str:
-        """Return a note for the report about rows with this schema; empty if there is none."""
+        """Return a note for the report about columns of rows that the table lacks, or no text."""
+        typed = typed_columns(schema, self.partition_by).names if self.only_typed else schema.names
+        if left_out := [f"'{name}'" for name in schema.names if name not in typed]:
+            problem = "all values are null, and their type is unknown"
+            fix = "To add such a column, declare its type in read.options.types"
+            return f"write: the table does not have {', '.join(left_out)}: {problem}. {fix}"
         return ""
 
     def find_data_location(self) -> None:
@@ -277,15 +284,12 @@ def columns_to_store(rows: TableFiles, schema: pa.Schema, partition_by: Sequence
     return typed
 
 
-def remark_on_left_out(schema: pa.Schema, partition_by: Sequence[str]) -> str:
-    """Return a note about the columns that `typed_columns` leaves out; empty if there are none."""
-    typed = typed_columns(schema, partition_by).names
-    if left_out := [f"'{name}'" for name in schema.names if name not in typed]:
-        return (
-            f"write: the table does not have {', '.join(left_out)}: all values are null, and "
-            "their type is unknown. To add such a column, declare its type in read.options.types"
-        )
-    return ""
+def name_error(owner: str, name: str, problem: str) -> BadOutput:
+    """Return the error for a name that a column of `owner`, such as a table, cannot have."""
+    return BadOutput(
+        f"write.columns: {owner} cannot have a column with the name '{name}' ({problem}). Leave it "
+        "out, or rename it in a step or in the input"
+    )
 
 
 def check_columns(columns: Sequence[str], existing: Sequence[str], table: str) -> None:

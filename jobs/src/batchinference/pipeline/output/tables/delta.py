@@ -24,7 +24,6 @@ from batchinference.pipeline.output.tables import (
     has_versions,
     lake_types,
     partitions_of,
-    remark_on_left_out,
     typed_columns,
 )
 from batchinference.pipeline.output.tables.keys import MergingTable
@@ -41,6 +40,7 @@ MAX_ROWS = (1 << 31) - 1
 
 class DeltaLakeTable(MergingTable):
     parquet = ParquetWriter("snappy")
+    only_typed = True
 
     def __init__(self, write: WriteDelta) -> None:
         self._write = write
@@ -88,9 +88,6 @@ class DeltaLakeTable(MergingTable):
         (self._address / name).write(content)
         stats = json.dumps({"numRecords": count})
         return AddAction(name, len(content), values, int(time.time() * 1000), True, stats)
-
-    def remark(self, schema: pa.Schema) -> str:
-        return remark_on_left_out(schema, self.partition_by)
 
     def existing(self) -> DeltaTable | None:
         if not has_versions(self._address / "_delta_log", ".json", ".parquet"):

@@ -28,7 +28,6 @@ from batchinference.pipeline.output.tables import (
     common_types,
     lake_types,
     partitions_of,
-    remark_on_left_out,
     typed_columns,
 )
 from batchinference.pipeline.output.tables.iceberg_merge import IcebergMerge, keys_in
@@ -41,6 +40,8 @@ from batchinference.spec.write import WriteIceberg
 
 
 class IcebergTable(MergingTable):
+    only_typed = True
+
     def __init__(self, write: WriteIceberg) -> None:
         self._write = write
         self.key = tuple(write.key or ())
@@ -116,9 +117,6 @@ class IcebergTable(MergingTable):
         except NamespaceAlreadyExistsError:
             return False
         return True
-
-    def remark(self, schema: pa.Schema) -> str:
-        return remark_on_left_out(schema, self.partition_by)
 
     def existing(self) -> ExistingTable | None:
         return table_in(self._catalog(), self._write)

@@ -24,6 +24,7 @@ from batchinference.pipeline.output.tables import (
     check_columns,
     check_types,
     has_versions,
+    name_error,
 )
 from batchinference.pipeline.output.writers.parquet import (
     ParquetWriter,
@@ -37,10 +38,10 @@ from batchinference.pipeline.type_widening import cast_column, is_tensor, map_ty
 from batchinference.spec.write import WriteLance
 from batchinference.text import counted
 
-_RESERVED_NAMES = (
-    *("", "_rowid", "_rowaddr", "_rowoffset", "_row_last_updated_at_version"),
-    "_row_created_at_version",
-)
+_RESERVED_NAMES = frozenset(
+    ["", "_rowid", "_rowaddr", "_rowoffset", "_row_last_updated_at_version",
+     "_row_created_at_version"]
+)  # fmt: skip
 _RESERVED_SIGNS = re.compile("[.`]")
 """Lance writes columns with these signs in their names, or an empty name, but cannot read them."""
 StagedFile = tuple[list[Any], list[str], Location]
@@ -86,10 +87,7 @@ class LanceTable(Table):
         for name in names:
             if name in _RESERVED_NAMES or _RESERVED_SIGNS.search(name):
                 problem = "it uses the name or a sign of it itself" if name else "it is empty"
-                raise BadOutput(
-                    f"write.columns: Lance cannot have a column with the name '{name}' ({problem})."
-                    " Leave it out, or rename it in a step or in the input"
-                )
+                raise name_error("Lance", name, problem)
         if self._number_column and (both := [name for name in names if name in known]):
             raise BadOutput(
                 f"write.columns: the dataset '{self._address.uri}' has the column '{both[0]}' "

@@ -13,6 +13,7 @@ from sqlalchemy import types as sqltypes
 from sqlalchemy.dialects import postgresql
 
 from batchinference.pipeline.errors import BadOutput
+from batchinference.pipeline.output.tables import name_error
 from batchinference.pipeline.type_widening import (
     exact_cast,
     is_bytes,
@@ -52,10 +53,7 @@ def check_new_names(names: Sequence[str], dialect: str) -> None:
         size = len(name.encode()) if dialect == "postgresql" else 0
         if not name or size > POSTGRES_NAME:
             problem = f"it has {size} bytes, at most {POSTGRES_NAME}" if name else "it is empty"
-            raise BadOutput(
-                f"write.columns: the table cannot have a column with the name '{name}' ({problem})."
-                " Leave it out, or rename it in a step or in the input"
-            )
+            raise name_error("the table", name, problem)
 
 
 def check_keys(rows: pa.Schema, types: SqlTypes, key: Sequence[str], dialect: str) -> None:
